@@ -1,1 +1,1 @@
-"""What `swarmflow simulate` shows: a progress bar, a summary, and files."""
+"""The command `swarmflow simulate`: runs a scenario, shows a progress bar and a summary, and writes files."""

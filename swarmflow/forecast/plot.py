@@ -1,4 +1,4 @@
-"""A report as an image: what each iteration took, and how much of the computing was of use."""
+"""A report as an image: the duration of each iteration, and how much of the computing was useful."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from swarmflow.errors import ConfigError
 from swarmflow.simulator.report import SimulationReport
 
 FORMATS = (".png", ".svg", ".pdf")
-CREATOR = "swarmflow simulate"  # in the image: one of its own may be drawn over
+CREATOR = "swarmflow simulate"  # written into an image, because only an image with this mark may be overwritten
 _CREATOR_KEYS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}
 
 
 def check_plot(path: Path) -> None:
-    """Before the simulation is run. Raises ConfigError where the image could not be made."""
+    """Check, before the simulation runs, that the image can be made. Raises ConfigError."""
     if path.suffix not in FORMATS:
         raise ConfigError(f"--plot {path}: must end in {' or '.join(FORMATS)}")
     try:
@@ -24,7 +24,7 @@ def check_plot(path: Path) -> None:
 
 
 def plot(report: SimulationReport, path: Path) -> None:
-    """Draw it. Raises ConfigError when the file cannot be written."""
+    """Draw a report. Raises ConfigError when the file cannot be written."""
     from matplotlib import pyplot
 
     rows = report.iterations
@@ -34,15 +34,15 @@ def plot(report: SimulationReport, path: Path) -> None:
     above.set_ylabel("seconds an iteration")
     above.set_ylim(bottom=0)
     above.set_title(f"{report.scenario}, policy {report.policy}, seed {report.seed}")
-    left = [0.0] * len(rows)
+    bottoms = [0.0] * len(rows)
     for label, colour, values in (
         ("useful", "tab:green", [row.useful_s for row in rows]),
         ("twice, for want of memory", "tab:blue", [row.twice_s for row in rows]),
         ("in vain, living peers", "tab:orange", [row.wasted_s for row in rows]),
         ("lost with the dead", "tab:red", [row.lost_s for row in rows]),
     ):
-        below.bar(numbers, values, bottom=left, label=label, color=colour)
-        left = [under + value for under, value in zip(left, values, strict=True)]
+        below.bar(numbers, values, bottom=bottoms, label=label, color=colour)
+        bottoms = [bottom + value for bottom, value in zip(bottoms, values, strict=True)]
     below.set_ylabel("seconds computed")
     below.set_xlabel("iteration")
     figure.legend(loc="outside lower center", ncols=3)

@@ -1,4 +1,4 @@
-"""Runs a scenario for a person: shows its progress, prints a summary, and writes files."""
+"""Runs a scenario for a user: shows its progress, prints a summary, and writes files."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from swarmflow.ownership import check_file, is_object_with, starts_with
 from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
 
-_TRACE = re.compile(rb"\d+\.\d{9} \S+\.\d+ ")
+_TRACE = re.compile(rb"\d+\.\d{9} \S+\.\d+ ")  # how a line begins: virtual time in s, NAME.INCARNATION
 
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Files to write, each where it is given."""
+    """Files to write; None: not written."""
 
     json: Path | None = None
     trace: Path | None = None
@@ -34,10 +34,10 @@ class Outputs:
 
 
 def main(path: Path, seed: int | None, policy: str | None, outputs: Outputs) -> int:
-    """Simulate a scenario. Returns 0 where it came to its end, 1 where it stood still or a promise was broken.
+    """Simulate a scenario. Return 0 where it finished, 1 where it stopped making progress or violated an invariant.
 
-    Raises ConfigError for a bad scenario, an unknown policy, or a file that cannot be written; ForeignFileError for one
-    that holds something else than an earlier simulation left in it.
+    Raises ConfigError for a bad scenario, an unknown policy, or a file that cannot be written; ForeignFileError for an
+    existing file that no earlier simulation has written.
     """
     scenario = load(path)
     _check(outputs)
@@ -47,7 +47,7 @@ def main(path: Path, seed: int | None, policy: str | None, outputs: Outputs) -> 
         check_plot(outputs.plot)
     console = Console(highlight=False)
     began_s = time.process_time()
-    with _lines(outputs.trace) as trace:
+    with _line_writer(outputs.trace) as trace:
         chosen_seed = scenario.run.seed if seed is None else seed
         simulation = Simulation(scenario, chosen_seed, policy or scenario.run.policy, trace)
         simulation.world.stopwatch = time.thread_time
@@ -65,7 +65,7 @@ def main(path: Path, seed: int | None, policy: str | None, outputs: Outputs) -> 
 
 
 def _run(scenario: Scenario, simulation: Simulation) -> SimulationReport:
-    """With a progress bar on a terminal, and silently elsewhere."""
+    """Run the simulation, with a progress bar where stderr is a terminal."""
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f}"))
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -80,6 +80,7 @@ def _run(scenario: Scenario, simulation: Simulation) -> SimulationReport:
 
 
 def _check(outputs: Outputs) -> None:
+    """Raise ForeignFileError for a file that may not be overwritten."""
     if outputs.json is not None:
         check_file(outputs.json, "--json", is_object_with("scenario", "policy", "outcome", "iterations"))
     if outputs.trace is not None:
@@ -89,8 +90,8 @@ def _check(outputs: Outputs) -> None:
 
 
 @contextlib.contextmanager
-def _lines(path: Path | None) -> Iterator[Callable[[str], None] | None]:
-    """A function that writes a line to a file; None where there is no file."""
+def _line_writer(path: Path | None) -> Iterator[Callable[[str], None] | None]:
+    """Yield a function that writes a line to the file; None without a path."""
     if path is None:
         yield None
         return

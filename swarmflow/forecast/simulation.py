@@ -1,4 +1,4 @@
-"""Runs a scenario to its end, and measures it."""
+"""Runs a scenario to its end, and measures each iteration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Progress = Callable[[int, float], None]  # (iterations, virtual seconds)
 
 @dataclass(frozen=True, slots=True)
 class _Totals:
-    """Totals since the beginning, at the end of an iteration."""
+    """Totals of the swarm since the beginning, read at the end of an iteration (fields: see Iteration, Meter)."""
 
     now_s: float = 0.0
     useful_s: float = 0.0
@@ -32,7 +32,7 @@ class _Totals:
     lost_s: float = 0.0
     transit_s: float = 0.0
     busy_s: float = 0.0
-    there_s: float = 0.0
+    alive_s: float = 0.0  # of all peers together, like busy_s
     deaths: int = 0
     joins: int = 0
     moves: int = 0
@@ -53,29 +53,30 @@ class Simulation:
     policy: str
     trace: Callable[[str], None] | None = None  # called with every line of the trace
     progress: Progress | None = None  # called after each iteration: how many there are, and the virtual time
-    world: Swarm = field(init=False)
+    world: Swarm = field(init=False)  # all simulated processes, their clock and network
     churn: ScenarioChurn = field(init=False)
     _hardware: ScenarioHardware = field(init=False)
     _rows: list[Iteration] = field(init=False, default_factory=list)
-    _before: _Totals = field(init=False, default_factory=_Totals)  # at the end of the last iteration
-    _busy_then: dict[ProcessId, float] = field(init=False, default_factory=dict)  # at the end of the warm-up
-    _busy_before: dict[ProcessId, float] = field(init=False, default_factory=dict)  # at the end of the last iteration
-    _measured_from_s: float = field(init=False, default=0.0)  # the end of the warm-up
-    _seen: set[int] = field(init=False, default_factory=set)  # steps whose result has been recorded
-    _notes: tuple[str, ...] = field(init=False, default=())
+    _last: _Totals = field(init=False, default_factory=_Totals)  # at the end of the last iteration
+    # Seconds that each peer had computed, at the end of the warm-up and of the last iteration.
+    _warmup_busy_s: dict[ProcessId, float] = field(init=False, default_factory=dict)
+    _last_busy_s: dict[ProcessId, float] = field(init=False, default_factory=dict)
+    _measured_from_s: float = field(init=False, default=0.0)  # virtual time of the end of the warm-up
+    _recorded: set[int] = field(init=False, default_factory=set)  # steps whose result has been recorded
+    _notes: tuple[str, ...] = field(init=False, default=())  # lines for the user
 
     def __post_init__(self) -> None:
         policy, run, model = policy_named(self.policy), self.scenario.run, self.scenario.model
         tied, boundary_bytes = model.tied_parameters > 0, int(model.activation_bytes / model.codec_ratio)
         plan = Plan(model.stages, model.microbatches, tied, model.costs, run.router, boundary_bytes, run.timeouts)
-        able = [capacity_of(self.scenario, self.seed, n) > 0 for n in range(self.scenario.peer_count)]
+        fitting = [capacity_of(self.scenario, self.seed, n) > 0 for n in range(self.scenario.peer_count)]
         settings = Settings(
             plan,
             steps=run.iterations + run.warmup,
             checkpoint_every=run.checkpoint_every,
             rebalance_s=run.rebalance_s,
             timeout_s=run.timeout_s,
-            peers_first=sum(able),
+            peers_first=sum(fitting),
             journal_bytes_max=1 << 62,
             recompute=run.recompute,
         )
@@ -91,32 +92,33 @@ class Simulation:
         """Run the scenario to its end, or to the first violated invariant."""
         run, world = self.scenario.run, self.world
         names = [self._hardware.add_peer(number) for number in range(self.scenario.peer_count)]
-        able = [name for name in names if self._hardware.fits(name)]
-        if len(able) < len(names):
+        fitting = [name for name in names if self._hardware.fits(name)]
+        if len(fitting) < len(names):
             need = f"{self.scenario.model.least_memory_bytes:,} bytes of a stage with one microbatch"
-            self._notes = (f"{len(names) - len(able)} of {len(names)} peers have no memory for the {need}",)
+            self._notes = (f"{len(names) - len(fitting)} of {len(names)} peers have no memory for the {need}",)
             later = sum(arrival.joins for arrival in self.scenario.arrivals)
-            if len(able) + later < self.scenario.model.stages:
-                return self._report(f"cannot begin: {self.scenario.model.stages} stages, {len(able)} peers", ())
+            if len(fitting) + later < self.scenario.model.stages:
+                return self._report(f"cannot begin: {self.scenario.model.stages} stages, {len(fitting)} peers", ())
         for number in range(self.scenario.trainers.count):
             world.start_trainer(trainer_name(number), lead=number == 0)
-        for name in able:
+        for name in fitting:
             world.start_peer(name, self._hardware.profiles[name].stage)
         self.churn.begin()
         violations: tuple[str, ...] = ()
         limit_s = min(run.limit_s, run.duration_s or run.limit_s)
         try:
             with searched_rarely():
-                done = world.clock.run(self._over, limit_s)
+                done = world.clock.run(self._is_over, limit_s)
         except InvariantViolated as violation:
             done, violations = False, (str(violation),)
-        outcome = "finished" if done else "violated" if violations else self._why(limit_s)
+        outcome = "finished" if done else "violated" if violations else self._unfinished_outcome(limit_s)
         return self._report(outcome, violations)
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         return len(self._rows) >= self.world.settings.steps or self.world.ended
 
-    def _why(self, limit_s: float) -> str:
+    def _unfinished_outcome(self, limit_s: float) -> str:
+        """Return the outcome of a run that has neither finished nor violated an invariant."""
         if limit_s == self.scenario.run.duration_s:
             return "duration over"
         return f"stands still: {self.world.waiting_for}"
@@ -125,16 +127,16 @@ class Simulation:
 
     def _result(self, result: StepResult) -> None:
         """Record an iteration: it ends when the first trainer receives the result of the step."""
-        if result.step in self._seen:
+        if result.step in self._recorded:
             return
-        self._seen.add(result.step)
-        now, then = self._totals(), self._before
-        self._before = now
+        self._recorded.add(result.step)
+        now, then = self._totals(), self._last
+        self._last = now
         busiest_s, busiest_stage = self._busiest()
         shares = self.world.clock.cause.shares(busiest_s, now.now_s - then.now_s)
         self.world.clock.mark()
         measured = len(self._rows) >= self.scenario.run.warmup
-        seconds, there_s = now.now_s - then.now_s, now.there_s - then.there_s
+        seconds, alive_s = now.now_s - then.now_s, now.alive_s - then.alive_s
         per_minute = result.microbatches * MINUTE_S / seconds if seconds > 0 else 0.0
         row = Iteration(
             number=result.step,
@@ -149,7 +151,7 @@ class Simulation:
             wasted_s=now.wasted_s - then.wasted_s,
             twice_s=now.twice_s - then.twice_s,
             lost_s=now.lost_s - then.lost_s,
-            utilisation=(now.busy_s - then.busy_s) / there_s if there_s > 0 else 0.0,
+            utilisation=(now.busy_s - then.busy_s) / alive_s if alive_s > 0 else 0.0,
             peers=sum(result.peers),
             deaths=now.deaths - then.deaths,
             joins=now.joins - then.joins,
@@ -171,21 +173,22 @@ class Simulation:
     def _busiest(self) -> tuple[float, int]:
         """Return the seconds that the busiest peer has computed since the last call, and its stage."""
         lives = [self.world.life(process) for process in self.world.peers()]
-        computed = [(life.busy_s - self._busy_before.get(life.process, 0.0), life.stage) for life in lives]
-        self._busy_before = {life.process: life.busy_s for life in lives}
+        computed = [(life.busy_s - self._last_busy_s.get(life.process, 0.0), life.stage) for life in lives]
+        self._last_busy_s = {life.process: life.busy_s for life in lives}
         return max(computed, default=(0.0, -1))
 
     def _begin_measuring(self) -> None:
+        """Leave the warm-up out of the report: its computing, its messages and its bytes."""
         world = self.world
         self._measured_from_s = world.clock.now_s
-        self._busy_then = {process: world.life(process).busy_s for process in world.peers()}
+        self._warmup_busy_s = {process: world.life(process).busy_s for process in world.peers()}
         world.meter.messages.clear()
         world.meter.wire_bytes.clear()
-        self._before = self._totals()
+        self._last = self._totals()
 
     def _totals(self) -> _Totals:
         world, meter = self.world, self.world.meter
-        uses = [self._use(world.life(process), 0.0, {}) for process in world.peers()]
+        uses = [self._device_use(world.life(process), 0.0, {}) for process in world.peers()]
         return _Totals(
             world.clock.now_s,
             meter.useful_s,
@@ -203,17 +206,18 @@ class Simulation:
             meter.wire_bytes.total(),
         )
 
-    def _use(self, life: PeerLife, since_s: float, busy_then: dict[ProcessId, float]) -> DeviceUse:
+    def _device_use(self, life: PeerLife, since_s: float, busy_s_before: dict[ProcessId, float]) -> DeviceUse:
+        """Return the use of a peer since a time, at which it had computed `busy_s_before` (0 where it is missing)."""
         process = life.process
         seconds = max(0.0, min(life.died_s, self.world.clock.now_s) - max(life.began_s, since_s))
-        busy_s = life.busy_s - busy_then.get(process, 0.0)
+        busy_s = life.busy_s - busy_s_before.get(process, 0.0)
         return DeviceUse(f"{process.name}.{process.incarnation}", life.stage, seconds, busy_s)
 
     def _report(self, outcome: str, violations: tuple[str, ...]) -> SimulationReport:
         world = self.world
         lives = [world.life(process) for process in world.peers()]
         uses = [
-            self._use(life, self._measured_from_s, self._busy_then)
+            self._device_use(life, self._measured_from_s, self._warmup_busy_s)
             for life in lives
             if life.died_s > self._measured_from_s
         ]

@@ -16,7 +16,7 @@ KINDS_MAX = 12  # kinds of messages, those with the most bytes; the others share
 
 
 def summary(report: SimulationReport, meter: Meter, cpu_s: float) -> Iterator[RenderableType]:
-    """Yield what is to be printed, part by part. meter: of the machines' decisions. cpu_s: of the whole simulation."""
+    """Yield the parts to print. meter: has the CPU time of decisions. cpu_s: CPU time of the whole simulation."""
     name = f"{report.scenario}, policy {report.policy}, seed {report.seed}"
     if not report.iterations:
         yield f"{name}: no iteration was finished in {report.virtual_s:,.0f} s; {report.outcome}"
@@ -40,7 +40,7 @@ def summary(report: SimulationReport, meter: Meter, cpu_s: float) -> Iterator[Re
     )
 
 
-# A column of the table of iterations: its header, which ends on the bottom line of three, and its cell.
+# The columns of the table of iterations: the header, which ends on the bottom line of three, and the cell.
 _COLUMNS: tuple[tuple[str, Callable[[Iteration], str]], ...] = (
     ("\n\n#", lambda row: str(row.number) if row.measured else f"({row.number})"),
     ("\ntime\ns", lambda row: _short(row.seconds)),
@@ -87,7 +87,7 @@ def _table(columns: Sequence[str]) -> Table:
 def _short(value: float) -> str:
     """Return a number of at least 0 with three digits and a prefix of the SI: 37, 4.20, 128, 1.05k."""
     for prefix in ("", "k", "M", "G"):
-        if value < 999.5:  # what is more is shown as 1000
+        if value < 999.5:  # a larger one would be rounded to 1000
             return f"{value:.{_decimals(value, whole=not prefix)}f}{prefix}"
         value /= 1000
     return f"{value:.0f}T"
@@ -120,7 +120,7 @@ def _averages(report: SimulationReport) -> Iterator[str]:
             yield "  the rest: " + ", ".join(f"{part} {share:.0%}" for part, share in shares[1:])
 
 
-# Both minutes a microbatch, as GWTF's tables have it, and its inverse, whose mean is another one.
+# Minutes per microbatch, as in GWTF's tables, and the inverse, whose mean is not the inverse of the former's mean.
 _MEANS: tuple[tuple[str, Callable[[Iteration], float]], ...] = (
     ("s an iteration", lambda row: row.seconds),
     ("minutes a microbatch", lambda row: row.minutes_a_microbatch),
@@ -131,7 +131,7 @@ _MEANS: tuple[tuple[str, Callable[[Iteration], float]], ...] = (
 
 
 def _stages(report: SimulationReport) -> Table:
-    """Return least, mean and most utilisation of the peers of each stage; the mean is weighted by their time."""
+    """Return least, mean and most utilisation of the peers of each stage; the mean is weighted by their time alive."""
     table = _table(("stage", "peers", "least", "mean", "most"))
     by_stage: dict[int, list[DeviceUse]] = {}
     for device in report.devices:

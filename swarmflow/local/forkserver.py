@@ -1,7 +1,7 @@
-"""Starts `swarmflow` processes by forking one that has loaded the libraries already: at once instead of in seconds.
+"""Starts `swarmflow` processes at once, not in seconds, by forking a server that has imported the libraries already.
 
-Each is a process of its own, in a session of its own, which reads the same command line as any other. A swarm whose
-processes are started again and again would else spend its machine on importing torch.
+Each process has a session of its own and reads the same command line as one that is not forked. Without the server, a
+swarm whose processes are started again and again would spend the machine's time on importing torch.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ from swarmflow.runtime.execution.heap import heap_environment
 _READY_S = 120.0
 _ANSWER_S = 20.0
 _POLL_S = 0.02
-# By name: what runs a process knows neither the roles nor how they compute.
+# Modules are imported by name, because this package may depend neither on the roles nor on how they compute.
 _COMMANDS = ("swarmflow.cli", "peers.command", "peers.process", "trainers.command", "trainers.process")
-_ADDRESSES = tuple(f"hivemind.utils.multiaddr.codecs.{codec}" for codec in ("ip4", "uint16be", "cid"))
-_CODEC = "swarmflow.compute.codec"
-_MODELS = "swarmflow.compute.families"
+_ADDRESS_CODECS = tuple(f"hivemind.utils.multiaddr.codecs.{codec}" for codec in ("ip4", "uint16be", "cid"))
+_CODEC_MODULE = "swarmflow.compute.codec"
+_FAMILIES_MODULE = "swarmflow.compute.families"
 _FAMILIES = ("gpt2", "llama")  # of the models of a demo and of the tests; any other is loaded by each process itself
 _ENDED = "the fork server has ended, and with it all of its processes"
 
@@ -49,7 +49,7 @@ class Forked:
         self._server = server
 
     def poll(self) -> int | None:
-        """None while it runs; its exit code, -N where signal N ended it."""
+        """Return its exit code, -N where signal N ended it; None while it runs."""
         return self._server.exit_code(self.pid)
 
     def wait(self, timeout: float | None = None) -> int:
@@ -62,27 +62,27 @@ class Forked:
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended; the server keeps its number from being used again."""
+        """Send it a signal, unless it has ended. The server does not reap it, so that no other process gets its ID."""
         if self.poll() is None:
             os.kill(self.pid, number)
 
 
 class ForkServer:
-    """Inside its `with` block it forks processes; all that are left are killed at its end, or when its owner dies.
+    """Forks processes inside its `with` block; those left are killed at its end, or when its owner dies.
 
     Several threads may use it.
     """
 
     def __init__(self, environment: Mapping[str, str], module: str = __name__) -> None:
-        """environment: of the server. What libraries read when they are loaded (threads) is so for all that it forks.
+        """environment: of the server. What libraries read at import (number of threads) holds for all forked processes.
 
-        module: what the server runs; it ends in `main()`.
+        module: run by the server; it must end by calling `main`.
         """
-        # Set for the server, because forked processes cannot start anew with another heap.
+        # The heap is set for the server, because a forked process cannot change it.
         self._environment = {**heap_environment(), **environment}
         self._module = module
-        self._ended: dict[int, int] = {}
-        self._text = b""
+        self._exit_codes: dict[int, int] = {}  # by process ID
+        self._partial_line = b""  # read from the server without its end
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
@@ -112,16 +112,16 @@ class ForkServer:
         environment: Mapping[str, str] | None = None,
         errors: Path | None = None,
     ) -> Forked:
-        """Runs `swarmflow ARGUMENTS`, with all that it prints in `log`. Raises ForkServerError; OSError for its logs.
+        """Run `swarmflow ARGUMENTS` and write its output to `log`. Raises ForkServerError; OSError for its logs.
 
-        environment: its own; None: the server's. errors: for what it prints to stderr; None: in `log` too. Both files
-        are there when this returns.
+        environment: its own; None: the server's. errors: the file for its stderr; None: `log` too. Both files exist
+        when this returns.
         """
         assert self._server.stdin is not None
         own = None if environment is None else dict(environment)
         errors = errors or log
         for file in (log, errors):
-            file.write_bytes(b"")  # the child opens them some time after it has given its number
+            file.write_bytes(b"")  # the child opens them some time after it has reported its process ID
         order = [own, str(log), str(errors), *arguments]
         with self._lock:
             self._server.stdin.write(json.dumps(order).encode() + b"\n")
@@ -131,18 +131,19 @@ class ForkServer:
     def exit_code(self, pid: int) -> int | None:
         """Return the exit code of a forked process; None while it runs. Raises ForkServerError without a server."""
         with self._lock:
-            if pid not in self._ended:
+            if pid not in self._exit_codes:
                 for answer in self._answers(0.0):
                     raise ForkServerError(f"the fork server speaks out of turn: {answer}")
-            return self._ended.get(pid)
+            return self._exit_codes.get(pid)
 
     def _answer(self, timeout_s: float) -> int:
+        """Return the next answer of the server. Raises ForkServerError."""
         for answer in self._answers(timeout_s):
             return answer
         raise ForkServerError(f"the fork server has not answered within {timeout_s:.0f} s")
 
     def _answers(self, timeout_s: float) -> Iterator[int]:
-        """Read the numbers of an answer; record processes that the server reports as ended before it."""
+        """Yield the answers that arrive within the timeout; record the exit codes that arrive with them."""
         assert self._server.stdout is not None
         if self._server.stdout.closed:
             raise ForkServerError(_ENDED)
@@ -152,12 +153,12 @@ class ForkServer:
             data = os.read(descriptor, 65536)
             if not data:
                 raise ForkServerError(_ENDED)
-            *lines, self._text = (self._text + data).split(b"\n")
+            *lines, self._partial_line = (self._partial_line + data).split(b"\n")
             answers = []
             for line in lines:
                 reply = json.loads(line)
                 if isinstance(reply, list):
-                    self._ended[reply[0]] = reply[1]
+                    self._exit_codes[reply[0]] = reply[1]
                 else:
                     answers.append(reply)
             yield from answers
@@ -167,9 +168,9 @@ class ForkServer:
 
 
 def _serve() -> None:
-    """Fork for each line that is read, and report each child that has ended. A child returns from here too."""
+    """Fork for each line that is read, and report each child that has ended. This also returns in each child."""
     _load()
-    _say(0)
+    _report(0)
     children: set[int] = set()
     text = b""
     while True:
@@ -183,15 +184,15 @@ def _serve() -> None:
                 environment, log, errors, *arguments = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
-                    _become(log, errors, arguments, environment)
+                    _set_up_child(log, errors, arguments, environment)
                     return
                 children.add(pid)
         for pid in sorted(children):
-            # A child that has ended is not waited for: as long as it is there, no other process gets its number.
+            # A child that has ended is not reaped, so that no other process gets its process ID.
             ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if ended is not None:
                 children.remove(pid)
-                _say([pid, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status])
+                _report([pid, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status])
     for pid in sorted(children):
         os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
@@ -199,26 +200,27 @@ def _serve() -> None:
 
 
 def _load() -> None:
-    """Load what takes seconds, for all that are forked; nothing of it may start a thread before the fork."""
-    for name in (*_COMMANDS, *_ADDRESSES):
+    """Import what takes seconds, once for all children; none of it may start a thread before the fork."""
+    for name in (*_COMMANDS, *_ADDRESS_CODECS):
         importlib.import_module(name)
-    importlib.import_module(_CODEC).preload()
-    importlib.import_module(_MODELS).preload(*_FAMILIES)
+    importlib.import_module(_CODEC_MODULE).preload()
+    importlib.import_module(_FAMILIES_MODULE).preload(*_FAMILIES)
     gc.collect()
     gc.freeze()  # else the first collection in each child writes to, and so copies, every page of the libraries
 
 
-def _say(what: int | list[int]) -> None:
-    os.write(1, json.dumps(what).encode() + b"\n")
+def _report(value: int | list[int]) -> None:
+    """Write to the owner: an answer (0: ready; a process ID: started), or [process ID, exit code]."""
+    os.write(1, json.dumps(value).encode() + b"\n")
 
 
-def _become(log: str, errors: str, arguments: list[str], environment: dict[str, str] | None) -> None:
-    """In the child: set up what a shell would for the command. The owner learns when it has a session."""
+def _set_up_child(log: str, errors: str, arguments: list[str], environment: dict[str, str] | None) -> None:
+    """Set up what a shell would for the command, in the child; report its process ID once it has a session."""
     if environment is not None:
         os.environ.clear()
         os.environ |= {**environment, **heap_environment()}
     os.setsid()
-    _say(os.getpid())
+    _report(os.getpid())
     with open(os.devnull, "rb") as nothing, open(log, "wb") as file:
         os.dup2(nothing.fileno(), 0)
         os.dup2(file.fileno(), 1)

@@ -1,4 +1,4 @@
-"""How long to wait for other processes of this machine, which are the slower the more of them there are."""
+"""Timeouts for other processes of this machine, which are slower the more of them run."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 
 def crowding() -> float:
-    """Return how many times as long a computation takes as it would alone: runnable threads by cores, at least 1.
+    """Return by what factor the machine's load slows a computation down: runnable threads per core, at least 1.
 
-    By the load average of the last minute; that of all containers of a machine, which makes one more patient at worst.
+    From the load average of the last minute. It counts all containers of a machine, which at worst lengthens timeouts.
     """
     try:
         load = os.getloadavg()[0]
@@ -20,20 +20,20 @@ def crowding() -> float:
 
 
 class Patience:
-    """A deadline in seconds of an idle machine: on a busy one a second counts less, by the same factor."""
+    """A timeout in seconds of an idle machine; on a busy one it is longer, by the factor `crowding`."""
 
     def __init__(
         self, seconds: float, clock: Callable[[], float] = time.monotonic, crowd: Callable[[], float] = crowding
     ) -> None:
         """seconds: may be infinite."""
-        self._left_s = seconds
+        self._remaining_s = seconds
         self._clock = clock
-        self._crowd = crowd
-        self._seen_s = clock()
+        self._slowdown = crowd
+        self._counted_until_s = clock()
 
     def over(self) -> bool:
-        """Whether the time is up. To be called regularly: each call counts the time since the last one."""
+        """Return whether the time is up. Call it regularly: each call counts the time since the last one."""
         now_s = self._clock()
-        self._left_s -= (now_s - self._seen_s) / self._crowd()
-        self._seen_s = now_s
-        return self._left_s < 0
+        self._remaining_s -= (now_s - self._counted_until_s) / self._slowdown()
+        self._counted_until_s = now_s
+        return self._remaining_s < 0

@@ -33,7 +33,7 @@ RunSettings = Mapping[str, Mapping[str, object]]
 
 
 class LocalSwarmError(SwarmflowError):
-    """A process of a local swarm failed, or an awaited event was late; the ends of the logs are its notes."""
+    """A process of a local swarm failed, or an awaited event was late; its notes hold the ends of the logs."""
 
     def __init__(self, line: str, processes: Sequence[LocalProcess] = ()) -> None:
         super().__init__(line)
@@ -46,11 +46,11 @@ class LocalProcess:
     """One life of a trainer or peer, in a session of its own (Ctrl-C reaches only its parent)."""
 
     name: str
-    log: Path  # of all that it prints
+    log: Path  # file with all its output
     process: subprocess.Popen[bytes] | Forked
     expendable: bool = False  # killed or stopped on purpose, so that its exit code is no failure of the swarm
     arguments: tuple[str, ...] = ()  # of its `swarmflow` command
-    life: int = 1  # one more each time that it is started again
+    life: int = 1  # number of its starts
 
     @property
     def pid(self) -> int:
@@ -58,7 +58,7 @@ class LocalProcess:
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs; -N where signal N ended it."""
+        """The exit code, -N where signal N ended it; None while it runs."""
         return self.process.poll()
 
     def send(self, number: signal.Signals) -> None:
@@ -80,8 +80,9 @@ class LocalProcess:
 def kill_at_once(processes: Iterable[LocalProcess]) -> None:
     """Send SIGKILL to all of them, as by one power cut: none does anything between the first death and the last.
 
-    They are stopped first. Survivors notice a death at once, but a stopped process only after its time for silence; an
-    heir that had the votes of victims not killed yet would lead a majority that this was to take away.
+    All are stopped before the first is killed. Survivors notice a death at once, but a stopped process only after a
+    timeout; without the stop, a candidate could be elected by victims that are not killed yet, and lead although the
+    kill takes its majority away.
     """
     victims = list(processes)
     for number in (signal.SIGSTOP, signal.SIGKILL):
@@ -94,9 +95,9 @@ def kill_at_once(processes: Iterable[LocalProcess]) -> None:
 class LocalSwarm:
     """Runs `swarmflow` processes until the `with` block ends, then stops every one of them.
 
-    All that they write lies under `folder`: RUN.toml, a log, a state folder a process, a JSON file a trainer. Each
-    process computes with `threads` threads. Every wait has a deadline, in seconds of a machine that has time
-    (local/patience.py), and fails with the end of the logs.
+    All files lie under `folder`: RUN.toml, a log and a state folder per process, a JSON file per trainer. Each process
+    computes with `threads` threads. Every wait has a timeout, in seconds of an idle machine (local/patience.py), and
+    fails with the ends of the logs.
     """
 
     def __init__(
@@ -108,10 +109,10 @@ class LocalSwarm:
         forks: ForkServer | None = None,
         within: Mapping[str, Sequence[str]] | None = None,
     ) -> None:
-        """settings: RUN.toml, a mapping a section; relative paths in it are relative to `folder`.
+        """settings: RUN.toml, a mapping per section; relative paths in it are relative to `folder`.
 
-        forks: starts the processes; `threads` is then its affair. within: the command that runs the command of a
-        process, by the name of the process (`ip netns exec ...`); it is of no use with `forks`.
+        forks: starts the processes; its own environment then sets the number of threads. within: a command to run the
+        command of a process with (`ip netns exec ...`), by the name of the process; ignored with `forks`.
         """
         self.folder = folder.absolute()
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -142,18 +143,18 @@ class LocalSwarm:
         return [process for process in self.processes if process.name.startswith("peer")]
 
     def start_trainer(self, *options: str, beside: bool = False, timeout_s: float = 60.0) -> LocalProcess:
-        """Starts the next trainer. The first makes the run, and this returns once its invite is there.
+        """Start the next trainer. The first creates the run: return once its invite is written.
 
-        beside: this one needs no invite, finds the run in the output folder, and so may lead it when no other trainer
-        does; this returns once its own invite is there, which peers that are started later get too.
+        beside: start it without an invite. It finds the run in the output folder, and so may lead it when no other
+        trainer does. Return once its own invite is written, which peers that are started later get too.
         """
         name = f"trainer-{len(self.trainers)}"
-        tells = beside or self._invite is None
+        writes_invite = beside or self._invite is None
         invite_file = self.folder / ("invite" if self._invite is None else f"{name}.invite")
-        where = ["--invite-file", str(invite_file)] if tells else ["--join", self.invite]
+        where = ["--invite-file", str(invite_file)] if writes_invite else ["--join", self.invite]
         files = ["--json", str(self.json_file(name)), "--state-dir", str(self.state_folder(name))]
         trainer = self._start(name, "trainer", str(self.run_file), *where, *files, *LISTEN, *options)
-        if tells:
+        if writes_invite:
             invite = self.wait(lambda: _text(invite_file).strip(), f"the invite of {name}", timeout_s)
             self._invite = invite if self._invite is None else _merged(self._invite, invite)
         return trainer
@@ -165,7 +166,7 @@ class LocalSwarm:
         return self._start(name, "peer", *what, *LISTEN, *options)
 
     def start_again(self, process: LocalProcess) -> LocalProcess:
-        """Start a process that has ended again, with the same command: its next life has a log of its own."""
+        """Restart a process that has ended, with the same command and a new log."""
         if process.exit_code is None:
             raise LocalSwarmError(f"{process.name} is still running; end it before it is started again")
         return self._start(process.name, *process.arguments, before=process)
@@ -178,14 +179,14 @@ class LocalSwarm:
         return self._invite
 
     def state_folder(self, name: str) -> Path:
-        """Return where a process keeps its identity, and a trainer its checkpoints."""
+        """Return the folder in which a process keeps its identity, and a trainer its checkpoints."""
         return self.folder / name
 
     def json_file(self, trainer: str = "trainer-0") -> Path:
         return self.folder / f"{trainer}.jsonl"
 
     def steps(self, trainer: str = "trainer-0") -> list[dict[str, Any]]:
-        """The committed steps in order, as a trainer reports them; after a roll-back the last line of a step counts."""
+        """Return the committed steps in order, as a trainer reports them; after a roll-back the last line counts."""
         by_step: dict[int, dict[str, Any]] = {}
         for line in _text(self.json_file(trainer)).splitlines(keepends=True):
             if line.endswith("\n"):
@@ -247,16 +248,16 @@ class LocalSwarm:
                 raise LocalSwarmError(f"{process.name} ended with exit code {process.exit_code}", [process])
 
     def stop(self) -> None:
-        """Stop all running processes: SIGKILL to whole sessions, so that none is left in whatever state it is."""
+        """Stop all running processes: SIGKILL to whole sessions, so that none remains, whatever its state."""
         for process in self.processes:
-            # Asked before it is reaped, the number of a session cannot have passed to another one.
+            # A process that still runs has not been reaped, so no other session can have its number.
             if process.exit_code is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
                 process.process.wait(STOP_S * crowding())
 
     def _start(self, name: str, *arguments: str, before: LocalProcess | None = None) -> LocalProcess:
-        """before: the former life of the same process, which it replaces."""
+        """Start a process and list it. before: its former life, which it replaces in the list."""
         life = 1 if before is None else before.life + 1
         log = self.folder / (f"{name}.log" if life == 1 else f"{name}.life-{life}.log")
         process = self._spawn(self._within.get(name, ()), arguments, log)
@@ -283,7 +284,7 @@ class LocalSwarm:
 
 
 def environment(threads: int) -> dict[str, str]:
-    """Return the environment of a process with so many threads, which finds no other run."""
+    """Return the environment of a process with `threads` threads, without the invite of another run."""
     inherited = {key: value for key, value in os.environ.items() if key != "SWARMFLOW_JOIN"}
     return {**inherited, "OMP_NUM_THREADS": str(threads), "PYTHONUNBUFFERED": "1"}
 
@@ -310,7 +311,7 @@ def _merged(one: str, other: str) -> str:
 
 
 def toml_text(settings: RunSettings) -> str:
-    """RUN.toml with these sections. Values are strings, booleans, numbers, lists of these, and tables."""
+    """Return RUN.toml with these sections. Values are strings, booleans, numbers, lists of these, and tables."""
     lines: list[str] = []
     for section, values in settings.items():
         lines += [f"[{section}]", *(f"{key} = {_toml_value(value)}" for key, value in values.items()), ""]
@@ -331,4 +332,5 @@ def _command(arguments: Sequence[str]) -> list[str]:
 
 
 def _text(path: Path) -> str:
+    """Return the text of a file; empty as long as there is no file."""
     return path.read_text(encoding="utf-8") if path.exists() else ""

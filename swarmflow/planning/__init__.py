@@ -1,1 +1,1 @@
-"""Assigns: arrangements that are computed in advance, with full knowledge of computers and links."""
+"""Plans: arrangements of devices that are computed in advance, with full knowledge of computers and links."""

@@ -1,4 +1,4 @@
-"""DT-FM's scheduler: devices into stages and pipelines at the least communication (Yuan et al., 2022, section 3.4)."""
+"""DT-FM's scheduler: assigns devices to pipelines at the least communication cost (Yuan et al., 2022, section 3.4)."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ from swarmflow.planning.arrangement import Arrangement, Group, Problem
 
 ENUMERATED_MAX = 3000  # partitions up to which all are tried
 ORDERED_MAX = 12  # stages up to which the best order is found exactly
-POPULATION = 24
-GENERATIONS = 150
+POPULATION = 24  # partitions that the genetic algorithm keeps
+GENERATIONS = 150  # of one child each
 
 
 def arrange(problem: Problem, random: Random) -> Arrangement:
-    """Return the cheapest arrangement of all, where these are few; else the best that the genetic algorithm finds."""
+    """Return the cheapest arrangement where all can be tried; else the best that the genetic algorithm finds."""
     search = _Search(problem, random)
     return problem.arrangement(search.best())
 
 
 @dataclass
 class _Search:
-    """Searches the partitions: tuples of groups, in the order of their stages. Devices in no group are spare."""
+    """Searches partitions: tuples of groups of devices, in the order of their stages. Devices in no group are spare."""
 
     problem: Problem
     random: Random
 
     def best(self) -> tuple[Group, ...]:
         """Return the groups of the best arrangement that was found."""
-        if self._partitions() <= ENUMERATED_MAX:
-            partitions = (self._ordered(groups) for groups in self._all(self._free(), self._empty()))
+        if self._partition_count() <= ENUMERATED_MAX:
+            partitions = (
+                self._ordered(groups) for groups in self._all_partitions(self._free_devices(), self._pinned_groups())
+            )
             return min(partitions, key=self.problem.cost_s)
-        population = [self._improved(self._any()) for _ in range(POPULATION)]
+        population = [self._improved(self._random_partition()) for _ in range(POPULATION)]
         costs = [self.problem.cost_s(groups) for groups in population]
         for _ in range(GENERATIONS):
             one, other = self.random.sample(population, 2)
-            child = self._improved(self._crossed(one, other))
+            child = self._improved(self._crossover(one, other))
             cost_s, worst = self.problem.cost_s(child), max(range(POPULATION), key=costs.__getitem__)
             if cost_s < costs[worst] and child not in population:
                 population[worst], costs[worst] = child, cost_s
@@ -48,10 +50,10 @@ class _Search:
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
-    def _free(self) -> list[int]:
+    def _free_devices(self) -> list[int]:
         return [device for device in range(len(self.problem.latency_s)) if device not in self.problem.pinned]
 
-    def _empty(self) -> list[list[int]]:
+    def _pinned_groups(self) -> list[list[int]]:
         """Return the groups with only the pinned devices, as many as fit."""
         groups: list[list[int]] = [[] for _ in range(self.problem.stages)]
         for device, stage in sorted(self.problem.pinned.items()):
@@ -59,56 +61,58 @@ class _Search:
                 groups[stage].append(device)
         return groups
 
-    def _partitions(self) -> int:
-        """Return the least number of partitions; they are ordered where devices are pinned."""
-        left, count = len(self._free()), 1
-        for group in self._empty():
+    def _partition_count(self) -> int:
+        """Return the number of partitions; the order of the groups counts only where devices are pinned."""
+        left, count = len(self._free_devices()), 1
+        for group in self._pinned_groups():
             count *= comb(left, self.problem.lines - len(group))
             left -= self.problem.lines - len(group)
         return count if self.problem.pinned else count // factorial(self.problem.stages)
 
-    def _all(self, free: list[int], groups: list[list[int]], stage: int = 0) -> Iterator[tuple[Group, ...]]:
+    def _all_partitions(self, free: list[int], groups: list[list[int]], stage: int = 0) -> Iterator[tuple[Group, ...]]:
+        """Yield the partitions that fill the groups, from `stage` on, with free devices."""
         if stage == len(groups):
             yield tuple(tuple(sorted(group)) for group in groups)
             return
-        alike = not self.problem.pinned and len(free) == self.problem.lines * (len(groups) - stage)
+        unordered = not self.problem.pinned and len(free) == self.problem.lines * (len(groups) - stage)
         for chosen in combinations(free, self.problem.lines - len(groups[stage])):
-            if alike and chosen[0] != free[0]:
-                break  # the order of groups is found later
+            if unordered and chosen[0] != free[0]:
+                break  # it would repeat a partition in another order; `_ordered` finds the best order
             rest = [device for device in free if device not in chosen]
             filled = [group if number != stage else [*group, *chosen] for number, group in enumerate(groups)]
-            yield from self._all(rest, filled, stage + 1)
+            yield from self._all_partitions(rest, filled, stage + 1)
 
-    def _any(self) -> tuple[Group, ...]:
-        free = self._free()
+    def _random_partition(self) -> tuple[Group, ...]:
+        free = self._free_devices()
         self.random.shuffle(free)
-        groups = self._empty()
+        groups = self._pinned_groups()
         for group in groups:
             while len(group) < self.problem.lines:
                 group.append(free.pop())
         return tuple(tuple(sorted(group)) for group in groups)
 
-    def _crossed(self, one: tuple[Group, ...], other: tuple[Group, ...]) -> tuple[Group, ...]:
-        """One parent, with about half of the devices brought to where the other has them, each by a swap."""
+    def _crossover(self, one: tuple[Group, ...], other: tuple[Group, ...]) -> tuple[Group, ...]:
+        """Return one parent with about half of the devices moved to their stage in the other, each by a swap."""
         groups = one
         for stage, group in enumerate(other):
             for device in group:
-                there = [d for d in groups[stage] if d not in group and d not in self.problem.pinned]
-                moves = device not in groups[stage] and device not in self.problem.pinned and bool(there)
-                if moves and self.random.random() < 0.5:
-                    groups = _swapped(groups, device, self.random.choice(there))
+                partners = [d for d in groups[stage] if d not in group and d not in self.problem.pinned]
+                movable = device not in groups[stage] and device not in self.problem.pinned and bool(partners)
+                if movable and self.random.random() < 0.5:
+                    groups = _swapped(groups, device, self.random.choice(partners))
         return groups
 
     def _ordered(self, groups: Sequence[Group]) -> tuple[Group, ...]:
-        """The best order of stages: an open-loop travelling salesman (equation 4). Pinned groups keep their place.
+        """Return the groups in the best order: an open-loop travelling salesman (equation 4). Pinned ones stay.
 
-        As in the paper it is the order of the least pipeline cost, as if all gradients had one size.
+        As in the paper it is the order of the least pipeline cost, as if the gradients of all stages had one size.
         """
         count = len(groups)
         if count > ORDERED_MAX:
             return tuple(groups)
         fixed = [any(device in self.problem.pinned for device in group) for group in groups]
         links_s = [[0.0 if a == b else self.problem.matched_s(a, b) for b in groups] for a in groups]
+        # (bit set of the groups so far, the last of them) -> (least cost in s, their order)
         reached: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
         for group in range(count):
             if (not fixed[0] and not fixed[group]) or group == 0:
@@ -145,21 +149,23 @@ class _Search:
                 return groups
 
     def _gains(self, groups: tuple[Group, ...]) -> Iterator[tuple[float, int, int]]:
+        """Yield (gain in s, one device, other device) of the swaps between two groups' fastest links."""
         fastest = [self._fastest(group) for group in groups]
-        for number, here in enumerate(fastest):
-            for other, there in enumerate(fastest[number + 1 :], number + 1):
-                for one, partner in (here, here[::-1]):
-                    for two, companion in (there, there[::-1]):
-                        if one not in self.problem.pinned and two not in self.problem.pinned:
-                            gain = self._mean_s(one, groups[other]) - self.problem.transfer_s[one, partner]
-                            gain += self._mean_s(two, groups[number]) - self.problem.transfer_s[two, companion]
-                            yield float(gain), one, two
+        for number, pair in enumerate(fastest):
+            for other_number, other_pair in enumerate(fastest[number + 1 :], number + 1):
+                for one, partner in (pair, pair[::-1]):
+                    for other, other_partner in (other_pair, other_pair[::-1]):
+                        if one not in self.problem.pinned and other not in self.problem.pinned:
+                            gain = self._mean_s(one, groups[other_number]) - self.problem.transfer_s[one, partner]
+                            gain += self._mean_s(other, groups[number]) - self.problem.transfer_s[other, other_partner]
+                            yield float(gain), one, other
 
     def _fastest(self, group: Group) -> tuple[int, int]:
         """Return the two devices of a group with the fastest link; a single device is its own partner."""
         return min(combinations(group, 2), key=lambda pair: self.problem.transfer_s[pair], default=(group[0], group[0]))
 
     def _mean_s(self, device: int, group: Group) -> float:
+        """Return the mean transfer time between a device and those of a group."""
         return float(np.mean([self.problem.transfer_s[device, other] for other in group]))
 
     def _descended(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
@@ -167,7 +173,7 @@ class _Search:
         cost_s, better = self.problem.cost_s(groups), True
         while better:
             better = False
-            free = self._free()
+            free = self._free_devices()
             for one, other in combinations(free, 2):
                 swapped = _swapped(groups, one, other)
                 if swapped != groups and (less_s := self.problem.cost_s(swapped)) < cost_s:

@@ -31,7 +31,7 @@ class Iwrr:
     measurement.
 
     Two deviations from the paper's pseudocode, both where it starves or floods a peer: a newcomer starts with the
-    lowest total and the mean response time of the others instead of at epsilon, which would give it all traffic until
+    lowest total and the mean response time of the others instead of epsilon, which would give it all traffic until
     it had caught up with totals of hours; and the first measurement replaces epsilon instead of being smoothed into it.
     """
 

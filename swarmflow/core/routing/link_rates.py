@@ -1,4 +1,4 @@
-"""Measured rates of the links from this process, and when the leader and the neighbouring stages get them."""
+"""Measured rates of the links from this process, and their reports to the leader and the neighbouring stages."""
 
 from __future__ import annotations
 

@@ -156,7 +156,7 @@ class Relays:
         """Return the link rate as reported by either end, in bytes/s; 0 if neither has reported."""
         return self._rate_from(one, other) or self._rate_from(other, one)
 
-    def _last_link_rate(self, via: ProcessId, to: ProcessId) -> float:
+    def _rate_onward(self, via: ProcessId, to: ProcessId) -> float:
         """Return the rate of a relay's second link, in bytes/s; 0 if its ends are two stages apart."""
         return self._rate(via, to) if abs(self.near[via] - self.near[to]) <= 1 else 0.0
 
@@ -172,7 +172,7 @@ class Relays:
         sizes = Counter(self.near.values())
         for to in self._direct:
             if min(1 + sizes[0], sizes[self.near[to]]) <= NARROW:
-                paths = [(via, first, self._last_link_rate(via, to)) for via, first in self._direct.items() if via != to]
+                paths = [(via, first, self._rate_onward(via, to)) for via, first in self._direct.items() if via != to]
                 self._paths[to] = [_Relay(via, first, last) for via, first, last in paths if last > 0.0]
             if (rate := self._idle_rate(to)) != former.get(to):
                 self.changed[to] = rate

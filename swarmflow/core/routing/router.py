@@ -25,13 +25,13 @@ class Router(Protocol):
         """Return the next peer for a microbatch of this trainer; None if all are excluded."""
 
     def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
-        """Add `more` to the microbatches of this trainer that the peer holds; below 0 where a gradient has returned."""
+        """Add `more` to the microbatches of this trainer that the peer holds; below 0 once one is done."""
 
     def awaits(self, process: ProcessId, count: int) -> None:
         """Set the number of this sender's microbatches that the peer has not passed on yet."""
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
-        """Record when the peer passed a microbatch on, in seconds since it was sent; inside_s: since it arrived, if known."""
+        """Record the time from sending a microbatch until the peer passed it on; inside_s: from its arrival."""
 
     def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
         """Record the time of the best path beyond the peer, forth and back."""

@@ -40,7 +40,7 @@ class _PeerEstimate:
 
     @property
     def path_s(self) -> float:
-        """Expected time until a gradient returns if the peer holds no other: to it, through it, downstream, and back."""
+        """Expected time until a gradient returns from an idle peer: to it, through it, downstream, and back."""
         return 2 * self.tensor_s + self.inside_s + self.downstream_s
 
 

@@ -15,10 +15,10 @@ from swarmflow.runtime.transport.invite import is_address
 
 
 def multiaddr(text: str, *, listening: bool) -> str:
-    """A multiaddr for `HOST:PORT` (also `[IPV6]:PORT`, a host name), or the multiaddr itself once it is checked.
+    """Return `HOST:PORT` (an IPv6 address in brackets, or a host name) as a multiaddr; a multiaddr is only checked.
 
-    listening: the address must be one to bind to, so that a host name is resolved and port 0 (any) is allowed.
-    Raises NetworkError when it is neither.
+    listening: the address is one to bind to, so a host name is resolved and port 0 (any) is allowed.
+    Raises NetworkError when the text is neither.
     """
     if text.startswith("/"):
         return str(_parsed(text))
@@ -31,16 +31,17 @@ def multiaddr(text: str, *, listening: bool) -> str:
 
 
 def _host(host: str, text: str, listening: bool) -> str:
+    """Return the host as a multiaddr. text: what the user wrote, for the error."""
     try:
         return f"/ip{ipaddress.ip_address(host).version}/{host}"
     except ValueError:
         if not listening:
             return str(_parsed(f"/dns4/{host.removesuffix('.')}"))  # a multiaddr has no dot at the end of a name
     try:
-        found = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+        resolved = socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
         raise NetworkError(f"cannot listen on {text!r}: the host name is not known ({error})") from None
-    return f"/ip4/{found[0][4][0]}"
+    return f"/ip4/{resolved[0][4][0]}"
 
 
 def _parsed(text: str) -> Multiaddr:
@@ -53,7 +54,7 @@ def _parsed(text: str) -> Multiaddr:
 
 
 def peer_of(maddr: str) -> str:
-    """The libp2p name at the end of a multiaddr.
+    """Return the libp2p name at the end of a multiaddr.
 
     Raises NetworkError when the text is no multiaddr or does not end in `/p2p/NAME`.
     """
@@ -64,9 +65,9 @@ def peer_of(maddr: str) -> str:
 
 
 def lasting(maddrs: Iterable[str]) -> tuple[str, ...]:
-    """Return the addresses that name a process and fit in an invite; others, from the network, are dropped.
+    """Return the addresses that name a process and fit in an invite; drop the others.
 
-    A file of earlier addresses is read at each start, and must not be able to prevent it.
+    Addresses received from the network are kept in a file that is read at each start, and must not prevent the start.
     """
     return tuple(text for text in maddrs if is_address(text) and _names_process(text))
 
@@ -79,20 +80,20 @@ def _names_process(maddr: str) -> bool:
 
 
 def parts_of(maddr: str) -> dict[str, str]:
-    """Protocol -> value of a multiaddr. Raises NetworkError when the text is none."""
+    """Return protocol -> value of a multiaddr. Raises NetworkError when the text is not one."""
     return {protocol.name: str(value) for protocol, value in _parsed(maddr).items()}
 
 
 def announced_addresses(maddrs: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the own addresses that are sent to other processes: at them most can reach this one.
+    """Return the own addresses to announce: at most ADDRESSES_MAX, those that most other processes can reach.
 
-    A machine with many interfaces has more than any process would try.
+    A machine with many interfaces has more addresses than another process would try.
     """
-    return tuple(maddrs if len(maddrs) <= ADDRESSES_MAX else sorted(maddrs, key=_distance)[:ADDRESSES_MAX])
+    return tuple(maddrs if len(maddrs) <= ADDRESSES_MAX else sorted(maddrs, key=_reachability_rank)[:ADDRESSES_MAX])
 
 
-def _distance(maddr: str) -> int:
-    """Return the sort key of an own address: public ones first, then that of the default route, then others."""
+def _reachability_rank(maddr: str) -> int:
+    """Return the rank of an own address: 0 public, name, relay; 1 default route; 2 other; 3 loopback, link-local."""
     parts = parts_of(maddr)
     host = parts.get("ip4", parts.get("ip6"))
     if host is None or "p2p-circuit" in parts:
@@ -104,7 +105,7 @@ def _distance(maddr: str) -> int:
 
 
 def outgoing_addresses() -> list[str]:
-    """Return the address of this machine in its network, or none. No packet is sent."""
+    """Return this machine's IPv4 address on the default route; an empty list without a route. No packet is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -114,26 +115,26 @@ def outgoing_addresses() -> list[str]:
 
 
 def dialable(maddrs: Sequence[str], name: str, most: int = ADDRESSES_MAX) -> list[Multiaddr]:
-    """Return the first `most` of these addresses that are well-formed and lead to `name`, without `/p2p/NAME`.
+    """Return those of the first `most` addresses that are well-formed and lead to `name`, without `/p2p/NAME`.
 
-    Others are dropped silently: they come from the network, and one good address is enough.
+    Others are dropped silently, because they were received from the network and one good address is enough.
     """
     good: list[Multiaddr] = []
     for text in maddrs[:most]:
         try:
             address = _parsed(text)
-            end = Multiaddr(f"/p2p/{peer_of(text)}") if "p2p" in address else None
+            suffix = Multiaddr(f"/p2p/{peer_of(text)}") if "p2p" in address else None
         except NetworkError:
             continue
-        if end is None:
+        if suffix is None:
             good.append(address)
-        elif end["p2p"] == name and len(list(address.items())) > 1:
-            good.append(address.decapsulate(end))
+        elif suffix["p2p"] == name and len(list(address.items())) > 1:
+            good.append(address.decapsulate(suffix))
     return good
 
 
 def check_port_free(maddr: str) -> None:
-    """Raises NetworkError when another process listens on this address or it is not one of this machine.
+    """Raise PortTakenError when another process listens on this address, NetworkError when it cannot be bound to.
 
     libp2p listens with SO_REUSEPORT: without this check two processes would share the port and take each other's
     connections.

@@ -1,7 +1,7 @@
-"""The p2pd process of libp2p: started in a session of its own, watched, and asked over its control socket.
+"""Runs libp2p's daemon p2pd in a session of its own, watches it, and sends it requests over its control socket.
 
-hivemind's `P2P.create` starts it too, but in the caller's process group, where Ctrl-C would kill it before the process
-has drained; its requests leave their socket open when they fail; and it takes seconds to load.
+hivemind's `P2P.create` starts it too, but in the caller's process group, where Ctrl-C would kill the daemon before its
+process has drained; its requests leave their socket open when they fail; and hivemind takes seconds to import.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from swarmflow.runtime.transport import p2pd
 
 log = logging.getLogger(__name__)
 
-IDLE_TIMEOUT_S = 30
-# p2pd is written in Go, whose heap grows to twice what lives before it is collected, and keeps most of what it grew
-# to. With 25 MB alive a daemon came to 82 MB over forty deaths of another process, with this to 69 MB, as fast.
+IDLE_TIMEOUT_S = 30  # p2pd ends when no client opens a persistent connection within this time
+# GOGC of p2pd, whose heap otherwise grows to twice its live data before a collection, and keeps most of that size. With
+# 25 MB of live data a daemon grew to 82 MB over forty deaths of another process, with this to 69 MB, as fast.
 COLLECT_PERCENT = "50"
-# An option of its command line can switch the relay on, but not off.
+# Written to its stdin, because an option of its command line can switch the relay on, but not off.
 _CONFIGURATION = b'{"Relay": {"Enabled": false}}'
 OUTPUT_LINE_BYTES_MAX = 1 << 20
 STALE_SOCKET_AGE_S = 60.0
@@ -35,11 +35,11 @@ TERMINATE_TIMEOUT_S = 3.0
 
 
 class Daemon:
-    """One running p2pd. socket_path: its control socket."""
+    """One running p2pd."""
 
     def __init__(self, process: asyncio.subprocess.Process, socket_path: Path, stop_s: float) -> None:
-        self.socket_path = socket_path
-        self._stop_s = stop_s
+        self.socket_path = socket_path  # its control socket
+        self._stop_s = stop_s  # from SIGTERM to SIGKILL; 0: SIGKILL at once
         self._process = process
         self._last_lines: deque[str] = deque(maxlen=20)
         self._ready = asyncio.Event()
@@ -49,11 +49,11 @@ class Daemon:
     async def launch(
         cls, options: Mapping[str, str | int], startup_timeout_s: float, stop_s: float = TERMINATE_TIMEOUT_S
     ) -> Daemon:
-        """Starts p2pd with these command-line options and waits until it listens. stop_s: it has to end; 0: killed.
+        """Start p2pd with these command-line options and wait until it listens.
 
-        Without "relay": 1 it relays no streams, and its own streams use no relay.
-
-        Raises NetworkError, with the last thing that p2pd said, when it does not start in time.
+        Without "relay": 1 it relays no streams, and its own streams use no relay. stop_s: the time that `stop` gives it
+        to end before it is killed; 0: none. Raises NetworkError, with p2pd's last line of output, when it does not
+        start in time.
         """
         remove_stale_sockets()
         socket_path = Path(tempfile.gettempdir()) / f"hivemind-p2pd-{secrets.token_urlsafe(8)}.sock"
@@ -109,16 +109,16 @@ class Daemon:
 
     @property
     def pid(self) -> int:
-        """The process number."""
+        """The process ID."""
         return self._process.pid
 
     async def died(self) -> str:
-        """Wait until the process has ended, and return the reason, in words."""
+        """Wait until the process has ended, and return the reason as text."""
         code = await self._process.wait()
         return f"the network daemon p2pd ended with code {code}"
 
     async def stop(self) -> None:
-        """Ends the process and removes its socket."""
+        """End the process and remove its socket."""
         if self._process.returncode is None:
             if self._stop_s > 0:
                 self._process.terminate()
@@ -143,6 +143,7 @@ class Daemon:
         return await self._request(p2pd.stream_request(name, protocol, timeout_s), timeout_s)
 
     async def _request(self, request: bytes, timeout_s: float) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Send a request on a new connection, and return that once p2pd has granted it. Raises NetworkError."""
         writer = None
         succeeded = False
         try:

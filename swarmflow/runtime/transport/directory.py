@@ -13,8 +13,8 @@ from swarmflow.errors import NetworkError
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.records import VALUE_BYTES_MAX, OwnedRecords, owner_of
 
-ENTRIES_MAX = 10_000
-TOMBSTONE_S = 1.0
+ENTRIES_MAX = 10_000  # records of one kind that are read
+TOMBSTONE_S = 1.0  # how much later an empty record expires than the one that it replaces
 
 
 class Directory:
@@ -28,10 +28,10 @@ class Directory:
         self._dht = node.dht
         self._own_subkey = OwnedRecords(node.key).own_subkey
         self._run_id = run_id
-        self._expiry: dict[str, float] = {}
+        self._expiry: dict[str, float] = {}  # kind -> Unix time in s at which the last record expires
 
     async def announce(self, kind: str, value: Mapping[str, Any], expiry_s: float, timeout_s: float = 20.0) -> bool:
-        """Store this process's record of a kind for `expiry_s`, and return whether any node of the DHT has taken it.
+        """Store this process's record of a kind for `expiry_s`, and return whether any node of the DHT has stored it.
 
         value: encodable as msgpack, at most VALUE_BYTES_MAX bytes. Raises ValueError when it is larger, NetworkError
         when the DHT does not answer within `timeout_s`.
@@ -39,12 +39,12 @@ class Directory:
         data = msgspec.msgpack.encode(value)
         if len(data) > VALUE_BYTES_MAX:
             raise ValueError(f"a record of {len(data)} bytes is over the limit of {VALUE_BYTES_MAX}")
-        # The DHT keeps, of two records, the one that expires later: a newer record must expire after the one before.
+        # Of two records the DHT keeps the one that expires later, so a newer one must expire after its predecessor.
         expiry = max(time.time() + expiry_s, self._expiry.get(kind, 0.0) + 1e-3)
         return await self._store(kind, data, expiry, timeout_s)
 
     async def withdraw(self, kind: str, timeout_s: float = 5.0) -> bool:
-        """Replace this process's record by one that readers skip; return whether any node of the DHT has taken it."""
+        """Replace this process's record by one that readers skip; return whether any node of the DHT has stored it."""
         expiry = max(time.time(), self._expiry.get(kind, 0.0)) + TOMBSTONE_S
         return await self._store(kind, b"", expiry, timeout_s)
 
@@ -82,6 +82,7 @@ class Directory:
 
 
 def _decoded(data: object) -> dict[str, Any] | None:
+    """Return the value of a record; None where it is malformed or withdrawn."""
     if not isinstance(data, bytes) or not 0 < len(data) <= VALUE_BYTES_MAX:
         return None
     try:

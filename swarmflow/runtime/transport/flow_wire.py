@@ -28,17 +28,20 @@ class Packed:
 
 @dataclass(frozen=True, slots=True)
 class _PackedReliable:
+    """A Reliable whose message is not decoded yet."""
+
     number: int
     message: NamedPayload
 
 
 _DECODERS = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(FlowMessage) if kind is not Reliable}
+# Of the messages that a Reliable may contain.
 _RELIABLE_DECODERS = {kind.__name__: _DECODERS[kind.__name__] for kind in INSISTED}
 _RELIABLE_DECODER = msgspec.msgpack.Decoder(_PackedReliable)
 
 
 def pack(message: Negotiate) -> dict[str, Any]:
-    """Return the mapping that is encoded in place of a Negotiate."""
+    """Return the fields of a Negotiate in the form in which they are encoded."""
     return {"stage": message.stage, "flow": _pack_payload(message.flow), "origin": message.origin, "to": message.to}
 
 

@@ -35,7 +35,7 @@ FrameErrorKind = Literal[
 
 
 class BadFrame(FrameError):
-    """A refused frame; `kind` is one of a few words, fit for a metric's label."""
+    """A refused frame; `kind` has few values, so that it can label a metric."""
 
     def __init__(self, kind: FrameErrorKind, detail: str) -> None:
         super().__init__(f"refused a frame ({kind}): {detail}")
@@ -44,13 +44,11 @@ class BadFrame(FrameError):
 
 @dataclass(frozen=True, slots=True)
 class FrameLimits:
-    """Limits of one frame, checked by the reader before it allocates and by the writer before it sends.
+    """Limits of one frame, checked by the reader before it allocates and by the writer before it sends."""
 
-    header_bytes_max: of a whole message without its bodies; no list in it has a limit in bytes of its own. The longest
-    ones name MEMBERS_MAX members (core/protocol/messages/checks.py), who have 335 bytes each; one with two addresses
-    takes 267 (docs/decisions/rosters.md).
-    """
-
+    # A header is a whole message without its bodies; no list in it has a limit in bytes of its own. The longest lists
+    # name MEMBERS_MAX members (core/protocol/messages/checks.py), which leaves 335 bytes for each; a member with two
+    # addresses takes 267 (docs/decisions/rosters.md).
     header_bytes_max: int = 1 << 25
     body_bytes_max: int = 1 << 28
     bodies_max: int = 4
@@ -58,11 +56,11 @@ class FrameLimits:
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame as read. bodies: writable uint8 views on memory of their own. size_bytes: what it took on the wire."""
+    """One frame as read."""
 
     header: bytes
-    bodies: list[memoryview]
-    size_bytes: int
+    bodies: list[memoryview]  # writable uint8 views on memory of their own
+    size_bytes: int  # of the whole frame on the wire
 
     @property
     def is_end(self) -> bool:
@@ -102,7 +100,7 @@ async def read_frame(
     """Return the next frame, which must carry this sequence number; None when the stream ended between two frames.
 
     Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece. Raises BadFrame
-    when the frame is not what it must be, OSError when the connection broke.
+    when the frame is refused, OSError when the connection broke.
     """
     start = await reader.read(_FRONT.size)
     if not start:
@@ -127,6 +125,7 @@ async def read_frame(
 
 
 def _check_front(front: bytes, sequence: int, limits: FrameLimits) -> tuple[int, int]:
+    """Return (length of the header in bytes, number of bodies). Raises BadFrame when the front is refused."""
     magic, form, bodies, reserved, number, header_bytes = _FRONT.unpack(front)
     if magic != MAGIC:
         raise BadFrame("magic", "it does not start as a frame of swarmflow")

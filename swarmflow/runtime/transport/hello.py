@@ -15,8 +15,9 @@ REASON_BYTES_MAX = 512
 CONFIRMATION = b"\x01"  # from the dialler, after a welcome: it is alive, and the stream is to be used
 
 _MAGIC = b"swarmflo"
+# Magic, protocol version, lane, reserved (0), incarnation, expected incarnation, bytes of the run id that follows.
 _HELLO = struct.Struct("!8sHBBQQH")
-_REPLY = struct.Struct("!8sBQH")
+_REPLY = struct.Struct("!8sBQH")  # magic, 1: welcome or 0: refused, incarnation, bytes of the reason that follows
 
 LaneName = Literal["control", "bulk"]
 LANES: tuple[LaneName, LaneName] = ("control", "bulk")
@@ -24,28 +25,25 @@ LANES: tuple[LaneName, LaneName] = ("control", "bulk")
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The dialler's part. Its name is not in it: the connection proves that.
-
-    incarnation: the dialler's own. expected: the incarnation that the dialler means to reach, 0 when it does not know.
-    """
+    """The dialler's part. It does not contain the dialler's name, which the connection proves."""
 
     run_id: str
     lane: LaneName
-    incarnation: int
-    expected: int
+    incarnation: int  # the dialler's own
+    expected: int  # the incarnation that the dialler wants to reach; 0: any
     version: int = PROTOCOL_VERSION
 
 
 @dataclass(frozen=True, slots=True)
 class HelloReply:
-    """The acceptor's part, with its own incarnation. reason: why the stream is refused; empty when it is not."""
+    """The acceptor's part."""
 
-    incarnation: int
-    reason: str = ""
+    incarnation: int  # the acceptor's own
+    reason: str = ""  # why the stream is refused; empty: it is accepted
 
 
 def pack_hello(hello: Hello) -> bytes:
-    """Return the bytes of a hello. Raises ValueError when the run's name is over RUN_ID_BYTES_MAX."""
+    """Return the bytes of a hello. Raises ValueError when the run id is over RUN_ID_BYTES_MAX."""
     run_id = hello.run_id.encode()
     if len(run_id) > RUN_ID_BYTES_MAX:
         raise ValueError(f"a run id of {len(run_id)} bytes is over the limit of {RUN_ID_BYTES_MAX}")
@@ -55,7 +53,7 @@ def pack_hello(hello: Hello) -> bytes:
 
 
 async def read_hello(reader: asyncio.StreamReader, timeout_s: float) -> Hello:
-    """Read a hello. Raises FrameError when the bytes are none, TimeoutError when it does not arrive in time."""
+    """Read a hello. Raises FrameError when the bytes are not one, TimeoutError when it does not arrive in time."""
     async with asyncio.timeout(timeout_s):
         magic, version, lane, reserved, incarnation, expected, size = _HELLO.unpack(await _exactly(reader, _HELLO.size))
         if magic != _MAGIC:
@@ -76,7 +74,7 @@ def pack_reply(reply: HelloReply) -> bytes:
 
 
 async def read_reply(reader: asyncio.StreamReader, timeout_s: float) -> HelloReply:
-    """Read a reply. Raises FrameError when the bytes are none, TimeoutError when it does not arrive in time."""
+    """Read a reply. Raises FrameError when the bytes are not one, TimeoutError when it does not arrive in time."""
     async with asyncio.timeout(timeout_s):
         magic, welcome, incarnation, size = _REPLY.unpack(await _exactly(reader, _REPLY.size))
         if magic != _MAGIC or welcome > 1 or size > REASON_BYTES_MAX or bool(size) == bool(welcome):
@@ -85,7 +83,7 @@ async def read_reply(reader: asyncio.StreamReader, timeout_s: float) -> HelloRep
 
 
 async def read_confirmation(reader: asyncio.StreamReader, timeout_s: float) -> bool:
-    """Return False when the dialler has closed the stream instead. Raises FrameError, TimeoutError."""
+    """Read the confirmation; return False when the dialler has closed the stream instead. Raises as `read_hello`."""
     async with asyncio.timeout(timeout_s):
         byte = await reader.read(1)
     if byte not in (CONFIRMATION, b""):

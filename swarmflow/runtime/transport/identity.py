@@ -38,16 +38,16 @@ class IdentityKey(RSAPrivateKey):  # type: ignore[misc]  # hivemind is untyped
 
 
 def name_of(public_key: rsa.RSAPublicKey) -> str:
-    """The libp2p name (base58) of an RSA public key (libp2p specification, peer ids: sha2-256 multihash)."""
+    """Return the libp2p name (base58) of an RSA public key (libp2p specification, peer ids: sha2-256 multihash)."""
     der = public_key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     message = crypto_pb2.PublicKey(key_type=crypto_pb2.RSA, data=der).SerializeToString()
     return str(PeerID(_SHA2_256 + hashlib.sha256(message).digest()).to_base58())
 
 
 def load_identity(path: Path) -> IdentityKey:
-    """The key in this file; made, with its folder, when there is none.
+    """Return the key in this file; make the file and its folder when there is none.
 
-    A damaged one is set aside and replaced by its copy, or where there is none by a new one.
+    A damaged file is set aside and replaced by its copy; without a copy, by a new key.
     Raises NetworkError when the file cannot be read or written.
     """
     copy = path.with_name(f"{path.name}.copy")
@@ -76,6 +76,7 @@ def _make(path: Path) -> None:
 
 
 def _restored(path: Path, copy: Path) -> IdentityKey:
+    """Replace a damaged identity file by its copy, or by a new key; return the key."""
     content = copy.read_bytes() if copy.is_file() else b""
     key = _parsed(content)
     if key is not None:
@@ -88,18 +89,18 @@ def _restored(path: Path, copy: Path) -> IdentityKey:
 
 
 def _parsed(content: bytes) -> IdentityKey | None:
-    """None: it is no RSA key in libp2p's form."""
+    """Return an RSA key in libp2p's form; None when the content is not one."""
     try:
         stored = crypto_pb2.PrivateKey.FromString(content)
         key = serialization.load_der_private_key(stored.data, password=None)
     except Exception:  # protobuf and cryptography raise unrelated classes for a damaged file
         return None
-    rightly_named = stored.key_type == crypto_pb2.RSA and stored.SerializeToString() == content
-    return IdentityKey(key) if rightly_named and isinstance(key, rsa.RSAPrivateKey) else None
+    well_formed = stored.key_type == crypto_pb2.RSA and stored.SerializeToString() == content
+    return IdentityKey(key) if well_formed and isinstance(key, rsa.RSAPrivateKey) else None
 
 
 class IdentityLock:
-    """Keeps two processes of this machine from being one identity; the system frees it when the process ends."""
+    """Keeps two processes of this machine from using one identity; the system frees it when its process ends."""
 
     def __init__(self, path: Path) -> None:
         """Raises NetworkError when another process holds this identity."""

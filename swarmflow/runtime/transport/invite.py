@@ -1,4 +1,4 @@
-"""Invites: strings that are enough to join a run; and the runs of this machine, which are found without one."""
+"""Invites: strings with all that joining a run takes; and the runs of this machine, which are found without one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ NAME_CHARS_MAX = 256
 _CHECKSUM_BYTES = 4
 _SIZE_BYTES = 2
 _TEXT = re.compile(r"swarmflow(\d{1,9}):([A-Za-z0-9_-]*)")
-_LOCAL = re.compile(r"[0-9a-f]{16}-\d+\.json")  # the name of the file that makes a run known on its machine
+_LOCAL_FILE = re.compile(r"[0-9a-f]{16}-\d+\.json")  # name of the file that publishes a run on its machine
 _ADDRESS = re.compile(r"/[\x21-\x7e]{1,500}/p2p/[1-9A-HJ-NP-Za-km-z]{20,100}")
 
 
@@ -57,20 +57,20 @@ class Invite:
 
     @classmethod
     def parse(cls, text: str) -> Invite:
-        """The invite that `str(invite)` wrote; white space around and inside it, as from a wrapped line, is ignored.
+        """Return the invite that `str(invite)` wrote; white space in it, as from a wrapped line, is ignored.
 
-        Raises NetworkError that says what is wrong: no invite at all, another version, cut short, or damaged.
+        Raises NetworkError with the reason: not an invite, another version, cut short, or damaged.
         """
         compact = "".join(text[:TEXT_CHARS_MAX].split())
-        found = _TEXT.fullmatch(compact)
-        if found is None or len(text) > TEXT_CHARS_MAX:
+        match = _TEXT.fullmatch(compact)
+        if match is None or len(text) > TEXT_CHARS_MAX:
             shown = compact if len(compact) <= 24 else f"{compact[:24]}..."
             raise NetworkError(f"{shown!r} is no invite: copy the whole line that starts with swarmflow{VERSION}:")
-        if int(found[1]) != VERSION:
+        if int(match[1]) != VERSION:
             raise NetworkError(
-                f"the invite is of version {found[1]}, this software reads version {VERSION}: install the run's version"
+                f"the invite is of version {match[1]}, this software reads version {VERSION}: install the run's version"
             )
-        payload = _payload(found[2])
+        payload = _payload(match[2])
         try:
             run_id, name, trainers = msgspec.msgpack.decode(payload, type=tuple[str, str, tuple[str, ...]])
         except msgspec.DecodeError:
@@ -79,11 +79,12 @@ class Invite:
 
 
 def is_address(text: str) -> bool:
-    """Whether a text has the form of an invite's address; its host and name are not checked."""
+    """Return whether a text has the form of an invite's address; its host and name are not checked."""
     return _ADDRESS.fullmatch(text) is not None
 
 
 def _payload(encoded: str) -> bytes:
+    """Decode an invite from base64, and check its length and checksum. Raises NetworkError."""
     # A cut text may have a length that base64 cannot have: the whole bytes before the cut show that it is cut.
     usable = encoded[: len(encoded) - 1] if len(encoded) % 4 == 1 else encoded
     try:
@@ -109,9 +110,8 @@ class LocalInvite(msgspec.Struct):
 
     invite: str
     pid: int  # of the trainer that wrote it, for people
-    port: int = (
-        0  # at 127.0.0.1, where the trainer answers requests with the token (operations/answering.py); 0: nowhere
-    )
+    # At 127.0.0.1, where the trainer answers requests with the token (operations/answering.py); 0: nowhere.
+    port: int = 0
     token: str = ""
 
 
@@ -120,7 +120,7 @@ class Publication:
 
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self.path = path
-        self._file = file
+        self._file = file  # open as long as it is published, because its lock shows that the process is alive
 
     def withdraw(self) -> None:
         """Remove the file."""
@@ -135,15 +135,15 @@ def runs_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def is_invite(file: IO[bytes]) -> bool:
-    """Whether a file contains an invite and nothing else."""
+    """Return whether a file contains an invite and nothing else."""
     return _TEXT.fullmatch(file.read(TEXT_CHARS_MAX).decode("ascii", "replace").strip()) is not None
 
 
 def publish_local(invite: Invite, folder: Path | None = None, port: int = 0, token: str = "") -> Publication:
     """Publish the run to processes of this user on this machine, as long as this process lives.
 
-    The file is locked rather than only naming the process: the system frees the lock at a crash, and process numbers
-    are used again. Raises NetworkError when the folder cannot be written.
+    The file is locked, because the system frees the lock even at a crash, where a process ID in a file would remain and
+    could be reused. Raises NetworkError when the folder cannot be written.
     """
     folder = runs_folder() if folder is None else folder
     run = hashlib.sha256(invite.run_id.encode()).hexdigest()[:16]
@@ -163,28 +163,30 @@ def publish_local(invite: Invite, folder: Path | None = None, port: int = 0, tok
 
 
 def find_local_invites(folder: Path | None = None) -> list[Invite]:
-    """Return the live runs of this user on this machine, one invite a run; files of dead processes are removed."""
+    """Return the live runs of this user on this machine, one invite per run; remove files of dead processes."""
     by_run: dict[str, Invite] = {}
     for _, invite in _publications(folder):
-        known = by_run.get(invite.run_id)
-        trainers = invite.trainers if known is None else tuple(dict.fromkeys(known.trainers + invite.trainers))
+        earlier = by_run.get(invite.run_id)
+        trainers = invite.trainers if earlier is None else tuple(dict.fromkeys(earlier.trainers + invite.trainers))
         by_run[invite.run_id] = Invite(invite.run_id, invite.name, trainers[:TRAINERS_MAX])
     return list(by_run.values())
 
 
 def local_trainers(run_id: str, folder: Path | None = None) -> list[tuple[int, str]]:
-    """Return port and token of each living trainer of a run on this machine."""
+    """Return port and token of each live trainer of a run on this machine."""
     found = [local for local, invite in _publications(folder) if invite.run_id == run_id]
     return [(local.port, local.token) for local in found if 0 < local.port < 1 << 16]
 
 
 def _publications(folder: Path | None) -> list[tuple[LocalInvite, Invite]]:
+    """Return the files of live processes, each with its invite decoded."""
     folder = runs_folder() if folder is None else folder
-    found = [_read_local(path) for path in sorted(folder.glob("*.json")) if _LOCAL.fullmatch(path.name)]
+    found = [_read_local(path) for path in sorted(folder.glob("*.json")) if _LOCAL_FILE.fullmatch(path.name)]
     return [publication for publication in found if publication is not None]
 
 
 def _read_local(path: Path) -> tuple[LocalInvite, Invite] | None:
+    """Return a file and its invite, decoded; None when it is unreadable. Remove the file of a dead process."""
     try:
         with path.open("rb") as file:
             if os.fstat(file.fileno()).st_uid != os.getuid():
@@ -195,7 +197,7 @@ def _read_local(path: Path) -> tuple[LocalInvite, Invite] | None:
                 content = file.read(2 * TEXT_CHARS_MAX)
                 local = msgspec.json.decode(content, type=LocalInvite)
                 return local, Invite.parse(local.invite)
-            path.unlink(missing_ok=True)  # the lock is free: its process is gone
+            path.unlink(missing_ok=True)  # the lock is free: its process is dead
             return None
     except (OSError, msgspec.DecodeError, NetworkError):
         return None  # a file of another version, or one that was removed: no run is found here

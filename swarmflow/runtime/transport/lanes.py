@@ -13,19 +13,19 @@ from swarmflow.runtime.transport.frames import FrameLimits, check_limits, pack_e
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
 
 Buffer = bytes | bytearray | memoryview
-Body = Buffer | Callable[[], Buffer]
+Body = Buffer | Callable[[], Buffer]  # a function makes its buffer when the message is written
 OpenStream = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 OnWelcome = Callable[[int], bool]
 
-END_ACKNOWLEDGED = b"\x06"
-WRITE_BYTES = 1 << 18
-JOINED_BYTES_MAX = 1 << 16
+END_ACKNOWLEDGED = b"\x06"  # from the receiver, once it has read everything
+WRITE_BYTES = 1 << 18  # longest piece that is written at once
+JOINED_BYTES_MAX = 1 << 16  # up to this size a frame is copied together, and written as one piece
 
 
 class LinkCounters(Protocol):
     """The counters of the links.
 
-    lane: "control" or "bulk"; kind: a metric label, of which there are few; size_bytes: of the whole frame.
+    lane: "control" or "bulk"; kind: a metric label with few values; size_bytes: of the whole frame.
     """
 
     def sent(self, lane: str, header: bytes, size_bytes: int) -> None:
@@ -65,7 +65,8 @@ class _Message:
 class OutboundLane:
     """Writes messages to one process on one lane, in order, from one task. No method waits.
 
-    on_welcome: called with the incarnation that answered; returns whether it is the process's current one.
+    on_welcome: called with the incarnation that answered; returns whether it is the process's current one. on_broken:
+    called with the reason when the stream cannot be opened or breaks.
     """
 
     def __init__(
@@ -87,10 +88,10 @@ class OutboundLane:
         self._counters = counters
         self._on_broken = on_broken
         self._queue: deque[_Message] = deque()
-        self._queue_bytes = 0
+        self._queue_bytes = 0  # of the queue and of the message that is being written
         self._wake = asyncio.Event()
         self._finishing = False
-        self._sequence = 0
+        self._sequence = 0  # number of the next frame
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._ended)
 
@@ -107,7 +108,7 @@ class OutboundLane:
         ):
             return False
         self._queue.append(message)
-        self._account(message.size_bytes)
+        self._change_queue_bytes(message.size_bytes)
         self._wake.set()
         return True
 
@@ -122,13 +123,14 @@ class OutboundLane:
         self._task.cancel()
         return self._task
 
-    def _account(self, change_bytes: int) -> None:
+    def _change_queue_bytes(self, change_bytes: int) -> None:
         self._queue_bytes += change_bytes
         self._counters.queued(self._hello.lane, change_bytes)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
+        """Drop what is still queued. Any exception of the task is a bug, and breaks the link too."""
         self._queue.clear()
-        self._account(-self._queue_bytes)
+        self._change_queue_bytes(-self._queue_bytes)
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
@@ -140,7 +142,7 @@ class OutboundLane:
         try:
             reader, writer = await self._open()
             try:
-                await self._use(reader, writer)
+                await self._transmit(reader, writer)
             except BaseException:
                 writer.transport.abort()
                 raise
@@ -149,6 +151,7 @@ class OutboundLane:
             self._on_broken(str(broken))
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open the stream and shake hands. Raises LinkBroken."""
         try:
             reader, writer = await self._open_stream()
         except NetworkError as error:
@@ -172,7 +175,8 @@ class OutboundLane:
                 writer.transport.abort()
         return reader, writer
 
-    async def _use(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _transmit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Write messages until the other side has acknowledged the end of the stream. Raises LinkBroken."""
         reasons: list[str] = []
         try:
             async with asyncio.TaskGroup() as group:
@@ -184,7 +188,7 @@ class OutboundLane:
             raise LinkBroken(reasons[0])
 
     async def _watch(self, reader: asyncio.StreamReader) -> None:
-        """Detect that the other side has closed: it writes nothing but the acknowledgement of the end."""
+        """Wait for the acknowledgement of the end, the only thing that the other side writes, or raise LinkBroken."""
         try:
             data = await reader.read(1)
         except OSError as error:
@@ -200,25 +204,25 @@ class OutboundLane:
                 continue
             message = self._queue.popleft()
             try:
-                await self._write(writer, message)
+                await self._write_frame(writer, message)
             finally:
-                self._account(-message.size_bytes)
-        await self._put(writer, pack_end(self._sequence))
+                self._change_queue_bytes(-message.size_bytes)
+        await self._write_piece(writer, pack_end(self._sequence))
 
-    async def _write(self, writer: asyncio.StreamWriter, message: _Message) -> None:
+    async def _write_frame(self, writer: asyncio.StreamWriter, message: _Message) -> None:
         bodies = [memoryview(body() if callable(body) else body).cast("B") for body in message.bodies]
         front = pack_front(self._sequence, message.header, [len(body) for body in bodies], self._limits)
         self._sequence += 1
         size_bytes = len(front) + sum(len(body) for body in bodies)
         if size_bytes <= JOINED_BYTES_MAX:
-            await self._put(writer, b"".join((front, *bodies)))
+            await self._write_piece(writer, b"".join((front, *bodies)))
         else:
             for part in (memoryview(front), *bodies):
                 for start in range(0, len(part), WRITE_BYTES):
-                    await self._put(writer, part[start : start + WRITE_BYTES])
+                    await self._write_piece(writer, part[start : start + WRITE_BYTES])
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
-    async def _put(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
+    async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
         try:
             writer.write(piece)
             async with asyncio.timeout(self._settings.stall_timeout_s):

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 # Constant over all versions, so that the hello of another version is refused with a reason.
 STREAM_PROTOCOL = "/swarmflow/messages"
-PENDING_HELLOS_MAX = 8
+PENDING_HELLOS_MAX = 8  # handshakes at a time with one name; more streams of it are refused
 
 OnMessage = Callable[[ProcessId, bytes, list[memoryview]], None]
 OnLost = Callable[[ProcessId, str], None]
@@ -86,10 +86,10 @@ class Links:
         self._settings = settings or LaneSettings()
         self._links: dict[ProcessId, _Link] = {}
         self._lives = Lives()
-        self._addresses: dict[str, tuple[str, ...]] = {}
-        self._pending_hellos: Counter[str] = Counter()
-        self._reading: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._ending: set[asyncio.Task[None]] = set()
+        self._addresses: dict[str, tuple[str, ...]] = {}  # name -> multiaddrs to dial
+        self._pending_hellos: Counter[str] = Counter()  # by name: streams whose handshake is not finished
+        self._accepted: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # by the task that reads the stream
+        self._aborted: set[asyncio.Task[None]] = set()  # tasks of dropped lanes that have not ended yet
         self._closed = False
 
     async def start(self) -> None:
@@ -103,9 +103,9 @@ class Links:
     def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False) -> None:
         """Queue a message; never blocks. After `close`, messages are dropped.
 
-        to: incarnation 0 reaches whichever life of the process answers. bodies: at most `bodies_max` contiguous
+        to: incarnation 0 reaches whichever incarnation of the process answers. bodies: at most `bodies_max` contiguous
         buffers, which must not change until they are sent, or functions that make one when its turn comes. A full queue
-        loses the process. Raises ValueError when the message is over the limits or addressed to this process.
+        is a loss of the process. Raises ValueError when the message is over the limits or addressed to this process.
         """
         if to.name == self.local.name:
             raise ValueError("a process does not send to itself")
@@ -120,7 +120,7 @@ class Links:
             self._lose(to, link, f"the queue of its {lane_name} lane is full")
 
     def forget(self, to: ProcessId) -> None:
-        """Close every stream from and to a process that is gone, without a report."""
+        """Close every stream from and to a process that is gone, without a call of `on_lost`."""
         link = self._links.pop(to, None)
         if link is not None:
             self._drop_outbound(link)
@@ -128,7 +128,7 @@ class Links:
                 stream.drop()
 
     def connected(self) -> list[ProcessId]:
-        """Return the processes that a stream is open to or from, or being opened to."""
+        """Return the processes with an open stream in either direction, or one that is being opened."""
         return sorted(process for process, link in self._links.items() if link.outbound or link.inbound)
 
     async def close(self, flush_s: float) -> None:
@@ -137,14 +137,14 @@ class Links:
         lanes = [lane for link in self._links.values() for lane in link.outbound.values()]
         if lanes:
             await asyncio.wait([lane.finish() for lane in lanes], timeout=flush_s)
-        tasks = {lane.abort() for lane in lanes} | self._ending
+        tasks = {lane.abort() for lane in lanes} | self._aborted
         for link in self._links.values():
             for stream in link.inbound.values():
                 stream.drop()
-        # Not by cancelling their tasks: asyncio's streams report a cancelled handler as an error.
-        for writer in self._reading.values():
+        # Their tasks are not cancelled, because asyncio's streams report a cancelled handler as an error.
+        for writer in self._accepted.values():
             writer.transport.abort()
-        tasks |= self._reading.keys()
+        tasks |= self._accepted.keys()
         if tasks:
             await asyncio.wait(tasks)
         self._links.clear()
@@ -160,7 +160,7 @@ class Links:
             return stream
 
         def on_welcome(incarnation: int) -> bool:
-            return self._alive(ProcessId(to.name, incarnation), challenge)
+            return self._record_answer(ProcessId(to.name, incarnation), challenge)
 
         def on_broken(reason: str) -> None:
             link = self._links.get(to)
@@ -178,8 +178,8 @@ class Links:
         )
         return opened
 
-    def _alive(self, process: ProcessId, challenge: int) -> bool:
-        """Record that a life has answered; the one that it replaces is lost. Return whether it is the current one."""
+    def _record_answer(self, process: ProcessId, challenge: int) -> bool:
+        """Record the answer of an incarnation; the one that it replaces is lost. Return whether it is current."""
         current, replaced = self._lives.answered(process, challenge)
         link = self._links.get(replaced) if replaced is not None else None
         if replaced is not None and link is not None:
@@ -190,6 +190,7 @@ class Links:
         return current
 
     def _lose(self, process: ProcessId, link: _Link, reason: str) -> None:
+        """Close the lanes to a process, and report its loss from the event loop."""
         self._drop_outbound(link)
         for stream in link.inbound.values():
             stream.notified = True
@@ -205,15 +206,16 @@ class Links:
     def _drop_outbound(self, link: _Link) -> None:
         for lane in link.outbound.values():
             task = lane.abort()
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._aborted.add(task)
+            task.add_done_callback(self._aborted.discard)
         link.outbound.clear()
 
     async def _accept(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Handle a stream that the process `name` has opened, until it ends."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("streams are accepted in a task")
-        self._reading[task] = writer
+        self._accepted[task] = writer
         try:
             hello = await self._welcome(name, reader, writer)
             if hello is not None:
@@ -221,10 +223,11 @@ class Links:
         except OSError as error:
             log.debug("a stream from %s broke: %s", name, error)
         finally:
-            del self._reading[task]
+            del self._accepted[task]
             writer.close()
 
     async def _welcome(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
+        """Return the hello of a stream that is accepted; None, and count it, when it is refused."""
         if self._pending_hellos[name] >= PENDING_HELLOS_MAX or self._closed:
             self._counters.refused("hello")
             return None
@@ -250,12 +253,13 @@ class Links:
         if not await read_confirmation(reader, self._settings.open_timeout_s):
             log.debug("a hello of %s was not confirmed", name)
             return None
-        if self._closed or not self._alive(ProcessId(name, hello.incarnation), challenge):
+        if self._closed or not self._record_answer(ProcessId(name, hello.incarnation), challenge):
             log.debug("a hello of an earlier life of %s was read late", name)
             return None
         return hello
 
     def _refusal(self, name: str, hello: Hello) -> str:
+        """Return why a hello is refused; empty: it is accepted."""
         if hello.version != PROTOCOL_VERSION:
             return f"protocol version {hello.version}, this process speaks {PROTOCOL_VERSION}"
         if hello.run_id != self._run_id:
@@ -269,6 +273,7 @@ class Links:
     async def _read(
         self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        """Deliver the messages of an accepted stream until it ends, and report the loss where it is one."""
         stream = self._register(sender, lane, writer)
         reason = "the connection broke"
         try:
@@ -280,7 +285,7 @@ class Links:
                 self._counters.refused(error.kind if isinstance(error, BadFrame) else "message")
         except OSError:
             raise
-        except Exception as error:  # a bug, but one that only this process' message shows: only its stream is closed
+        except Exception as error:  # a bug that a message of this sender has triggered: only its stream is closed
             reason = f"what it sent could not be handled ({type(error).__name__})"
             log.exception("from %s: %s", sender, reason)
             self._counters.refused("message")
@@ -290,6 +295,7 @@ class Links:
     async def _read_frames(
         self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: _Inbound
     ) -> str:
+        """Deliver messages; return the reason of the stream's end. Raises FrameError, OSError."""
         sequence = 0
         while True:
             frame = await read_frame(reader, sequence, self._limits, self._settings.stall_timeout_s)

@@ -1,4 +1,4 @@
-"""Which life of each other process is the current one, by proofs of life: incarnations are random and have no order."""
+"""Finds the current incarnation of each other process by challenges: incarnations are random and have no order."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ from dataclasses import dataclass, field
 from swarmflow.core.protocol.types import ProcessId
 
 INCARNATION_BITS = 63
-NAMES_MAX = 16_384  # names whose lives are remembered; each is the hash of a key, which its owner has to make
-RETIRED_MAX = 64  # lives of one name that are remembered as replaced
+NAMES_MAX = 16_384  # names that are remembered; each is the hash of a key, which its owner has to make
+RETIRED_MAX = 64  # replaced incarnations of one name that are remembered
 
 
 def new_incarnation() -> int:
-    """Return a random incarnation, which is never 0: that stands for any."""
+    """Return a random incarnation; never 0, which stands for any incarnation."""
     return 1 + secrets.randbelow((1 << INCARNATION_BITS) - 1)
 
 
 @dataclass(slots=True)
-class _Name:
-    """The lives of one name."""
+class _NameHistory:
+    """The incarnations of one name."""
 
-    current: ProcessId  # the one that answered the latest challenge
-    answered: int  # the number of that challenge
-    retired: OrderedDict[ProcessId, None] = field(default_factory=OrderedDict)
+    current: ProcessId  # the one that has answered the latest challenge
+    challenge: int  # number of the latest challenge that was answered
+    retired: OrderedDict[ProcessId, None] = field(default_factory=OrderedDict)  # replaced ones, oldest first
 
 
 class Lives:
-    """Remembers which life of a process is the current one, and refuses for ever those that it has replaced.
+    """Remembers which incarnation of a process is the current one, and refuses for ever those that it has replaced.
 
-    A process that answers a challenge was alive after the challenge was made. Two lives of one process follow one
-    another, so of two that have answered, the one that was challenged later is the later one, in whatever order the
-    answers are read. A dead life never answers a new challenge; it is remembered all the same, within the bounds of
-    the memory.
+    A process that answers a challenge was alive after the challenge was made. Two incarnations of one process never
+    live at the same time, so of two that have answered, the one that was challenged later is the later one, in whatever
+    order the answers are read. A dead incarnation never answers a new challenge; it is remembered all the same, within
+    the bounds of the memory.
     """
 
     def __init__(self) -> None:
-        self._names: OrderedDict[str, _Name] = OrderedDict()
-        self._challenges = 0
+        self._histories: OrderedDict[str, _NameHistory] = OrderedDict()  # by name, the latest answer last
+        self._challenges = 0  # made so far
 
     def challenge(self) -> int:
         """Return the number of a new challenge; later ones are greater."""
@@ -46,29 +46,29 @@ class Lives:
         return self._challenges
 
     def retired(self, process: ProcessId) -> bool:
-        """Return whether another life has taken the place of this one."""
-        name = self._names.get(process.name)
-        return name is not None and process in name.retired
+        """Return whether another incarnation has replaced this one."""
+        history = self._histories.get(process.name)
+        return history is not None and process in history.retired
 
     def answered(self, process: ProcessId, challenge: int) -> tuple[bool, ProcessId | None]:
-        """Record that a life has answered a challenge. Return whether it is current, and the life that it replaces."""
-        name = self._names.setdefault(process.name, _Name(process, challenge))
-        self._names.move_to_end(process.name)
-        if len(self._names) > NAMES_MAX:
-            self._names.popitem(last=False)
-        if process in name.retired:
+        """Record the answer of an incarnation to a challenge. Return whether it is current, and the one it replaces."""
+        history = self._histories.setdefault(process.name, _NameHistory(process, challenge))
+        self._histories.move_to_end(process.name)
+        if len(self._histories) > NAMES_MAX:
+            self._histories.popitem(last=False)
+        if process in history.retired:
             return False, None
-        if process == name.current:
-            name.answered = max(name.answered, challenge)
+        if process == history.current:
+            history.challenge = max(history.challenge, challenge)
             return True, None
-        if challenge < name.answered:
-            self._retire(name, process)
+        if challenge < history.challenge:
+            self._retire(history, process)
             return False, None
-        replaced, name.current, name.answered = name.current, process, challenge
-        self._retire(name, replaced)
+        replaced, history.current, history.challenge = history.current, process, challenge
+        self._retire(history, replaced)
         return True, replaced
 
-    def _retire(self, name: _Name, process: ProcessId) -> None:
-        name.retired[process] = None
-        if len(name.retired) > RETIRED_MAX:
-            name.retired.popitem(last=False)
+    def _retire(self, history: _NameHistory, process: ProcessId) -> None:
+        history.retired[process] = None
+        if len(history.retired) > RETIRED_MAX:
+            history.retired.popitem(last=False)

@@ -1,4 +1,4 @@
-"""One process's place in the network: its identity, its libp2p daemon, and its node of hivemind's DHT."""
+"""A process's node in the network: its identity, its libp2p daemon, and its node of hivemind's DHT."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awai
 PORT_WAIT_S = 3.0
 PORT_RETRY_S = 0.2
 BOOTSTRAP_TIMEOUT_S = 10.0
-_REACH_AGAIN_S = 1.0
-_DHT_STARTS_S = 10.0
-_NEIGHBOURS_S = 3.0
+_RETRY_S = 1.0  # between attempts to reach the network
+_DHT_START_TIMEOUT_S = 10.0
+_NEIGHBOURS_TIMEOUT_S = 3.0
 LOOPBACK = ("/ip4/127.", "/ip6/::1/")
-CONNECTIONS_LOW, CONNECTIONS_HIGH = 2048, 4096
-_CLOCKS = re.compile(r"local: ([\d.]+), peer: ([\d.]+)")
+CONNECTIONS_LOW, CONNECTIONS_HIGH = 2048, 4096  # p2pd closes connections above the high mark, to the low one
+_CLOCKS = re.compile(r"local: ([\d.]+), peer: ([\d.]+)")  # two clocks in s, in an error of hivemind's
 
 
 class Node:
@@ -50,9 +50,9 @@ class Node:
         self._daemon = daemon
         self._p2p = p2p
         self._resources = resources
-        self._addresses: list[str] = []
-        self._handlers: dict[str, StreamHandler] = {}
-        self.listening: tuple[str, ...] = ()  # multiaddrs, as they were asked for
+        self._addresses: list[str] = []  # multiaddrs with /p2p/NAME, as last refreshed
+        self._handlers: dict[str, StreamHandler] = {}  # by protocol
+        self.listening: tuple[str, ...] = ()  # multiaddrs, as `start` was asked for them; a port may be 0
 
     @classmethod
     async def start(
@@ -71,9 +71,9 @@ class Node:
         """Join the network of the bootstrap addresses, or begin one when there are none.
 
         listen, announce: HOST:PORT or multiaddrs. bootstrap: multiaddrs that end in /p2p/NAME; one reachable one is
-        enough, and the own ones are left out. client_mode: use the DHT without storing for others. public: True when
-        every process can dial this one, False when none can, None to find out. may_be_alone: begin a network where no
-        bootstrap address answers. patient: wait, for as long as it takes, until one answers.
+        enough, and those of this process are skipped. client_mode: use the DHT without storing for others. public: True
+        when every process can dial this one, False when none can, None: p2pd finds out. may_be_alone: begin a network
+        where no bootstrap address answers. patient: wait, for as long as it takes, until one answers.
 
         Raises NetworkError, one line, when an identity, address or port cannot be used, no bootstrap address answers,
         the daemon does not start, or this machine's clock is off by more than the 3 s that hivemind's DHT allows.
@@ -114,20 +114,20 @@ class Node:
         """Call `handler(name, reader, writer)` for every stream that another process opens for `protocol`.
 
         The name is proven by the connection. The handler owns the stream and closes the writer. A second handler for
-        one protocol takes the place of the first.
+        one protocol replaces the first.
         """
 
         async def handle(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await self._handlers[protocol](info.peer_id.to_base58(), reader, writer)
 
-        known = protocol in self._handlers
+        registered = protocol in self._handlers
         self._handlers[protocol] = handler
-        if not known:
+        if not registered:
             await self._p2p.add_binary_stream_handler(protocol, handle)
 
     @property
     def daemon_pid(self) -> int:
-        """The process number of the daemon, whose memory and CPU time count as this process's."""
+        """The process ID of the daemon, whose memory and CPU time count as this process's."""
         return self._daemon.pid
 
     def addresses(self) -> list[str]:
@@ -135,7 +135,7 @@ class Node:
         return list(self._addresses)
 
     async def refresh_addresses(self) -> list[str]:
-        """Ask the daemon again: behind a NAT, addresses become known some time after the start."""
+        """Ask the daemon for the addresses again: behind a NAT it finds some of them only after a while."""
         own = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
         self._addresses = list(announced_addresses(sorted(own, key=lambda text: text.startswith(LOOPBACK))))
         return self.addresses()
@@ -161,11 +161,12 @@ def _on_stray_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
 
 
 def _packed(addresses: Sequence[Multiaddr]) -> list[bytes]:
-    """Rewrite addresses for the daemon: it refuses a whole request for a relay in the form that hivemind uses."""
+    """Return addresses as bytes. The daemon refuses a whole request for one relay in the form that hivemind uses."""
     return [address_bytes(str(address)) or address.to_bytes() for address in addresses]
 
 
 async def _attach(daemon: Daemon, timeout_s: float) -> P2P:
+    """Return hivemind's client of a daemon that is running already."""
     try:
         async with asyncio.timeout(timeout_s):
             return await P2P.replicate(Multiaddr(f"/unix{daemon.socket_path}"))
@@ -187,21 +188,22 @@ async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool,
     if patient and entries and all(errors):
         log.info("waiting for the run: nobody answers at %s", ", ".join(entries))
         while all(errors):
-            await asyncio.sleep(_REACH_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
             errors = await asyncio.gather(*(connect(text, name) for text, name in entries.items()))
     failures = [f"{text} ({error})" for text, error in zip(entries, errors, strict=True) if error is not None]
     if failures and len(failures) == len(entries) and not may_be_alone:
         raise NetworkError(f"nobody answers at {', '.join(failures)}: is the run alive and the invite current?")
     answered = {name for name, error in zip(entries.values(), errors, strict=True) if error is None}
     for (text, name), error in zip(entries.items(), errors, strict=True):
-        if error is not None:  # where the process answers at another address, this one is for others
+        if error is not None:
+            # No warning where the process answers at another address: this one is for other processes.
             level = logging.DEBUG if name in answered else logging.WARNING
             log.log(level, "a bootstrap address does not answer: %s (%s)", text, error)
     return [text for text, error in zip(entries, errors, strict=True) if error is None]
 
 
 async def _join(p2p: P2P, key: IdentityKey, reached: Sequence[str], client_mode: bool, patient: bool) -> DHTNode:
-    """Join the DHT, again where a process accepts connections but has only just started and does not answer in it."""
+    """Join the DHT; retry where a process that has just started accepts connections, but does not answer in the DHT."""
     dht = await DHTNode.create(
         p2p=p2p,
         client_mode=client_mode,
@@ -211,7 +213,7 @@ async def _join(p2p: P2P, key: IdentityKey, reached: Sequence[str], client_mode:
         reuse_get_requests=False,
     )
     names = [PeerID.from_base58(peer_of(text)) for text in reached]
-    deadline_s = time.monotonic() + _DHT_STARTS_S
+    deadline_s = time.monotonic() + _DHT_START_TIMEOUT_S
     try:
         while names and not any(
             await asyncio.gather(*(dht.protocol.call_ping(name, validate=True, strict=True) for name in names))
@@ -219,16 +221,16 @@ async def _join(p2p: P2P, key: IdentityKey, reached: Sequence[str], client_mode:
             if not patient and time.monotonic() > deadline_s:
                 raise NetworkError(f"the swarm at {', '.join(reached)} does not answer")
             log.debug("nobody answers in the DHT yet")
-            await asyncio.sleep(_REACH_AGAIN_S)
+            await asyncio.sleep(_RETRY_S)
     except ValidationError as error:
         raise NetworkError(refusal(str(error))) from None
     if names:
-        await asyncio.wait({asyncio.create_task(dht.find_nearest_nodes([dht.node_id]))}, timeout=_NEIGHBOURS_S)
+        await asyncio.wait({asyncio.create_task(dht.find_nearest_nodes([dht.node_id]))}, timeout=_NEIGHBOURS_TIMEOUT_S)
     return dht
 
 
 def refusal(text: str) -> str:
-    """Return the message for the user when hivemind's DHT refuses to start with this one."""
+    """Return the message for the user, from the error text of hivemind's DHT."""
     clocks = _CLOCKS.search(text)
     if clocks is None:
         return f"the swarm refused this process: {' '.join(text.split())}"
@@ -252,7 +254,7 @@ def _daemon_options(
         "dhtClient" if client_mode else "dhtServer": 1,
         "autonat": int(not local_only),
         "natPortMap": int(not local_only and public is not True),
-        # A relay reads a table of all networks of the internet: 0.35 s of CPU and 27 MB, of 0.52 s and 61 MB in all.
+        # A relay reads a table of all networks of the internet: 0.35 s of the daemon's 0.52 s of CPU, 27 of its 61 MB.
         "relay": int(not (local_only and all(text.startswith(LOOPBACK) for text in bootstrap))),
         "connManager": 1,
         "connLo": CONNECTIONS_LOW,
@@ -262,7 +264,7 @@ def _daemon_options(
     if announced:
         options["announceAddrs"] = ",".join(announced)
     if bootstrap and not local_only and public is not True:
-        # Never without relays of one's own: p2pd would take those of the public IPFS network.
+        # Only together with trusted relays: p2pd would otherwise use those of the public IPFS network.
         options["autoRelay"] = 1
         options["trustedRelays"] = ",".join(bootstrap)
     if public is not None:
@@ -271,6 +273,7 @@ def _daemon_options(
 
 
 async def _wait_for_ports(listening: Sequence[str]) -> None:
+    """Wait at most PORT_WAIT_S until all ports are free. Raises NetworkError when one is not."""
     try:
         async with asyncio.timeout(PORT_WAIT_S):
             for text in listening:

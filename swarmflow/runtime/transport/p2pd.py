@@ -1,4 +1,4 @@
-"""The control protocol of libp2p's daemon p2pd, and addresses as bytes: without hivemind, which takes seconds to load.
+"""The control protocol of libp2p's daemon p2pd, and addresses as bytes. Spares the seconds of importing hivemind.
 
 A message is a protobuf (hivemind/proto/p2pd.proto) after its length as a varint. The data of a stream follows at once.
 """
@@ -15,9 +15,9 @@ from swarmflow.errors import NetworkError
 
 RESPONSE_BYTES_MAX = 1 << 20
 
-_CONNECT, _STREAM_OPEN = 1, 2  # Request.Type; the arguments of each are in the field of the next number
+_CONNECT, _STREAM_OPEN = 1, 2  # Request.Type; type n has its arguments in field n + 1
 _BASE58 = "123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz"
-# Of multiaddrs: the code of each protocol that has no value, and of those whose value is text or a port.
+# Codes of the protocols in a multiaddr: those without a value, those with a text, those with a port.
 _BARE = {"p2p-circuit": 290, "quic": 460, "quic-v1": 461, "ws": 477, "wss": 478, "tls": 448}
 _TEXT = {"dns": 53, "dns4": 54, "dns6": 55, "dnsaddr": 56, "sni": 449}
 _PORT = {"tcp": 6, "udp": 273}
@@ -25,7 +25,7 @@ _PORT = {"tcp": 6, "udp": 273}
 
 def program() -> Path:
     """Return the daemon that hivemind's package contains. Raises NetworkError when it is missing."""
-    spec = find_spec("hivemind")  # of a top-level package: this does not import it
+    spec = find_spec("hivemind")  # does not import a top-level package
     for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
         path = Path(folder) / "hivemind_cli" / "p2pd"
         if path.is_file():
@@ -34,19 +34,19 @@ def program() -> Path:
 
 
 def connect_request(name: str, addresses: Sequence[bytes], timeout_s: float) -> bytes:
-    """Ask the daemon to connect to a process at these addresses."""
-    part = _bytes(1, peer_bytes(name)) + b"".join(_bytes(2, address) for address in addresses)
-    return _request(_CONNECT, part + _number(3, max(1, round(timeout_s))))
+    """Return the request to connect to a process at these addresses."""
+    part = _bytes_field(1, peer_bytes(name)) + b"".join(_bytes_field(2, address) for address in addresses)
+    return _request(_CONNECT, part + _number_field(3, max(1, round(timeout_s))))
 
 
 def stream_request(name: str, protocol: str, timeout_s: float) -> bytes:
-    """Ask the daemon for a stream to a process that it is connected to."""
-    part = _bytes(1, peer_bytes(name)) + _bytes(2, protocol.encode())
-    return _request(_STREAM_OPEN, part + _number(3, max(1, round(timeout_s))))
+    """Return the request for a stream to a process that the daemon is connected to."""
+    part = _bytes_field(1, peer_bytes(name)) + _bytes_field(2, protocol.encode())
+    return _request(_STREAM_OPEN, part + _number_field(3, max(1, round(timeout_s))))
 
 
 async def read_response(reader: asyncio.StreamReader) -> None:
-    """Read the daemon's answer to a request. Raises NetworkError with its complaint, EOFError, OSError."""
+    """Read the daemon's answer to a request. Raises NetworkError with the daemon's error, EOFError, OSError."""
     data = await reader.readexactly(await _read_varint(reader))
     fields = _fields(data)
     if fields.get(1) == 0:
@@ -58,7 +58,7 @@ async def read_response(reader: asyncio.StreamReader) -> None:
 
 
 def peer_bytes(name: str) -> bytes:
-    """Return the multihash of a libp2p name (base58). Raises NetworkError when it is no name."""
+    """Return the multihash of a libp2p name (base58). Raises NetworkError when it is not one."""
     number = 0
     for letter in name:
         digit = _BASE58.find(letter)
@@ -70,19 +70,19 @@ def peer_bytes(name: str) -> bytes:
 
 
 def address_bytes(text: str) -> bytes | None:
-    """Return a multiaddr as bytes; None where it is none, or of unknown protocols."""
+    """Return a multiaddr as bytes; None when the text is not one, or contains an unknown protocol."""
     parts = iter(text.split("/")[1:])
     packed = b""
     try:
         for name in parts:
-            packed += _varint(_BARE[name]) if name in _BARE else _valued(name, next(parts))
+            packed += _varint(_BARE[name]) if name in _BARE else _part_with_value(name, next(parts))
     except (ValueError, KeyError, StopIteration, OverflowError, NetworkError):
         return None
     return packed or None
 
 
-def _valued(name: str, value: str) -> bytes:
-    """Return one part of a multiaddr as bytes. Raises the errors of Python and peer_bytes where it is none."""
+def _part_with_value(name: str, value: str) -> bytes:
+    """Return one part of a multiaddr as bytes. Raises errors of Python and of peer_bytes for an impossible one."""
     if name in ("ip4", "ip6"):
         address = ipaddress.IPv4Address(value) if name == "ip4" else ipaddress.IPv6Address(value)
         return _varint(4 if name == "ip4" else 41) + address.packed
@@ -93,15 +93,15 @@ def _valued(name: str, value: str) -> bytes:
 
 
 def _request(kind: int, part: bytes) -> bytes:
-    message = _number(1, kind) + _bytes(kind + 1, part)
+    message = _number_field(1, kind) + _bytes_field(kind + 1, part)
     return _varint(len(message)) + message
 
 
-def _number(field: int, value: int) -> bytes:
+def _number_field(field: int, value: int) -> bytes:
     return _varint(field << 3) + _varint(value)
 
 
-def _bytes(field: int, value: bytes) -> bytes:
+def _bytes_field(field: int, value: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(value)) + value
 
 
@@ -127,28 +127,29 @@ async def _read_varint(reader: asyncio.StreamReader) -> int:
 
 
 def _fields(data: bytes) -> dict[int, int | bytes]:
-    """The numbers and byte strings of a protobuf by their fields, the last of each."""
-    found: dict[int, int | bytes] = {}
-    at = 0
-    while at < len(data):
-        key, at = _varint_at(data, at)
+    """Return the numbers and byte strings of a protobuf by field number; of a repeated field the last value."""
+    fields: dict[int, int | bytes] = {}
+    offset = 0
+    while offset < len(data):
+        key, offset = _varint_at(data, offset)
         if key & 7 == 0:
-            found[key >> 3], at = _varint_at(data, at)
+            fields[key >> 3], offset = _varint_at(data, offset)
         elif key & 7 == 2:
-            size, at = _varint_at(data, at)
-            found[key >> 3] = data[at : at + size]
-            at += size
+            size, offset = _varint_at(data, offset)
+            fields[key >> 3] = data[offset : offset + size]
+            offset += size
         else:
             raise NetworkError("the network daemon p2pd answers with something else than a response")
-    return found
+    return fields
 
 
-def _varint_at(data: bytes, at: int) -> tuple[int, int]:
+def _varint_at(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the number at an offset, and the offset of its end."""
     value = shift = 0
-    while at < len(data):
-        byte = data[at]
+    while offset < len(data):
+        byte = data[offset]
         value |= (byte & 0x7F) << shift
-        at, shift = at + 1, shift + 7
+        offset, shift = offset + 1, shift + 7
         if byte < 0x80:
-            return value, at
+            return value, offset
     raise NetworkError("the network daemon p2pd answers with something else than a response")

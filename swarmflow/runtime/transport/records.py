@@ -15,7 +15,7 @@ from hivemind.utils import MSGPackSerializer
 from swarmflow.runtime.transport.identity import IdentityKey, name_of
 
 VALUE_BYTES_MAX = 4096
-_ENVELOPE_BYTES_MAX = 1024
+_ENVELOPE_BYTES_MAX = 1024  # of a record beyond its value: the signature and the encoding
 _OWNER = re.compile(rb"\[owner:(ssh-rsa [A-Za-z0-9+/=]{1,1500})\]")
 
 
@@ -35,7 +35,7 @@ class OwnedRecords(RSASignatureValidator):  # type: ignore[misc]  # hivemind is 
         return bytes(self.local_public_key)
 
     def validate(self, record: DHTRecord) -> bool:
-        """Whether the record may be stored, forwarded or used."""
+        """Return whether the record may be stored, forwarded or used."""
         if len(record.value) > VALUE_BYTES_MAX + _ENVELOPE_BYTES_MAX:
             return False
         try:
@@ -49,7 +49,7 @@ class OwnedRecords(RSASignatureValidator):  # type: ignore[misc]  # hivemind is 
 
 @lru_cache(maxsize=4096)
 def owner_of(subkey: bytes) -> str | None:
-    """The libp2p name that a subkey stands for; None when the subkey is not an owner's key."""
+    """Return the libp2p name that a subkey stands for; None when the subkey is not an owner's key."""
     found = _OWNER.fullmatch(subkey)
     if found is None:
         return None

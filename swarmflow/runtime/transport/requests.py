@@ -28,7 +28,7 @@ class Requests:
         self._links = links
         self._handlers: dict[str, Handler] = {}
         self._ids = itertools.count(1)
-        self._open: dict[int, tuple[ProcessId | None, asyncio.Future[list[memoryview]]]] = {}
+        self._pending: dict[int, tuple[ProcessId | None, asyncio.Future[list[memoryview]]]] = {}  # by request number
         self._answering: set[asyncio.Task[None]] = set()
 
     def serve(self, topic: str, handler: Handler) -> None:
@@ -44,10 +44,10 @@ class Requests:
         return await self.wait(number, future, f"{to} did not answer to {topic!r}", timeout_s)
 
     def expect(self, to: ProcessId | None = None) -> tuple[int, asyncio.Future[list[memoryview]]]:
-        """Make a number under which an answer of `to` (None: of any process) is awaited."""
+        """Return a new request number, and the future of its answer from `to` (None: from any process)."""
         number = next(self._ids)
         future: asyncio.Future[list[memoryview]] = asyncio.get_running_loop().create_future()
-        self._open[number] = (to, future)
+        self._pending[number] = (to, future)
         return number, future
 
     async def wait(
@@ -59,10 +59,10 @@ class Requests:
         except TimeoutError:
             raise NetworkError(f"{failure} within {timeout_s:.0f} s") from None
         finally:
-            self._open.pop(number, None)
+            self._pending.pop(number, None)
 
     def asked(self, sender: ProcessId, message: Request) -> None:
-        """Handle a request."""
+        """Answer a request that has arrived, in a task of its own."""
         if len(self._answering) >= ANSWERING_MAX:
             self._links.send(sender, encode_header(Response(message.id, "busy; ask again")))
             return
@@ -71,8 +71,8 @@ class Requests:
         task.add_done_callback(self._answering.discard)
 
     def answered(self, sender: ProcessId, message: Response, bodies: list[memoryview]) -> None:
-        """Handle a response."""
-        asked, future = self._open.get(message.id, (None, None))
+        """Complete the request that a response belongs to; ignore one that was not asked for."""
+        asked, future = self._pending.get(message.id, (None, None))
         if future is None or future.done() or (asked is not None and asked.name != sender.name):
             return
         if message.error:
@@ -82,7 +82,7 @@ class Requests:
 
     def lost(self, process: ProcessId, reason: str) -> None:
         """Fail the requests to a process that is lost."""
-        for asked, future in list(self._open.values()):
+        for asked, future in list(self._pending.values()):
             if asked == process and not future.done():
                 future.set_exception(NetworkError(f"lost {process}: {reason}"))
 
@@ -95,7 +95,7 @@ class Requests:
             bodies = list(await handler(sender, message.arguments))
         except SwarmflowError as refused:
             error = str(refused)
-        except Exception as failed:  # of any kind: the asker should not have to wait for its deadline
+        except Exception as failed:  # of any kind: the requester should not have to wait for its timeout
             log.error("answering to %r failed", message.topic[:40], exc_info=failed)
             error = f"answering to {message.topic[:40]!r} failed"
         self._links.send(sender, encode_header(Response(message.id, error[:ERROR_MAX])), bodies, bulk=bool(bodies))

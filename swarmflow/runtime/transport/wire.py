@@ -31,12 +31,12 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """Forward only, to measure the loss of a version. Bodies: input and targets, of `rows` sequences each."""
+    """A forward pass alone, to measure the loss of a version. Bodies: input and targets, of `rows` sequences each."""
 
-    ask: int  # the number under which the asker awaits the answer
+    ask: int  # the number of the request that the loss answers
     version: int
     rows: int
-    asker: str
+    asker: str  # name of the process that gets the loss
     asker_incarnation: int
     path: tuple[tuple[str, int], ...]  # the peers that follow, (name, incarnation) each
 
@@ -58,7 +58,7 @@ def encode_header(message: Wire) -> bytes:
 
 
 def message_name(header: bytes | bytearray | memoryview) -> str:
-    """Return the name of the message in a header; `unknown` where it is none, whatever the bytes are."""
+    """Return the name of the message in a header; `unknown` for any other bytes."""
     try:
         name, _ = _ENVELOPE.decode(header)
     except (msgspec.DecodeError, RecursionError):
@@ -67,7 +67,7 @@ def message_name(header: bytes | bytearray | memoryview) -> str:
 
 
 def decode_header(header: bytes | bytearray | memoryview) -> Wire:
-    """Return the message in a header. Raises FrameError when it is none, or a field is missing or of another type."""
+    """Return the message in a header. Raises FrameError for anything else, as for a missing or mistyped field."""
     try:
         name, fields = _ENVELOPE.decode(header)
         decoder = _DECODERS.get(name)

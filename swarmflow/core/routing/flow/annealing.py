@@ -1,4 +1,4 @@
-"""Simulated annealing: changes for the worse, with a falling probability (GWTF, V-C; Johnson et al., 1989)."""
+"""Simulated annealing: changes for the worse are made with a falling probability (GWTF, V-C; Johnson et al., 1989)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Annealing:
 
     random: Random
     temperature: float = TEMPERATURE  # T, in the unit of the costs
-    cooling: float = COOLING  # alpha, by which T is multiplied after each accepted change
+    cooling: float = COOLING  # alpha, the factor of T after each accepted change
 
     def wants(self, gain: float) -> bool:
         """Return whether to make a change that saves `gain`: exp(gain / T) > U(0, 1)."""

@@ -1,4 +1,4 @@
-"""The links of one node: its units in and out, those that are unmatched, and audits with the other ends."""
+"""The links of one node: its inflow and outflow, the units that are unmatched, and audits with the other ends."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from swarmflow.core.routing.flow.node_types import FlowSend, Link
 class Books:
     """The units of flow on the links of one node.
 
-    A unit that comes in and does not go out is loose; one that goes out and does not come in is an orphan. Both hold
-    capacity.
+    A unit with an inflow and no outflow is loose; one with an outflow and no inflow is an orphan. Both hold capacity.
     """
 
     me: ProcessId
     capacity: int  # units that the node can hold; no message makes it hold more
-    inflow: dict[Link, int] = field(init=False, default_factory=dict)
-    outflow: dict[Link, int] = field(init=False, default_factory=dict)
-    # (node, outward) of the links whose other end may have missed a change, and since when
+    inflow: dict[Link, int] = field(init=False, default_factory=dict)  # units by link from the stage before
+    outflow: dict[Link, int] = field(init=False, default_factory=dict)  # units by link to the stage after
+    # (node, outward) of a link whose other end may have missed a change -> when it changed
     suspects: dict[tuple[ProcessId, bool], float] = field(init=False, default_factory=dict)
-    _in: dict[ProcessId, int] = field(init=False, default_factory=dict)  # units that come in, by data node
-    _out: dict[ProcessId, int] = field(init=False, default_factory=dict)  # units that go out, by data node
+    _in: dict[ProcessId, int] = field(init=False, default_factory=dict)  # inflow by data node
+    _out: dict[ProcessId, int] = field(init=False, default_factory=dict)  # outflow by data node
 
     def add(self, outward: bool, node: ProcessId, source: ProcessId, count: int, now: float) -> None:
         """Add units to one link; `count` may be negative. Raises ValueError where the link would have less than 0."""
@@ -41,12 +40,12 @@ class Books:
         self.suspects[node, outward] = now
 
     def loose(self, source: ProcessId) -> int:
-        """Return the loose units of a data node; below 0: the number of its orphans, negated."""
+        """Return the loose units of a data node; if negative, the number of its orphans."""
         return self._in.get(source, 0) - self._out.get(source, 0)
 
     @property
     def sources(self) -> list[ProcessId]:
-        """Return the data nodes that ever had a unit here."""
+        """Return the data nodes that have had a unit here."""
         return list(dict.fromkeys([*self._in, *self._out]))
 
     @property
@@ -55,8 +54,8 @@ class Books:
         out = self._out
         total = 0
         for source, count in self._in.items():
-            other = out.get(source, 0)
-            total += count if count > other else other
+            outward = out.get(source, 0)
+            total += count if count > outward else outward
         for source, count in out.items():
             if source not in self._in:
                 total += count
@@ -77,7 +76,7 @@ class Books:
         return tuple((node, source, count) for (node, source), count in sorted(table.items()))
 
     def forget(self, node: ProcessId, now: float) -> bool:
-        """Remove the links of a dead neighbour. True: there were some."""
+        """Remove the links of a dead neighbour; return whether there were any."""
         found = False
         for outward, table in ((False, self.inflow), (True, self.outflow)):
             for key in [key for key in table if key[0] == node]:
@@ -110,17 +109,17 @@ class Books:
         return FlowSend(node, Audit(counts, outward, answer), reason)
 
     def audited(self, node: ProcessId, message: Audit, now: float) -> bool:
-        """Keep the smaller of the other end's number and the own one. True: the own one was larger."""
+        """Reduce the own units to those that the other end reports; return whether any were removed."""
         outward = not message.outward
         table = self.outflow if outward else self.inflow
         theirs = dict(message.counts)
-        cut = False
+        reduced = False
         for key in [key for key in table if key[0] == node]:
             surplus = table[key] - theirs.get(key[1], 0)
             if surplus > 0:
                 self.add(outward, node, key[1], -surplus, now)
-                cut = True
+                reduced = True
         mine = {source: count for (other, source), count in table.items() if other == node}
         if all(mine.get(source, 0) == count for source, count in message.counts):
             self.suspects.pop((node, outward), None)
-        return cut
+        return reduced

@@ -10,8 +10,8 @@ from swarmflow.core.protocol.messages.negotiation import Times
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import FlowSend, View
 
-UNKNOWN_S = -1.0
-PRIOR_S = 1e-3  # the least cost of a link, and its cost while nothing has been measured
+UNKNOWN_S = -1.0  # stands for a time that is not measured, in messages
+PRIOR_S = 1e-3  # the least cost of a link, and its cost before any measurement
 CHANGED = 0.1  # relative change of a time before it is sent again, and of a cost before it is used
 NOTEWORTHY_S = 1e-4  # a smaller change of a time is never sent
 
@@ -39,7 +39,7 @@ class FlowCosts:
         self._announced.pop(process, None)
 
     def announce(self, view: View) -> list[FlowSend]:
-        """Send own times that have changed by a tenth to the neighbours whose costs depend on them."""
+        """Return messages with own times that have changed by a tenth, to the neighbours whose costs depend on them."""
         compute_s = self.compute_s()
         own_s = UNKNOWN_S if compute_s is None else compute_s
         sends = []
@@ -54,42 +54,44 @@ class FlowCosts:
         return sends
 
     def of(self, view: View) -> dict[ProcessId, float]:
-        """Return the cost of each link, in seconds."""
+        """Return the cost of each link, in seconds. The mean of the measured times stands for those not measured."""
         last = view.stage == view.stages - 1
         costs: dict[ProcessId, float] = {}
         for outward, nodes in ((False, view.before), (True, view.after)):
             free = last if outward else view.stage < 0  # only a short message returns to a trainer
             transfers_s = {node: 0.0 if free else self._transfer_s(node, outward) for node in nodes}
-            trainers = view.stage == 0 if not outward else last
-            computing = {node: 0.0 if trainers else self._computing_s(node) for node in nodes}
+            to_trainers = view.stage == 0 if not outward else last  # trainers compute nothing
+            computations_s = {node: 0.0 if to_trainers else self._compute_time_s(node) for node in nodes}
             own_s = 0.0 if view.stage < 0 else self.compute_s()
-            transfer_s, other_s = _mean(transfers_s.values()), _mean(computing.values())
+            mean_transfer_s, mean_s = _mean(transfers_s.values()), _mean(computations_s.values())
             for node in nodes:
-                link_s, other = transfers_s[node], computing[node]
-                halves = (own_s if own_s is not None else other_s) + (other if other is not None else other_s)
-                cost_s = halves / 2 + (link_s if link_s is not None else transfer_s)
+                transfer_s, other_s = transfers_s[node], computations_s[node]
+                both_s = (own_s if own_s is not None else mean_s) + (other_s if other_s is not None else mean_s)
+                cost_s = both_s / 2 + (transfer_s if transfer_s is not None else mean_transfer_s)
                 costs[node] = max(PRIOR_S, costs.get(node, 0.0), cost_s)
         return costs
 
     def rates(self, view: View) -> dict[ProcessId, float]:
-        """Return the microbatches/s of this peer and of each peer of its stage, with the mean transfer time to here."""
-        computing = {node: self._computing_s(node) for node in view.beside}
-        computing[view.me] = self.compute_s()
-        usual_s = _mean(computing.values())
+        """Return the microbatches/s of each peer of the own stage, all with the mean transfer time to this peer."""
+        computations_s = {node: self._compute_time_s(node) for node in view.beside}
+        computations_s[view.me] = self.compute_s()
+        mean_s = _mean(computations_s.values())
         transfers_s = [self._transfer_s(node, outward=False) for node in view.before] if view.stage > 0 else []
         transfer_s = _mean(transfers_s)
         return {
-            node: 1.0 / max(PRIOR_S, transfer_s + (usual_s if compute_s is None else compute_s))
-            for node, compute_s in computing.items()
+            node: 1.0 / max(PRIOR_S, transfer_s + (mean_s if compute_s is None else compute_s))
+            for node, compute_s in computations_s.items()
         }
 
     def _transfer_s(self, node: ProcessId, outward: bool) -> float | None:
+        """Return the transfer time of a tensor to (outward) or from a node; None: not measured."""
         if outward:
             return self.tensor_s(node)
         times = self.reported.get(node)
         return None if times is None or times.tensor_s < 0 else times.tensor_s
 
-    def _computing_s(self, node: ProcessId) -> float | None:
+    def _compute_time_s(self, node: ProcessId) -> float | None:
+        """Return the compute time of a microbatch at a node; None: not measured."""
         times = self.reported.get(node)
         return None if times is None or times.compute_s < 0 else times.compute_s
 
@@ -100,8 +102,8 @@ def changed(former: Mapping[ProcessId, float], costs: Mapping[ProcessId, float])
     return any(abs(cost - former[node]) > max(least_s, CHANGED * former[node]) for node, cost in costs.items())
 
 
-def _differ(announced_s: float, now_s: float) -> bool:
-    return abs(now_s - announced_s) > max(NOTEWORTHY_S, CHANGED * announced_s)
+def _differ(announced_s: float, measured_s: float) -> bool:
+    return abs(measured_s - announced_s) > max(NOTEWORTHY_S, CHANGED * announced_s)
 
 
 def _mean(values: Iterable[float | None]) -> float:

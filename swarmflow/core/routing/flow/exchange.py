@@ -24,7 +24,7 @@ from swarmflow.core.transitions import Transitions
 
 REACH = 1  # stages of a window on either side of the solver's
 MEMBERS_MAX = 128  # members of a window in each stage
-NEAR = 4  # tenths of the members that are chosen for their cost, where a stage has more nodes
+NEAR = 4  # tenths of the members that are chosen for their cost, where a stage has more nodes than MEMBERS_MAX
 ANSWERS_WAITED = 8.0  # rounds before the window is solved without the nodes that have not answered
 REPEATED_AFTER = 3.5  # rounds before requests are repeated; where nothing is lost, all have answered by then
 REPEATED_EVERY = 2.5  # rounds between two repetitions
@@ -69,8 +69,8 @@ class OpenExchange:
     state: ExchangeState = field(init=False, default=ExchangeState.GATHERING)
     offers: dict[ProcessId, Locked] = field(init=False, default_factory=dict)  # the links of locked members
     denied: dict[ProcessId, None] = field(init=False, default_factory=dict)  # nodes that denied a lock
-    # The links of the neighbours outside, by (neighbour, outward): on their outward side, or on the other one. None:
-    # that side is not locked yet.
+    # The links of each neighbour outside the window, on the side that faces it: (neighbour, True) for its outflows,
+    # (neighbour, False) for its inflows. None: that side is not locked yet.
     sides: dict[tuple[ProcessId, bool], dict[Link, int] | None] = field(init=False, default_factory=dict)
     window: Window | None = field(init=False, default=None)  # from SOLVING on
     work: Generator[None, None, dict[ProcessId, LinkChange]] | None = field(init=False, default=None)  # from SOLVING on
@@ -90,7 +90,7 @@ class OpenExchange:
         return Participation.ALL if everyone else Participation.SOME
 
     def begin_solving(self, random: Random) -> None:
-        """Make a window of the answers."""
+        """Build the window from the answers; later answers are ignored."""
         assert self.state is ExchangeState.GATHERING, f"an exchange that is {self.state} cannot be solved"
         lowest, highest = min(self.asked.values()), max(self.asked.values())
         offers: list[dict[ProcessId, Locked]] = [{} for _ in range(1 + highest - lowest)]
@@ -117,11 +117,11 @@ class Solver:
         self.random = random
         self.round_s = round_s
         self.open: OpenExchange | None = None
-        self.made = 0  # own exchanges so far: the last number
+        self.made = 0  # number of the latest own exchange
         self.gained = False  # whether the last exchange saved enough
         self.participation = Participation.SOME  # in the last exchange
-        self._last: OpenExchange | None = None
-        self._outcomes: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}
+        self._last: OpenExchange | None = None  # the latest own exchange that is solved
+        self._outcomes: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}  # by exchange and participant
 
     @property
     def solving(self) -> bool:
@@ -154,7 +154,7 @@ class Solver:
         return min(self.view.stages - 1, self.view.stage + REACH)
 
     def _request_locks(self, stage: int, nodes: Iterable[ProcessId], most: int) -> list[FlowSend]:
-        """Ask nodes of a stage to lock their links, at most so many."""
+        """Return requests to nodes of a stage to lock their links, at most `most` of them."""
         assert self.open is not None
         all_nodes = sorted(nodes)
         chosen = all_nodes
@@ -170,13 +170,13 @@ class Solver:
         return [FlowSend(node, request, "to optimise this part") for node in chosen]
 
     def next_exchange(self) -> Exchange:
-        """Return the name of the next exchange."""
+        """Return the name of a new own exchange."""
         self.made += 1
         return Exchange(self.view.me, self.made)
 
     def member_locked(self, sender: ProcessId, message: Locked) -> list[FlowSend]:
         """Store the links of a member that has locked them."""
-        if not self._gathers(message.exchange):
+        if not self._is_gathering(message.exchange):
             return self.inquired(sender, Inquire(message.exchange))
         assert self.open is not None
         if sender in self.open.asked:
@@ -186,7 +186,7 @@ class Solver:
 
     def side_locked(self, sender: ProcessId, message: SideLocked) -> list[FlowSend]:
         """Store the links of a neighbour of the window that has locked one side."""
-        if not self._gathers(message.exchange):
+        if not self._is_gathering(message.exchange):
             return self.inquired(sender, Inquire(message.exchange))
         assert self.open is not None
         self.open.sides[sender, message.outward] = {(node, source): n for node, source, n in message.links}
@@ -194,7 +194,7 @@ class Solver:
 
     def denied(self, sender: ProcessId, message: LockDenied) -> None:
         """Note a node that cannot take part: its units stay as they are."""
-        if not self._gathers(message.exchange):
+        if not self._is_gathering(message.exchange):
             return
         assert self.open is not None
         if message.outward is not None:
@@ -202,7 +202,7 @@ class Solver:
         self.open.denied[sender] = None
 
     def inquired(self, sender: ProcessId, message: Inquire) -> list[FlowSend]:
-        """Answer a node that asks for the outcome of an exchange; a forgotten one changes nothing."""
+        """Answer a node that asks for the outcome of an exchange; a forgotten exchange has an empty outcome."""
         if self.open is not None and self.open.exchange == message.exchange:
             return []
         outcome = self._outcomes.get(message.exchange, {}).get(sender, ApplyExchange(message.exchange))
@@ -218,7 +218,7 @@ class Solver:
             self.open.sides.pop((process, outward), None)
 
     def tick(self, now: float) -> list[FlowSend]:
-        """Solve the window, a slice at a time, once all have answered or after a while."""
+        """Solve the window, a slice at each call, once all have answered or were waited for long enough."""
         current = self.open
         if current is None:
             return []
@@ -234,7 +234,7 @@ class Solver:
         return []
 
     def _repeat(self, current: OpenExchange, now: float) -> list[FlowSend]:
-        """Repeat the requests without an answer now and then: a message may be lost."""
+        """Repeat the requests without an answer, when it is time: a message may be lost."""
         if now < current.repeat_at:
             return []
         current.repeat_at = now + REPEATED_EVERY * self.round_s
@@ -295,7 +295,7 @@ class Solver:
             nodes = list(view.after)
         return nodes[int(self.random.random() * len(nodes))] if nodes else None
 
-    def _gathers(self, exchange: Exchange) -> bool:
+    def _is_gathering(self, exchange: Exchange) -> bool:
         """Return whether this exchange is open and still takes answers."""
         current = self.open
         return current is not None and current.exchange == exchange and current.state is ExchangeState.GATHERING

@@ -12,7 +12,7 @@ from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend
 from swarmflow.core.transitions import Transitions
 
 TURN_WAITED = 6.0  # rounds without an acknowledgement before the turn is passed to another node
-SPREAD = 3.0  # rounds for each node around: the first exchange mostly locks the others before they call theirs
+SPREAD = 3.0  # rounds of random delay for each node around: the first exchange mostly locks the others before they call
 SPREAD_CALM = 120.0  # the same, where nothing but measured times has changed
 QUIET = 7.0  # rounds after the last reservation here before an exchange may be called
 RETRY = (2.0, 8.0)  # rounds before another call, where one was impossible or most members denied the lock
@@ -59,8 +59,8 @@ class ExchangeCalls:
     """The schedule of a relay's own exchanges.
 
     After a change the nodes around wait random times; the first one calls an exchange, which replaces the calls of the
-    others. The node that has solved it passes the turn on, two stages further along the ring, until a whole round of
-    exchanges has saved nothing.
+    others. The node that has solved it passes the turn on, two stages further along the ring, until the exchanges of a
+    whole lap around the ring have saved nothing.
     """
 
     def __init__(self, solver: Solver, random: Random, round_s: float) -> None:
@@ -70,7 +70,7 @@ class ExchangeCalls:
         self.state = ExchangeCallState.IDLE
         self._at = INFINITE  # when the exchange is called; infinite exactly where the state is IDLE
         self._turn = ExchangeTurn(0)  # the turn that the next own exchange continues
-        self._passed: PassedTurn | None = None
+        self._passed: PassedTurn | None = None  # None: its receiver has acknowledged it
 
     def changed(self, now: float) -> None:
         """Schedule a call soon: links or costs have changed here."""
@@ -82,9 +82,9 @@ class ExchangeCalls:
             self._schedule(ExchangeCallState.SCHEDULED, at)
 
     def drifted(self, now: float) -> None:
-        """Schedule a call some time from now, unless there is one: measured times have changed, as they always do."""
+        """Schedule a call for later, unless there is one: measured times have changed, as they always do."""
         if self.state is ExchangeCallState.IDLE:
-            self._turn = ExchangeTurn(2 * self._round_length())  # passed on only if this exchange saves something
+            self._turn = ExchangeTurn(2 * self._exchanges_around())  # passed on only if this exchange saves something
             at = now + self.random.uniform(0.0, SPREAD_CALM * self._nodes_around()) * self.round_s
             self._schedule(ExchangeCallState.SCHEDULED, at)
 
@@ -94,7 +94,7 @@ class ExchangeCalls:
         self._schedule(ExchangeCallState.TURN, now)
 
     def turn_taken(self) -> None:
-        """Note that the receiver of the own turn has acknowledged it."""
+        """Record that the receiver of the passed turn has acknowledged it."""
         self._passed = None
 
     def preempted(self, now: float) -> None:
@@ -105,7 +105,7 @@ class ExchangeCalls:
             self._unschedule()
 
     def due(self, now: float) -> bool:
-        """Return whether the time of a scheduled call has come."""
+        """Return whether a scheduled call is due."""
         return self.state is not ExchangeCallState.IDLE and now >= self._at
 
     def postpone(self, now: float) -> None:
@@ -114,7 +114,7 @@ class ExchangeCalls:
         self._at = self._retry_at(now)
 
     def called(self) -> None:
-        """Note that the own exchange begins."""
+        """Record that the own exchange begins."""
         self._unschedule()
 
     def solved(self, now: float) -> list[FlowSend]:
@@ -122,14 +122,14 @@ class ExchangeCalls:
         if self.solver.participation is Participation.FEW:
             self._schedule(ExchangeCallState.TURN, self._retry_at(now))
             return []
-        looked_at = 2 if self.solver.participation is Participation.ALL else 1
-        idle = 0 if self.solver.gained else self._turn.idle + looked_at
-        if idle > 2 * self._round_length():
+        weight = 2 if self.solver.participation is Participation.ALL else 1
+        idle = 0 if self.solver.gained else self._turn.idle + weight
+        if idle > 2 * self._exchanges_around():
             return []
         return self._pass(ExchangeTurn(idle), "its turn", now)
 
     def repeat(self, now: float) -> list[FlowSend]:
-        """Pass the turn to another node where it is not acknowledged: the message is lost, or its receiver is dead."""
+        """Pass the turn to another node if it is not acknowledged: the message is lost, or its receiver is dead."""
         if self._passed is None or now - self._passed.since < TURN_WAITED * self.round_s:
             return []
         return self._pass(self._passed.turn, "not taken", now)
@@ -142,14 +142,14 @@ class ExchangeCalls:
     def _retry_at(self, now: float) -> float:
         return now + self.random.uniform(*RETRY) * self.round_s
 
-    def _round_length(self) -> int:
-        """Return the number of exchanges that cover every node about once."""
+    def _exchanges_around(self) -> int:
+        """Return the number of exchanges that include every node about once."""
         view = self.solver.view
         stage = max(len(view.before), len(view.beside) + 1, len(view.after))
         return view.stages * -(-stage // MEMBERS_MAX)
 
     def _nodes_around(self) -> int:
-        """Return the number of nodes that an exchange of this one involves."""
+        """Return the number of nodes in the window of an own exchange."""
         view = self.solver.view
         return sum(min(MEMBERS_MAX, len(nodes)) for nodes in (view.before, view.beside, view.after))
 

@@ -12,7 +12,7 @@ from swarmflow.core.transitions import Transitions
 
 INQUIRE_AFTER = 7.0  # rounds before the solver is asked for the outcome
 INQUIRE_EVERY = 3.0  # rounds between two such questions
-GIVE_UP_AFTER = 48.0  # rounds before a lock is given up
+GIVE_UP_AFTER = 48.0  # rounds before a lock is released without an outcome
 REMEMBERED = 32  # finished exchanges whose late requests are ignored
 
 
@@ -50,10 +50,10 @@ class ExchangeLock:
     round_s: float
     state: ExchangeLockState = field(init=False, default=ExchangeLockState.UNLOCKED)
     deferred: list[tuple[ProcessId, Any]] = field(init=False, default_factory=list)  # (sender, message)
-    _sides: dict[bool, Exchange] = field(init=False, default_factory=dict)  # by outward: the exchange that holds it
+    _sides: dict[bool, Exchange] = field(init=False, default_factory=dict)  # outward -> the exchange that holds it
     _since: float = field(init=False, default=0.0)  # when the last lock was taken
-    _inquire_at: float = field(init=False, default=0.0)  # when the outcome is overdue, or is asked for again
-    _finished: dict[Exchange, None] = field(init=False, default_factory=dict)
+    _inquire_at: float = field(init=False, default=0.0)  # when the outcome is asked for, or asked for again
+    _finished: dict[Exchange, None] = field(init=False, default_factory=dict)  # the latest ones, in order
 
     @property
     def locked(self) -> bool:
@@ -74,7 +74,7 @@ class ExchangeLock:
         return exchange in self._finished
 
     def acquire(self, exchange: Exchange, sides: tuple[bool, ...], now: float) -> bool:
-        """Lock these sides. False: another exchange holds one of them, or this exchange has finished."""
+        """Lock these sides; return False if another exchange holds one of them, or this exchange has finished."""
         if exchange in self._finished:
             return False
         if any(self._sides.get(side, exchange) != exchange for side in sides):
@@ -86,27 +86,27 @@ class ExchangeLock:
         return True
 
     def release(self, exchange: Exchange) -> bool:
-        """Unlock the sides of an exchange and mark it finished. False: it held none."""
-        mine = [side for side, holder in self._sides.items() if holder == exchange]
-        for side in mine:
+        """Unlock the sides of an exchange and mark it finished; return whether it held any."""
+        held = [side for side, holder in self._sides.items() if holder == exchange]
+        for side in held:
             del self._sides[side]
-        if mine and not self._sides:
+        if held and not self._sides:
             self._move(ExchangeLockState.UNLOCKED)
         self._finished[exchange] = None
         while len(self._finished) > REMEMBERED:
             del self._finished[next(iter(self._finished))]
-        return bool(mine)
+        return bool(held)
 
     def overdue(self, now: float) -> bool:
         """Return whether the solver is to be asked for the outcome."""
         return self.locked and now >= self._inquire_at
 
     def expired(self, now: float) -> bool:
-        """Return whether the lock has been held for so long that it is given up."""
+        """Return whether the lock has been held for so long that it is to be released without an outcome."""
         return now - self._since >= GIVE_UP_AFTER * self.round_s
 
     def inquire(self, now: float) -> list[Exchange]:
-        """Return the exchanges whose outcome is overdue."""
+        """Return the exchanges whose outcome is to be asked for; the next inquiry is due after INQUIRE_EVERY."""
         self._inquire_at = now + INQUIRE_EVERY * self.round_s
         self._move(ExchangeLockState.INQUIRING)
         return self.exchanges

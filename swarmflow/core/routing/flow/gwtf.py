@@ -1,6 +1,6 @@
 """A relay in GWTF's negotiation: Request Flow, Request Change, Request Redirect (GWTF, V-C).
 
-What the paper leaves open is decided in GWTF's favour; docs/decisions/flow.md lists it.
+Where the paper leaves a choice open, it is made in GWTF's favour; docs/decisions/flow.md lists these choices.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from swarmflow.core.routing.flow.gwtf_messages import (
 from swarmflow.core.routing.flow.gwtf_swaps import GwtfSwaps, Objective
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, View
 
-LOOSE = 4.0  # rounds before an unpaired inflow is denied, where no node offers an outflow for it
+LOOSE = 4.0  # rounds after which an unpaired inflow is denied, if no node offers an outflow for it
 
 
 class GwtfRelay:
-    """The GWTF machine of a peer: it requests flows, and swaps of flows where there is none to request."""
+    """The GWTF machine of a peer: it requests flows, and swaps them with other relays once none is left to request."""
 
     def __init__(self, view: View, random: Random, objective: Objective = "minmax", round_s: float = 1.0) -> None:
         self.view = view
         self.flows = Outflows(view)
         self.swaps = GwtfSwaps(self.flows, random, objective, round_s)
         self.round_s = round_s
-        # by (node after, data node): the cost of its cheapest unpaired outflow, and the own flow that is requested
-        self._known: dict[tuple[ProcessId, ProcessId], float] = {}
-        self._asked: dict[tuple[ProcessId, ProcessId], FlowId] = {}
-        self._loose_since: dict[FlowId, float] = {}  # unpaired inflows that no node offers an outflow for
+        # Both by (node of the next stage, data node).
+        self._offered_cost: dict[tuple[ProcessId, ProcessId], float] = {}  # of its cheapest unpaired outflow
+        self._requested: dict[tuple[ProcessId, ProcessId], FlowId] = {}  # the own outflow of the open request
+        self._unpaired_since: dict[FlowId, float] = {}  # since when no node offers an outflow for an unpaired inflow
 
     def tick(self, now: float) -> list[FlowSend]:
-        """Request flows while there are any; else a change or redirect that reduces the objective."""
-        sends = self._request_flows() + self._deny(now)
-        if sends or self._asked:
+        """Request flows and deny inflows without an offer; if no request is open, seek a swap that saves cost."""
+        sends = self._request_flows() + self._deny_unpaired(now)
+        if sends or self._requested:
             return sends
         return self._consider_swaps(now) if self.swaps.waits(now) else self.swaps.query(now)
 
@@ -58,14 +58,14 @@ class GwtfRelay:
         """Handle a message and return the answers."""
         match message:
             case CostIs():
-                self._known[sender, message.source] = message.cost
+                self._offered_cost[sender, message.source] = message.cost
             case RequestFlow():
                 return self.flows.requested(sender, message)
             case FlowApproved():
                 return self._approved(sender, message)
             case FlowRejected():
-                self._asked.pop((sender, message.source), None)
-                self._known[sender, message.source] = message.cost
+                self._requested.pop((sender, message.source), None)
+                self._offered_cost[sender, message.source] = message.cost
             case Query():
                 return [FlowSend(sender, self.swaps.shown(), "asked")]
             case Flows():
@@ -108,61 +108,62 @@ class GwtfRelay:
 
     @property
     def held(self) -> int:
-        """Return the units of capacity in use: outflows, paired or not (GWTF, V-C), and those that are requested."""
-        asked = sum(flow not in self.flows.table for flow in self._asked.values())
-        return len(self.flows.table) + asked + self.swaps.redirects
+        """Return the units of capacity in use: outflows, paired or not (GWTF, V-C), and requested ones."""
+        new = sum(flow not in self.flows.table for flow in self._requested.values())
+        return len(self.flows.table) + new + self.swaps.redirects
 
     def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
         """Unpair the flows from and to a dead process."""
         self.view = self.flows.view = self.view.without(process)
         self.swaps.gone(process)
-        for key in [key for key in self._known if key[0] == process]:
-            self._known.pop(key)
-            self._asked.pop(key, None)
+        for key in [key for key in self._offered_cost if key[0] == process]:
+            self._offered_cost.pop(key)
+            self._requested.pop(key, None)
         return self.flows.lose(process) + self.flows.broadcast()
 
     def met(self, view: View) -> list[FlowSend]:
-        """Take a view with nodes that have entered."""
+        """Replace the view: nodes have entered."""
         self.view = view
         return self.flows.greet(view)
 
     def _request_flows(self) -> list[FlowSend]:
-        """Request the cheapest unpaired outflows of the next stage, one from each node and data node at a time.
+        """Request the cheapest unpaired outflows of the next stage, one at a time from each node for each data node.
 
-        Unpaired inflows to the same data node come first; then as many more as there is room for.
+        An outflow goes to an unpaired inflow of its data node first, and else takes a free unit of capacity.
         """
         room = self.view.capacity - self.held
-        loose = [unit for unit in self.flows.loose if unit.flow not in self._asked.values()]
-        offers = [(self.view.cost[key[0]] + cost, key) for key, cost in self._known.items() if cost < INFINITE]
+        unpaired = [unit for unit in self.flows.loose if unit.flow not in self._requested.values()]
+        offers = [(self.view.cost[key[0]] + cost, key) for key, cost in self._offered_cost.items() if cost < INFINITE]
         sends: list[FlowSend] = []
-        for _, key in sorted(offer for offer in offers if offer[1] not in self._asked):
-            unit = next((unit for unit in loose if unit.source == key[1]), None)
+        for _, key in sorted(offer for offer in offers if offer[1] not in self._requested):
+            unit = next((unit for unit in unpaired if unit.source == key[1]), None)
             if unit is not None:
-                loose.remove(unit)
+                unpaired.remove(unit)
             elif room > 0:
                 room -= 1
             else:
                 continue
-            self._asked[key] = self.flows.name() if unit is None else unit.flow
-            request = RequestFlow(key[1], self._known[key], self._asked[key])
+            self._requested[key] = self.flows.name() if unit is None else unit.flow
+            request = RequestFlow(key[1], self._offered_cost[key], self._requested[key])
             sends.append(FlowSend(key[0], request, "the cheapest unpaired outflow"))
         return sends
 
     def _approved(self, sender: ProcessId, message: FlowApproved) -> list[FlowSend]:
-        self._asked.pop((sender, message.source), None)
+        """Pair the own outflow with the one that the next stage has approved."""
+        self._requested.pop((sender, message.source), None)
         unit = self.flows.table.setdefault(message.flow, Outflow(message.flow, message.source, INFINITE))
         unit.downstream, unit.cost = FlowEnd(sender, message.below), message.cost + self.view.cost[sender]
         unit.turn, unit.moves = message.turn, message.moves
         return self.flows.broadcast()
 
-    def _deny(self, now: float) -> list[FlowSend]:
-        """Deny unpaired inflows for which no node has offered an outflow for a while (GWTF, V-D)."""
-        offered = {source for (_, source), cost in self._known.items() if cost < INFINITE}
-        waiting = [u for u in self.flows.loose if u.source not in offered and u.flow not in self._asked.values()]
-        self._loose_since = {unit.flow: self._loose_since.get(unit.flow, now) for unit in waiting}
+    def _deny_unpaired(self, now: float) -> list[FlowSend]:
+        """Deny unpaired inflows for which no node has offered an outflow for LOOSE rounds (GWTF, V-D)."""
+        reachable = {source for (_, source), cost in self._offered_cost.items() if cost < INFINITE}
+        waiting = [u for u in self.flows.loose if u.source not in reachable and u.flow not in self._requested.values()]
+        self._unpaired_since = {unit.flow: self._unpaired_since.get(unit.flow, now) for unit in waiting}
         sends: list[FlowSend] = []
         for unit in waiting:
-            if now - self._loose_since[unit.flow] >= LOOSE * self.round_s:
+            if now - self._unpaired_since[unit.flow] >= LOOSE * self.round_s:
                 assert unit.upstream is not None, "an outflow without any end is removed"
                 del self.flows.table[unit.flow]
                 denial = Deny(unit.upstream.flow, unit.flow, self.view.me)

@@ -1,4 +1,4 @@
-"""The outflows of one node in GWTF's negotiation: their ends, their costs, and those that no inflow is paired with."""
+"""The outflows of one node in GWTF's negotiation: their ends and costs, and which of them are unpaired."""
 
 from __future__ import annotations
 
@@ -25,57 +25,57 @@ class FlowEnd:
     """The outflow at the other end of a link."""
 
     node: ProcessId
-    flow: FlowId  # its name there
+    flow: FlowId  # the name of the outflow at that node
 
 
 @dataclass(slots=True)
 class Outflow:
     """One unit of flow at one node.
 
-    Messages of different nodes overtake each other; the counters say which one is newer.
+    Messages of different nodes overtake each other: a change whose counter is not above the stored one is ignored.
     """
 
     flow: FlowId
     source: ProcessId  # its data node
-    cost: float  # to the sink
-    downstream: FlowEnd | None = None  # None: the node is the sink, or a relay has no outflow for this inflow yet
-    upstream: FlowEnd | None = None  # None: no node of the stage before sends it
-    own_turn: int = 0  # changes of the node that sends it here
-    own_moves: int = 0  # changes of the node that has it
-    turn: int = 0  # the same two counters of the downstream outflow
-    moves: int = 0
+    cost: float  # from this node to the sink
+    downstream: FlowEnd | None = None  # None: the node is the sink, or the inflow of a relay is unpaired
+    upstream: FlowEnd | None = None  # None: the outflow is unpaired
+    own_turn: int = 0  # how often its upstream end has changed
+    own_moves: int = 0  # how often it has moved to another node of the stage
+    turn: int = 0  # own_turn of the downstream outflow
+    moves: int = 0  # own_moves of the downstream outflow
 
 
 @dataclass(frozen=True, slots=True)
 class FlowTransfer:
-    """What this node has transferred to another one: an outflow (redirected), or its downstream end (swapped)."""
+    """A transfer from this node to another one: of an outflow (redirected), or of its downstream end (swapped)."""
 
     to: ProcessId
-    flow: FlowId  # the outflow there
-    own: FlowId  # the outflow here, at the time
-    downstream: FlowEnd
-    upstream: FlowEnd | None = None  # None: it stays here, since the outflow was swapped
+    flow: FlowId  # the outflow of the other node
+    own: FlowId  # the outflow of this node, at the time of the transfer
+    downstream: FlowEnd  # transferred
+    upstream: FlowEnd | None = None  # transferred with a redirected outflow; None: swapped, the upstream end stays
 
 
 @dataclass(slots=True)
 class Outflows:
-    """The outflows of a node, those that it has transferred, and the costs of unpaired ones that it has announced."""
+    """The outflows of a node, its transfers to other nodes, and the costs of unpaired outflows as announced."""
 
     view: View
     table: dict[FlowId, Outflow] = field(init=False, default_factory=dict)
-    redirected: dict[FlowId, FlowTransfer] = field(init=False, default_factory=dict)  # by flow here
-    swapped: dict[FlowId, FlowTransfer] = field(init=False, default_factory=dict)  # by flow of the next stage
-    announced: dict[ProcessId, float] = field(init=False, default_factory=dict)  # cheapest unpaired, by data node
-    made: int = field(init=False, default=0)  # names so far
+    redirected: dict[FlowId, FlowTransfer] = field(init=False, default_factory=dict)  # by own outflow
+    swapped: dict[FlowId, FlowTransfer] = field(init=False, default_factory=dict)  # by outflow of the next stage
+    announced: dict[ProcessId, float] = field(init=False, default_factory=dict)  # lowest cost, by data node
+    made: int = field(init=False, default=0)  # names issued so far
 
     def name(self) -> FlowId:
-        """Return a new name."""
+        """Return the name of a new outflow."""
         self.made += 1
         return FlowId(self.view.me, self.made)
 
     @property
     def loose(self) -> list[Outflow]:
-        """Return the unpaired inflows of a relay."""
+        """Return the unpaired inflows of a relay: those without a downstream end."""
         return [unit for unit in self.table.values() if unit.downstream is None]
 
     def cheapest(self, source: ProcessId) -> Outflow | None:
@@ -98,7 +98,7 @@ class Outflows:
         return sends
 
     def greet(self, view: View) -> list[FlowSend]:
-        """Take a view with nodes that have entered; send the announced costs to those of the stage before."""
+        """Replace the view: nodes have entered; send the announced costs to new nodes of the stage before."""
         fresh = [node for node in view.before if node not in self.view.before]
         self.view = view
         costs = [CostIs(source, cost) for source, cost in self.announced.items() if cost < INFINITE]
@@ -107,7 +107,7 @@ class Outflows:
     def lose(self, process: ProcessId) -> list[FlowSend]:
         """Unpair the flows from and to a dead node, and notify the ends of outflows that were transferred to it.
 
-        It may have died before it notified them.
+        The dead node may not have notified these ends of the transfer.
         """
         sends: list[FlowSend] = []
         me, reason = self.view.me, "transferred to a dead node"
@@ -123,23 +123,23 @@ class Outflows:
             if unit.upstream is not None and unit.upstream.node == process:
                 unit.upstream = None
             if unit.downstream is not None and unit.downstream.node == process:
-                self._loosen(unit)
+                self._unpair_downstream(unit)
             elif unit.upstream is None and unit.downstream is None:
                 del self.table[unit.flow]
         return sends
 
     def denied(self, message: Deny) -> list[FlowSend]:
-        """Unpair an outflow that the next stage cannot take (any more)."""
+        """Remove the downstream end of an outflow that the next stage has denied."""
         unit = self.table.get(message.flow)
         if unit is not None and unit.downstream is not None and unit.downstream.flow == message.below:
             if unit.downstream.node == message.after:
-                self._loosen(unit)
+                self._unpair_downstream(unit)
             return []
         transfer = self._transfer_of(message.flow, message.below)
         return [] if transfer is None else self._forward(transfer.to, replace(message, flow=transfer.flow))
 
     def dropped(self, message: Dropped) -> list[FlowSend]:
-        """Unpair an outflow that the stage before does not send any more."""
+        """Unpair an outflow that the stage before no longer sends."""
         unit = self.table.get(message.flow)
         if unit is not None:
             if unit.upstream == FlowEnd(message.before, message.above):
@@ -149,7 +149,7 @@ class Outflows:
         return [] if transfer is None else self._forward(transfer.to, message)
 
     def requested(self, sender: ProcessId, message: RequestFlow) -> list[FlowSend]:
-        """Approve if there is an unpaired outflow at that cost, else answer with the present cost."""
+        """Approve a request if there is an unpaired outflow at that cost, else reject it with the present cost."""
         unit = self.cheapest(message.source)
         if unit is None or unit.cost != message.cost:
             cost = INFINITE if unit is None else unit.cost
@@ -179,11 +179,11 @@ class Outflows:
         return [] if transfer is None else self._forward(transfer.to, replace(message, flow=transfer.flow))
 
     def inflow(self) -> dict[Link, int]:
-        """Return the units that come in, by (node before, data node)."""
+        """Return the units of inflow, by (node before, data node)."""
         return Counter((unit.upstream.node, unit.source) for unit in self.table.values() if unit.upstream is not None)
 
     def outflow(self) -> dict[Link, int]:
-        """Return the units that go out, by (node after, data node)."""
+        """Return the units of outflow, by (node after, data node)."""
         return Counter(
             (unit.downstream.node, unit.source) for unit in self.table.values() if unit.downstream is not None
         )
@@ -191,17 +191,17 @@ class Outflows:
     def _forward(self, to: ProcessId, message: NewBefore | NewAfter | Deny | Dropped) -> list[FlowSend]:
         """Forward a message to the node that has the flow now.
 
-        The hops are limited: two nodes that have transferred a flow to each other would forward it forever.
+        The hops are limited: two nodes that have transferred a flow to each other would forward the message forever.
         """
         if message.passed > len(self.view.beside):
             return []
         return [FlowSend(to, replace(message, passed=message.passed + 1), "another node has the flow")]
 
     def _transfer_of(self, flow: FlowId, below: FlowId) -> FlowTransfer | None:
-        """Return the transfer by which another node sends to `below`, if any."""
+        """Return the transfer after which another node sends to the outflow `below`, if any."""
         return self.swapped.get(below) or self.redirected.get(flow)
 
-    def _loosen(self, unit: Outflow) -> None:
+    def _unpair_downstream(self, unit: Outflow) -> None:
         """Remove the downstream end of an outflow; without an upstream end, remove the outflow."""
         unit.downstream, unit.cost = None, INFINITE
         if unit.upstream is None:

@@ -17,43 +17,43 @@ class FlowId:
 
 @dataclass(frozen=True, slots=True)
 class CostIs:
-    """To the stage before: the cost of the cheapest unpaired outflow to a data node."""
+    """To the stage before: the cost of the sender's cheapest unpaired outflow to a data node."""
 
-    source: ProcessId
-    cost: float  # to the sink; infinite: there is none
+    source: ProcessId  # the data node
+    cost: float  # from the sender to the sink; infinite: there is no such outflow
 
 
 @dataclass(frozen=True, slots=True)
 class RequestFlow:
     """A request to pair an outflow of the sender with an unpaired outflow of the receiver."""
 
-    source: ProcessId
+    source: ProcessId  # the data node
     cost: float  # of the unpaired outflow, as announced
     flow: FlowId  # the sender's outflow
 
 
 @dataclass(frozen=True, slots=True)
 class FlowApproved:
-    """The answer to RequestFlow: `flow` is paired with the outflow `below`.
+    """The answer to RequestFlow: the receiver's outflow `flow` is paired with the sender's outflow `below`.
 
-    The two counters are sent with every change, since messages of different nodes overtake each other.
+    Every change carries the two counters, since messages of different nodes overtake each other.
     """
 
-    source: ProcessId
-    cost: float
+    source: ProcessId  # the data node
+    cost: float  # of `below`
     flow: FlowId
     below: FlowId
-    turn: int  # changes of the node that sends to `below`
-    moves: int  # changes of the node that has `below`
+    turn: int  # how often the node that sends to `below` has changed
+    moves: int  # how often `below` has moved to another node
 
 
 @dataclass(frozen=True, slots=True)
 class FlowRejected:
     """The answer to RequestFlow: there is no unpaired outflow at that cost (any more)."""
 
-    source: ProcessId
+    source: ProcessId  # the data node
     cost: float  # of the cheapest one now; infinite: there is none
-    flow: FlowId
+    flow: FlowId  # the outflow of the request
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,21 +63,21 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """An outflow as other relays of the stage see it."""
+    """An outflow as reported to another relay of the stage."""
 
     flow: FlowId
-    source: ProcessId
-    before: ProcessId | None  # None: it is unpaired
-    after: ProcessId
+    source: ProcessId  # its data node
+    before: ProcessId | None  # the node that sends it; None: it is unpaired
+    after: ProcessId  # the node that receives it
     cost_before: float  # of the link to `before`; infinite where it is unpaired
     cost_after: float  # of the link to `after`
 
 
 @dataclass(frozen=True, slots=True)
 class Flows:
-    """The answer to a query."""
+    """The answer to Query."""
 
-    shown: tuple[Shown, ...]
+    shown: tuple[Shown, ...]  # the outflows that can be swapped
     costs: tuple[tuple[ProcessId, float], ...]  # of the links to the next stage
 
 
@@ -86,22 +86,22 @@ class RequestChange:
     """A request to swap receivers: the sender's outflow goes to `theirs_after`, the receiver's to `mine_after`."""
 
     mine: FlowId  # the sender's outflow
-    mine_after: ProcessId
-    mine_below: FlowId
+    mine_after: ProcessId  # its receiver
+    mine_below: FlowId  # the outflow there
     turn: int  # counters of `mine_below`
     moves: int
     theirs: FlowId  # the receiver's outflow
-    theirs_after: ProcessId
-    costs: tuple[float, float]  # of the sender's link now, and of the one that it would get
-    anneal: bool  # it saves nothing, and the sender's annealing takes it all the same
+    theirs_after: ProcessId  # its receiver
+    costs: tuple[float, float]  # of the sender's link, before and after the change
+    anneal: bool  # the change saves nothing, but the sender's annealing accepts it
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeAccepted:
     """The answer to RequestChange: the requester's outflow `mine` goes to `below` at `after` from now on."""
 
-    mine: FlowId
-    theirs: FlowId
+    mine: FlowId  # the requester's outflow
+    theirs: FlowId  # the sender's outflow
     after: ProcessId
     below: FlowId
     turn: int  # counters of `below` before the change
@@ -110,13 +110,13 @@ class ChangeAccepted:
 
 @dataclass(frozen=True, slots=True)
 class RequestRedirect:
-    """A request to take over an outflow of the receiver, which keeps its name and its ends."""
+    """A request to take over an outflow of the receiver. The outflow keeps its name and its ends."""
 
     flow: FlowId
-    before: ProcessId
-    after: ProcessId
-    cost: float  # of the two links through the sender
-    anneal: bool  # it saves nothing, and the sender's annealing takes it all the same
+    before: ProcessId  # the node that sends it
+    after: ProcessId  # the node that receives it
+    cost: float  # of the two links, if it goes through the sender of this request
+    anneal: bool  # the redirect saves nothing, but the sender's annealing accepts it
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,11 +124,11 @@ class RedirectAccepted:
     """The answer to RequestRedirect: the requester has the outflow from now on."""
 
     flow: FlowId
-    source: ProcessId
-    before: ProcessId
-    after: ProcessId
-    above: FlowId  # its name at `before`
-    below: FlowId  # its name at `after`
+    source: ProcessId  # its data node
+    before: ProcessId  # the node that sends it
+    after: ProcessId  # the node that receives it
+    above: FlowId  # the outflow at `before`
+    below: FlowId  # the outflow at `after`
     cost: float  # from `after` to the sink
     turn: int  # counters of `below` before the redirect
     moves: int
@@ -145,18 +145,18 @@ class SwapRefused:
 
 @dataclass(frozen=True, slots=True)
 class NewBefore:
-    """To the next stage: the receiver's `flow` comes from `above` at `before` from now on."""
+    """To the next stage: the upstream end of the receiver's `flow` is now `above` at `before`."""
 
     flow: FlowId
     before: ProcessId
     above: FlowId
-    turn: int
-    passed: int = 0  # nodes that have forwarded this message because another node had the flow by then
+    turn: int  # counter of `flow` after the change
+    passed: int = 0  # times that this message was forwarded because the flow had moved to another node
 
 
 @dataclass(frozen=True, slots=True)
 class Deny:
-    """To the stage before (GWTF, V-D): `below` at `after`, to which the receiver's `flow` goes, has ended."""
+    """To the stage before (GWTF, V-D): `below` at `after`, the downstream end of the receiver's `flow`, has ended."""
 
     flow: FlowId
     below: FlowId
@@ -166,7 +166,7 @@ class Deny:
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
-    """To the next stage: the outflow `above` at `before`, which comes to the receiver's `flow`, has ended."""
+    """To the next stage: `above` at `before`, the upstream end of the receiver's `flow`, has ended."""
 
     flow: FlowId
     before: ProcessId
@@ -176,10 +176,10 @@ class Dropped:
 
 @dataclass(frozen=True, slots=True)
 class NewAfter:
-    """To the stage before: `below`, to which the receiver's `flow` goes, is at `after` from now on."""
+    """To the stage before: `below`, the downstream end of the receiver's `flow`, is now at `after`."""
 
     flow: FlowId
     after: ProcessId
     below: FlowId
-    moves: int
+    moves: int  # counter of `below` after the change
     passed: int = 0  # as in NewBefore

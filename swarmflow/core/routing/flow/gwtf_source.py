@@ -20,14 +20,14 @@ from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, Vie
 
 
 class GwtfSource:
-    """The GWTF machine of a data node. It begins with an unpaired outflow, at cost 0, for each flow that it wants."""
+    """The GWTF machine of a data node. It begins with an unpaired outflow of cost 0 for each flow that it wants."""
 
     def __init__(self, view: View) -> None:
         self.view = view
         self.sink = Outflows(view)  # where flows end
         self.head = Outflows(view)  # where closed flows begin
-        self._asked: dict[ProcessId, None] = {}  # nodes with an open request
-        self._known: dict[ProcessId, float] = {}  # by node of the first stage: its cheapest unpaired outflow
+        self._requested: dict[ProcessId, None] = {}  # nodes to which a request is open
+        self._offered_cost: dict[ProcessId, float] = {}  # of its cheapest unpaired outflow, by node of the first stage
         for _ in range(view.capacity):
             unit = Outflow(self.sink.name(), view.me, 0.0)
             self.sink.table[unit.flow] = unit
@@ -35,11 +35,13 @@ class GwtfSource:
     def tick(self, now: float) -> list[FlowSend]:
         """Request the cheapest unpaired outflows of the first stage, one from each node at a time."""
         sends = self.sink.broadcast()
-        offers = {node: cost for node, cost in self._known.items() if cost < INFINITE and node not in self._asked}
+        offers = {
+            node: cost for node, cost in self._offered_cost.items() if cost < INFINITE and node not in self._requested
+        }
         for node in sorted(offers, key=lambda node: (self.view.cost[node] + offers[node], node)):
-            if len(self.head.table) + len(self._asked) >= self.view.capacity:
+            if len(self.head.table) + len(self._requested) >= self.view.capacity:
                 break
-            self._asked[node] = None
+            self._requested[node] = None
             sends.append(FlowSend(node, RequestFlow(self.view.me, offers[node], self.head.name()), "closes a flow"))
         return sends
 
@@ -47,12 +49,12 @@ class GwtfSource:
         """Handle a message and return the answers."""
         match message:
             case CostIs() if message.source == self.view.me:
-                self._known[sender] = message.cost
+                self._offered_cost[sender] = message.cost
             case FlowRejected():
-                self._asked.pop(sender, None)
-                self._known[sender] = message.cost
+                self._requested.pop(sender, None)
+                self._offered_cost[sender] = message.cost
             case FlowApproved():
-                self._asked.pop(sender, None)
+                self._requested.pop(sender, None)
                 cost = message.cost + self.view.cost[sender]
                 self.head.table[message.flow] = Outflow(
                     message.flow,
@@ -77,8 +79,8 @@ class GwtfSource:
     def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
         """Unpair the flows of a dead process."""
         self.view = self.sink.view = self.head.view = self.view.without(process)
-        self._known.pop(process, None)
-        self._asked.pop(process, None)
+        self._offered_cost.pop(process, None)
+        self._requested.pop(process, None)
         sends = self.head.lose(process)
         for unit in self.sink.table.values():
             if unit.upstream is not None and unit.upstream.node == process:
@@ -86,18 +88,18 @@ class GwtfSource:
         return sends
 
     def met(self, view: View) -> list[FlowSend]:
-        """Take a view with nodes that have entered."""
+        """Replace the view: nodes have entered."""
         self.view = self.head.view = view
         return self.sink.greet(view)
 
     @property
     def inflow(self) -> dict[Link, int]:
-        """Return the units that come back, by link."""
+        """Return the units that return to this node, by link."""
         return self.sink.inflow()
 
     @property
     def outflow(self) -> dict[Link, int]:
-        """Return the units that go out, by link."""
+        """Return the units that leave this node, by link."""
         return self.head.outflow()
 
     @property

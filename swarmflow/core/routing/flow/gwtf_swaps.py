@@ -26,8 +26,8 @@ from swarmflow.core.routing.flow.gwtf_messages import (
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend
 from swarmflow.core.transitions import Transitions
 
-Objective = Literal["minmax", "sum"]  # what a change reduces: the larger of the two sending costs, or their sum
-ANSWERS_WAITED = 4.0  # rounds before a query is repeated or a request is given up
+Objective = Literal["minmax", "sum"]  # what a change reduces: the larger of the two relays' sending costs, or their sum
+ANSWERS_WAITED = 4.0  # rounds after which a query is repeated, or a request is given up
 
 
 class GwtfSwapState(StrEnum):
@@ -58,15 +58,15 @@ GWTF_SWAP_STATES = Transitions(
 
 @dataclass(frozen=True, slots=True)
 class SwapMove:
-    """A change or redirect that this node could ask for."""
+    """A change or redirect that this node could request."""
 
-    gain: float  # what it saves
-    to: ProcessId
+    gain: float  # the cost that it saves
+    to: ProcessId  # the other relay
     message: RequestChange | RequestRedirect
 
 
 class GwtfSwaps:
-    """The swaps of one relay: those that it asks for, and its answers to the requests of others."""
+    """The swaps of one relay: its own requests, one at a time, and its answers to the requests of other relays."""
 
     def __init__(self, flows: Outflows, random: Random, objective: Objective, round_s: float) -> None:
         self.flows = flows
@@ -75,22 +75,22 @@ class GwtfSwaps:
         self.objective = objective
         self.round_s = round_s
         self.state = GwtfSwapState.IDLE
-        self._since = 0.0  # when the query or the request was sent
-        self._answers: dict[ProcessId, Flows] = {}  # to the query
-        self._pending: RequestChange | RequestRedirect | None = None  # set exactly where the state is REQUESTING
+        self._sent_at = 0.0  # when the query or the request was sent
+        self._answers: dict[ProcessId, Flows] = {}  # to the query, by relay
+        self._pending: RequestChange | RequestRedirect | None = None  # None unless the state is REQUESTING
 
     @property
     def redirects(self) -> bool:
-        """Return whether a redirect to this node is requested, which would take a unit of its capacity."""
+        """Return whether the pending request is a redirect to this node, which would take a unit of its capacity."""
         return isinstance(self._pending, RequestRedirect)
 
     def waits(self, now: float) -> bool:
-        """Return whether an answer is awaited, and not overdue."""
-        return self.state is not GwtfSwapState.IDLE and now - self._since < ANSWERS_WAITED * self.round_s
+        """Return whether an answer to the query or the request is awaited and not overdue."""
+        return self.state is not GwtfSwapState.IDLE and now - self._sent_at < ANSWERS_WAITED * self.round_s
 
     def query(self, now: float) -> list[FlowSend]:
         """Ask the other relays of the stage for their flows."""
-        self._answers, self._since = {}, now
+        self._answers, self._sent_at = {}, now
         self._move(GwtfSwapState.QUERYING, None)
         return [FlowSend(node, Query(), "no flow to request") for node in self.flows.view.beside]
 
@@ -100,36 +100,36 @@ class GwtfSwaps:
             self._answers[sender] = message
 
     def refused(self) -> None:
-        """Note that the requested swap is refused."""
-        self._settle()
+        """End the pending request: the other relay has refused it."""
+        self._end_request()
 
     def gone(self, process: ProcessId) -> None:
         """Drop the answer of a dead relay."""
         self._answers.pop(process, None)
 
     def consider(self, now: float, room: bool) -> list[FlowSend]:
-        """Once all have answered, ask for the best swap, or for a random one that annealing takes if none saves cost.
+        """Request the best swap once all have answered; if none saves cost, a random one, where annealing accepts it.
 
-        room: whether this node has a free unit, for a redirect.
+        room: whether this node has a free unit of capacity, which a redirect takes.
         """
         if self.state is not GwtfSwapState.QUERYING or len(self._answers) < len(self.flows.view.beside):
             return []
-        moves = [*self._changes(), *(self._redirects() if room else ())]
-        best = max(moves, key=lambda move: move.gain, default=None)
+        swaps = [*self._changes(), *(self._redirects() if room else ())]
+        best = max(swaps, key=lambda swap: swap.gain, default=None)
         if best is not None and best.gain <= 0:
-            best = moves[int(self.random.random() * len(moves))]
+            best = swaps[int(self.random.random() * len(swaps))]
             best = best if self.annealing.wants(best.gain) else None
         if best is None:
             self._move(GwtfSwapState.IDLE, None)
             return []
-        self._since = now
+        self._sent_at = now
         self._move(GwtfSwapState.REQUESTING, best.message)
         return [FlowSend(best.to, best.message, f"saves {best.gain:g}")]
 
     def shown(self) -> Flows:
-        """Return the flows of this node, as the answer to a query; the one that it asks to swap is left out."""
+        """Return the flows of this node, as the answer to a query; the one of its pending request is left out."""
         cost = self.flows.view.cost
-        pending = None if self._pending is None else _subject(self._pending)
+        pending = None if self._pending is None else _requested_flow(self._pending)
         shown = tuple(
             Shown(
                 unit.flow,
@@ -145,7 +145,7 @@ class GwtfSwaps:
         return Flows(shown, tuple((node, cost[node]) for node in self.flows.view.after))
 
     def change_requested(self, sender: ProcessId, message: RequestChange) -> list[FlowSend]:
-        """Agree to a change if the outflow is still there and the change saves cost here as well."""
+        """Accept a change if the outflow has the same receiver, and the change saves cost or annealing wants it."""
         unit = self.flows.table.get(message.theirs)
         refused = [FlowSend(sender, SwapRefused(message.mine), "not any more")]
         if unit is None or unit.downstream is None or unit.downstream.node != message.theirs_after:
@@ -166,14 +166,14 @@ class GwtfSwaps:
         return [FlowSend(sender, accepted, f"saves {gain:g}"), *self._announce(unit, unit.downstream, "swapped")]
 
     def change_accepted(self, sender: ProcessId, message: ChangeAccepted) -> list[FlowSend]:
-        """Take the other relay's link for the own one, as requested."""
-        pending = self._settle()
+        """Give the own outflow the downstream end of the other relay's, as requested."""
+        pending = self._end_request()
         unit = self.flows.table.get(message.mine)
         if pending is None or unit is None or unit.downstream is None:
             return []
         former, sends = unit.downstream, []
         if isinstance(pending, RequestChange) and former.node != pending.mine_after:
-            # The own outflow was redirected while the request was on its way.
+            # The downstream end has moved to another node since the request was sent.
             newer = NewAfter(message.theirs, former.node, former.flow, unit.moves)
             sends.append(FlowSend(sender, newer, "redirected meanwhile"))
         self.flows.swapped[former.flow] = FlowTransfer(sender, message.theirs, unit.flow, former)
@@ -185,7 +185,7 @@ class GwtfSwaps:
         return sends + self._announce(unit, unit.downstream, "swapped")
 
     def redirect_requested(self, sender: ProcessId, message: RequestRedirect) -> list[FlowSend]:
-        """Agree to a redirect if the flow still has the same ends and costs less through the other relay."""
+        """Accept a redirect if the flow has the same ends, and the redirect saves cost or annealing wants it."""
         unit = self.flows.table.get(message.flow)
         refused = [FlowSend(sender, SwapRefused(message.flow), "not any more")]
         if unit is None or unit.upstream is None or unit.downstream is None or self._busy(unit.flow):
@@ -215,8 +215,8 @@ class GwtfSwaps:
         return [FlowSend(sender, accepted, f"saves {gain:g}")]
 
     def redirect_accepted(self, message: RedirectAccepted) -> list[FlowSend]:
-        """Take over an outflow, and notify both of its ends."""
-        self._settle()
+        """Take over an outflow as requested, and notify both of its ends."""
+        self._end_request()
         self.flows.redirected.pop(message.flow, None)
         unit = self.flows.table[message.flow] = Outflow(
             message.flow,
@@ -242,11 +242,12 @@ class GwtfSwaps:
         return [FlowSend(downstream.node, moved, reason), *self.flows.broadcast()]
 
     def _gain(self, now: tuple[float, float], then: tuple[float, float]) -> float:
-        """Return what a change saves of the sending costs of both relays."""
+        """Return how much a change reduces the objective. now, then: the sending costs of both relays."""
         return max(now) - max(then) if self.objective == "minmax" else sum(now) - sum(then)
 
     def _changes(self) -> list[SwapMove]:
-        moves = []
+        """Return the possible changes: pairs of own and other outflows with one data node and different receivers."""
+        found = []
         cost = self.flows.view.cost
         own = [(unit, unit.downstream) for unit in self.flows.table.values() if unit.downstream is not None]
         for node, answer in self._answers.items():
@@ -268,12 +269,12 @@ class GwtfSwaps:
                         pair,
                         gain <= 0,
                     )
-                    moves.append(SwapMove(gain, node, request))
-        return moves
+                    found.append(SwapMove(gain, node, request))
+        return found
 
     def _redirects(self) -> list[SwapMove]:
-        """Return the possible redirects. For both objectives the two links count together (the paper's example)."""
-        moves = []
+        """Return the possible redirects. Either objective compares the sums of both links (the paper's example)."""
+        found = []
         cost = self.flows.view.cost
         for node, answer in self._answers.items():
             for shown in answer.shown:
@@ -282,25 +283,25 @@ class GwtfSwaps:
                 new = cost.get(shown.before, INFINITE) + cost.get(shown.after, INFINITE)
                 gain = shown.cost_before + shown.cost_after - new
                 request = RequestRedirect(shown.flow, shown.before, shown.after, new, gain <= 0)
-                moves.append(SwapMove(gain, node, request))
-        return moves
+                found.append(SwapMove(gain, node, request))
+        return found
 
     def _yields(self, sender: ProcessId, message: RequestChange) -> bool:
-        """Drop the own request if both relays ask for the same change and the sender has the smaller id."""
+        """Drop the own request if both relays request the same change and the sender's id is smaller. True: dropped."""
         own = self._pending
         if not isinstance(own, RequestChange) or (own.mine, own.theirs) != (message.theirs, message.mine):
             return False
         if sender < self.flows.view.me:
-            self._settle()
+            self._end_request()
             return True
         return False
 
     def _busy(self, flow: FlowId) -> bool:
-        """Return whether an own request concerns this outflow."""
-        return self._pending is not None and _subject(self._pending) == flow
+        """Return whether the pending request is about this own outflow."""
+        return self._pending is not None and _requested_flow(self._pending) == flow
 
-    def _settle(self) -> RequestChange | RequestRedirect | None:
-        """End the own request, if there is one, and return it."""
+    def _end_request(self) -> RequestChange | RequestRedirect | None:
+        """End the pending request, if there is one, and return it."""
         pending = self._pending
         if self.state is GwtfSwapState.REQUESTING:
             self._move(GwtfSwapState.IDLE, None)
@@ -311,5 +312,6 @@ class GwtfSwaps:
         self.state, self._pending = GWTF_SWAP_STATES.move(self.state, to), pending
 
 
-def _subject(request: RequestChange | RequestRedirect) -> FlowId:
+def _requested_flow(request: RequestChange | RequestRedirect) -> FlowId:
+    """Return the outflow that a request would change: the requester's, or the one to redirect."""
     return request.mine if isinstance(request, RequestChange) else request.flow

@@ -1,4 +1,4 @@
-"""Handovers: data nodes trace their flows, and the first of them gives paths to those for which they cost less."""
+"""Handovers: data nodes trace their flows, and the first data node gives paths to others for which they cost less."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ REPEATED_EVERY = 3.0  # between two requests to a node that has not answered
 REPORTS_GATHERED = 3.0  # after the last report, for others to follow
 AGAIN = 20.0  # between two traces
 AGAIN_CALM = 240.0  # the same, where a handover has to save a share of its path's cost
-TRIES = 5  # traces in a row because a path had changed
+TRIES = 5  # traces in a row because a path had changed; a number, not rounds
 QUIET = 8.0  # after a change of the own links, before they are traced
 
 
@@ -34,7 +34,7 @@ class OpenHandover:
     exchange: Exchange
     since: float  # when the nodes were first asked
     handovers: list[Handover]
-    asked: dict[ProcessId, None]
+    asked: dict[ProcessId, None]  # the nodes on the paths, and their data nodes before and after
     repeat_at: float  # when requests without an answer are repeated
     offers: dict[ProcessId, Locked] = field(init=False, default_factory=dict)  # the links of locked nodes
     denied: dict[ProcessId, None] = field(init=False, default_factory=dict)  # nodes that denied the lock
@@ -53,12 +53,12 @@ class Handovers:
         self._tries = 0  # traces in a row because a path had changed
         self._trace_at: float | None = None  # when the next trace begins; None: no trace is scheduled
         self._traced_at = -INFINITE  # when the latest trace began
-        self._returned: list[Path] | None = None  # paths of the latest trace; None: they are reported
-        self._expected = 0  # paths of the latest trace
+        self._returned: list[Path] | None = None  # paths of the latest trace; None once they are reported
+        self._expected = 0  # number of paths that the latest trace finds if no message is lost
         self._until = 0.0  # when the latest trace is reported even if paths are missing
         self._reports: dict[ProcessId, OwnFlows] = {}  # the latest one of each data node
-        self._decide_at = INFINITE
-        self._exchanges = 0  # own exchanges so far: the last number
+        self._decide_at = INFINITE  # when handovers are decided; infinite: no new report has arrived
+        self._exchanges = 0  # number of the latest own exchange
         self._outcomes: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}  # of the last exchange
 
     @property
@@ -87,7 +87,7 @@ class Handovers:
         self._decide_at = now + REPORTS_GATHERED * self.round_s
 
     def tick(self, outflow: dict[ProcessId, int], now: float) -> list[FlowSend]:
-        """Do what is due. outflow: own units, by first relay."""
+        """Do what is due. outflow: own units, by relay of the first stage."""
         if not self.view.beside:
             return []
         sends = self._trace(outflow, now)
@@ -104,7 +104,7 @@ class Handovers:
         return []
 
     def denied(self, sender: ProcessId, exchange: Exchange) -> None:
-        """Note a node that cannot lock its links: its paths stay as they are."""
+        """Record a node that cannot lock its links: its paths stay as they are."""
         if self.open is not None and exchange == self.open.exchange:
             self.open.denied[sender] = None
 
@@ -136,7 +136,7 @@ class Handovers:
         return [FlowSend(node, trace, "to find its path") for node, n in outflow.items() for _ in range(n)]
 
     def _report(self, now: float) -> list[FlowSend]:
-        """Report the paths to the first data node, once all traces have returned or after a while."""
+        """Report the paths to the first data node, once all traces have returned or were waited for long enough."""
         paths = self._returned
         if paths is None or (len(paths) < self._expected and now < self._until):
             return []
@@ -162,7 +162,7 @@ class Handovers:
         return [FlowSend(node, LockRequest(exchange, False, False, True), "to hand flows over") for node in asked]
 
     def _finish(self, now: float) -> list[FlowSend]:
-        """Send the outcome, once all nodes have answered or after a while."""
+        """Send the outcome, once all nodes have answered or were waited for long enough."""
         current = self.open
         if current is None:
             return []
@@ -175,17 +175,17 @@ class Handovers:
                 FlowSend(node, LockRequest(current.exchange, False, False, True), "no answer yet") for node in silent
             ]
         self.open = None
-        found = changes(current.handovers, current.offers)
-        again: list[FlowSend] = []
-        if not all(set(handover.path) <= found.keys() for handover in current.handovers) and self._tries < TRIES:
+        link_changes = changes(current.handovers, current.offers)
+        retraces: list[FlowSend] = []
+        if not all(set(handover.path) <= link_changes.keys() for handover in current.handovers) and self._tries < TRIES:
             self._tries += 1
-            again = [FlowSend(node, RetraceFlows(), "a path has changed") for node in self.view.beside]
+            retraces = [FlowSend(node, RetraceFlows(), "a path has changed") for node in self.view.beside]
             self.retrace(now)
-        elif found:
+        elif link_changes:
             self._tries = 0
         outcome = {}
         for node in current.offers:
-            change = found.get(node)
+            change = link_changes.get(node)
             if change is None:
                 outcome[node] = ApplyExchange(current.exchange)
                 continue
@@ -196,4 +196,4 @@ class Handovers:
                 True,
             )
         self._outcomes = {current.exchange: outcome}
-        return [*again, *(FlowSend(node, message, "handed over") for node, message in outcome.items())]
+        return [*retraces, *(FlowSend(node, message, "handed over") for node, message in outcome.items())]

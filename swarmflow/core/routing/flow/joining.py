@@ -1,4 +1,4 @@
-"""The stage in which a new peer helps most (GWTF, V-B): by utilisation, as in GWTF, or by what its flows would save."""
+"""The stage in which a new peer helps most (GWTF, V-B): by utilisation, as in GWTF, or by the cost that it saves."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ class Placement:
 def most_utilised(flows: Sequence[int], capacity: Sequence[int]) -> Placement:
     """Return the stage with the highest ratio of flows to capacity (GWTF's rule); the first one of equal stages.
 
-    GWTF places the candidate with the highest capacity first.
+    Of several candidates, GWTF places the one with the highest capacity first.
     """
-    used = [f / c if c else float("inf") for f, c in zip(flows, capacity, strict=True)]
-    stage = used.index(max(used))
+    utilisation = [f / c if c else float("inf") for f, c in zip(flows, capacity, strict=True)]
+    stage = utilisation.index(max(utilisation))
     return Placement(stage, f"{flows[stage]} flows of {capacity[stage]}")
 
 
 def gain(offers: Mapping[ProcessId, Locked], candidate: Locked, name: ProcessId, random: Random) -> float:
     """Return the cost that a stage saves if its flows are optimised with the candidate, the other stages fixed.
 
-    offers: the links of the stage's members. candidate: its capacity and costs, without links.
+    offers: the links of the stage's members. candidate: the new peer's capacity and costs, without links. name: its id.
     """
     before: dict[ProcessId, dict[Link, int]] = {}
     after: dict[ProcessId, dict[Link, int]] = {}

@@ -1,4 +1,4 @@
-"""Distance labels of the next stage: its free units and their cost to each data node, passed on from the sinks."""
+"""Distance labels of the next stage: its free units and their cost to each data node, propagated from the sinks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from swarmflow.core.protocol.messages.negotiation import Label
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import INFINITE
 
-WIDE = 10**9  # capacity of the data nodes as the end of all paths
+WIDE = 10**9  # capacity that a data node announces as the end of all paths: no limit
 WORTH_ANNOUNCING = 0.02  # a smaller relative change of a cost is not announced
 
 
@@ -31,7 +31,7 @@ class Labels:
     taken: dict[ProcessId, int] = field(init=False, default_factory=dict)  # units requested since that label
 
     def received(self, node: ProcessId, label: Label) -> None:
-        """Store a new label of a node and reset the units reserved from it."""
+        """Store a new label of a node and reset the units requested since the former one."""
         self.known[node] = label
         self.taken.pop(node, None)
 

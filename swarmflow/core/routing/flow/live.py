@@ -61,11 +61,11 @@ class FlowNegotiation:
     pace: Pace = field(init=False, default_factory=Pace)  # measures the compute time here
     node: Relay | FlowSource | None = field(init=False, default=None)  # None: this process takes no part
     costs: FlowCosts = field(init=False)
-    _places: dict[ProcessId, int] = field(init=False, default_factory=dict)  # stages of the processes known here
+    _places: dict[ProcessId, int] = field(init=False, default_factory=dict)  # stage of each process known here
     _capacity: dict[ProcessId, int] = field(init=False, default_factory=dict)  # of the processes of the own stage
     _sources: dict[ProcessId, None] = field(init=False, default_factory=dict)  # trainers, former ones included
-    _via: dict[ProcessId, ProcessId] = field(init=False, default_factory=dict)  # which neighbour reaches a process
-    _early: list[tuple[ProcessId, Negotiate]] = field(init=False, default_factory=list)  # from unknown processes
+    _via: dict[ProcessId, ProcessId] = field(init=False, default_factory=dict)  # process two stages away -> neighbour
+    _early: list[tuple[ProcessId, Negotiate]] = field(init=False, default_factory=list)  # from unknown senders
     _next_s: float = field(init=False, default=0.0)  # when the machine is ticked
     _costs_s: float = field(init=False, default=0.0)  # when the costs are updated
     _calm_s: float = field(init=False, default=0.0)  # when the costs become calm
@@ -87,10 +87,10 @@ class FlowNegotiation:
         former, self._places = self._places, places
         self._sources |= dict.fromkeys(member.process for member in roster.trainers)
         view = self._view(ring)
-        fresh = any(process not in former for process in (*view.before, *view.beside, *view.after))
-        if fresh or self.node is None:
+        has_new = any(process not in former for process in (*view.before, *view.beside, *view.after))
+        if has_new or self.node is None:
             self._calm_s, self._costs_s = now + CALM_S, min(self._costs_s, now + COSTS_EVERY_S)
-        self._update_view(replace(view, cost=self.costs.of(view)), fresh, now)
+        self._update_view(replace(view, cost=self.costs.of(view)), has_new, now)
         early, self._early = self._early, []
         for sender, message in early:
             actions += self.received(sender, message, now)
@@ -99,11 +99,12 @@ class FlowNegotiation:
     def _known_stages(self, ring: tuple[tuple[Member, ...], ...]) -> list[int]:
         """Return the places in the ring whose members are known here.
 
-        A trainer knows all stages; a peer knows its own stage, those before and after it, and the trainers.
+        ring: the trainers, then the stages; place i holds stage i - 1. A trainer knows all stages; a peer knows its own
+        stage, those before and after it, and the trainers.
         """
         place = self.stage + 1
-        near = {0, place - 1, place, (place + 1) % len(ring)}
-        return list(range(len(ring))) if self.stage == TRAINER else sorted(near)
+        places = {0, place - 1, place, (place + 1) % len(ring)}
+        return list(range(len(ring))) if self.stage == TRAINER else sorted(places)
 
     def _view(self, ring: tuple[tuple[Member, ...], ...]) -> View:
         place = self.stage + 1
@@ -117,11 +118,11 @@ class FlowNegotiation:
 
         Between large stages only some pairs have one, which both ends derive from their names.
         """
-        near = min(len(own), len(other))
+        smaller = min(len(own), len(other))
         processes = [member.process for member in other]
-        if near <= LINKS:
+        if smaller <= LINKS:
             return tuple(processes)
-        return tuple(process for process in processes if _pair_number(self.me, process) * near < LINKS)
+        return tuple(process for process in processes if _pair_number(self.me, process) * smaller < LINKS)
 
     def _units(self, view: View) -> int:
         """Return the own units of flow: a trainer's microbatches of a step, or a peer's part of the step."""
@@ -129,13 +130,13 @@ class FlowNegotiation:
             return len(shares(tuple(self._capacity), self.microbatches)[self.me])
         return units(self.me, self._capacity, self.costs.rates(view), self.microbatches, self.most)
 
-    def _update_view(self, view: View, fresh: bool, now: float) -> None:
-        """Make the flow machine, or pass it the view where that has newcomers."""
+    def _update_view(self, view: View, has_new: bool, now: float) -> None:
+        """Make the flow machine, or give it the view if that has new processes."""
         if self.node is None:
-            trains = self.stage == TRAINER
-            self.node = FlowSource(view, ROUND_S, WORTH) if trains else Relay(view, self.random, ROUND_S, WORTH)
+            trainer = self.stage == TRAINER
+            self.node = FlowSource(view, ROUND_S, WORTH) if trainer else Relay(view, self.random, ROUND_S, WORTH)
             self.router.outflow = self.node.outflow
-        elif fresh:
+        elif has_new:
             self.node.met(replace(view, capacity=self.node.view.capacity), now)
 
     def stop(self) -> None:
@@ -167,7 +168,7 @@ class FlowNegotiation:
         if isinstance(payload, Times):
             self.costs.learn(sender, payload)
             return []
-        self._note_via(origin, sender, message)
+        self._record_via(origin, sender, message)
         return self.send(self.node.handle(origin, payload, now))
 
     def next_deadline(self) -> float | None:
@@ -199,23 +200,24 @@ class FlowNegotiation:
             sends += self.node.resize(wanted, now)
         return sends
 
-    def _note_via(self, origin: ProcessId, sender: ProcessId, message: Negotiate) -> None:
-        """Note that a neighbour reaches the processes two stages away that its message names."""
-        payload, found = message.flow, []
+    def _record_via(self, origin: ProcessId, sender: ProcessId, message: Negotiate) -> None:
+        """Record that a neighbour reaches the processes two stages away that its message names."""
+        payload, named = message.flow, []
         if origin != sender:
-            found.append(origin)
+            named.append(origin)
         elif isinstance(payload, SideLockRequest):
-            found.append(payload.exchange.solver)
+            named.append(payload.exchange.solver)
         elif isinstance(payload, Locked):
-            found += [node for node, _, _ in (*payload.inflow, *payload.outflow)]
-        for process in found:
+            named += [node for node, _, _ in (*payload.inflow, *payload.outflow)]
+        for process in named:
             if process not in self._places:
-                self._via.pop(process, None)
+                self._via.pop(process, None)  # the latest ones come last
                 self._via[process] = sender
         while len(self._via) > VIA_MAX:
             del self._via[next(iter(self._via))]
 
     def _forward(self, sender: ProcessId, message: Negotiate) -> list[Action]:
+        """Forward a message to the neighbour that it is for; drop one that may not be forwarded."""
         if message.to not in self._places or message.to is None or not isinstance(message.flow, DISTANT):
             return []
         return [Send(message.to, Negotiate(self.stage, message.flow, origin=sender))]

@@ -1,4 +1,4 @@
-"""Transfer times of one process' links: how long a tensor takes when no other one is queued before it."""
+"""Transfer times of the links from one process: how long a tensor takes when no other one is queued before it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ AGED_S = 600.0  # older measurements are discarded
 class _LinkTime:
     tensor_s: float  # transfer time of a boundary tensor
     at_s: float  # when it was measured
-    probed: bool  # an estimate, until a tensor has been sent
+    probed: bool  # an estimate, until a tensor has arrived
 
 
 @dataclass(slots=True)
@@ -53,6 +53,7 @@ class LinkTimes:
         return None if link is None else link.tensor_s
 
     def _fresh(self, process: ProcessId, now: float) -> _LinkTime | None:
+        """Return the measurement of a link, unless it is too old."""
         self._now_s = max(self._now_s, now)
         link = self._links.get(process)
         if link is not None and self._now_s - link.at_s > AGED_S:

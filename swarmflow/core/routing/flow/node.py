@@ -1,4 +1,4 @@
-"""The base of relays and data nodes: books, audits, and locks for the exchanges of other nodes."""
+"""The base class of relays and data nodes: their links, audits of these, and locks for the exchanges of other nodes."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from swarmflow.core.routing.flow.reliable import ReliableDelivery
 from swarmflow.core.routing.flow.reservations import Reservations
 
 SETTLE = 14.0  # rounds after which a changed link is audited
-RECEIVER_SETTLES = 1.7  # times as long: the receiving end audits only where the sending end has not
+RECEIVER_SETTLES = 1.7  # times SETTLE for the receiving end: it audits only if the sending end has not
 
 
 class NodeBase(ABC):
-    """What relays and data nodes have in common. round_s: the usual time of a message between neighbours."""
+    """The state and the messages that relays and data nodes have in common."""
 
     def __init__(self, view: View, round_s: float = 1.0) -> None:
         self.view = view
-        self.round_s = round_s
+        self.round_s = round_s  # seconds: the usual time of a message between neighbours
         self.books = Books(view.me, view.capacity)
         self.lock = ExchangeLock(round_s)
         self.dead: dict[ProcessId, None] = {}  # neighbours that are dead; their late messages are ignored
@@ -44,12 +44,12 @@ class NodeBase(ABC):
 
     @property
     def inflow(self) -> dict[Link, int]:
-        """Return the units that come in, by link."""
+        """Return the units of inflow, by link."""
         return self.books.inflow
 
     @property
     def outflow(self) -> dict[Link, int]:
-        """Return the units that go out, by link."""
+        """Return the units of outflow, by link."""
         return self.books.outflow
 
     def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
@@ -75,7 +75,7 @@ class NodeBase(ABC):
         """Handle a message that only a relay, or only a data node, handles."""
 
     def lock_side(self, sender: ProcessId, message: SideLockRequest, now: float) -> list[FlowSend]:
-        """Lock one side as a neighbour of the window, unless a reservation is pending there."""
+        """Lock one side, as a neighbour of an exchange's window, unless a reservation is pending there."""
         exchange, outward = message.exchange, message.outward
         if self.lock.finished(exchange):
             return []
@@ -90,7 +90,7 @@ class NodeBase(ABC):
         return [FlowSend(exchange.solver, offer, "this side is locked")]
 
     def apply(self, message: ApplyExchange, now: float) -> bool:
-        """Apply the outcome of an exchange. True: it changed links of this node."""
+        """Apply the outcome of an exchange and unlock; return whether it changed links of this node."""
         if not self.lock.release(message.exchange):
             return False
         inflow = tuple(entry for entry in message.inflow if entry[0] not in self.dead)
@@ -103,19 +103,19 @@ class NodeBase(ABC):
         return bool(message.inflow or message.outflow)
 
     def dropped(self, sender: ProcessId, message: Drop, now: float) -> None:
-        """Take back units that a node of the next stage cannot pass on: they are loose here."""
+        """Remove outflow that a node of the next stage cannot forward: these units are loose here again."""
         count = min(message.count, self.books.outflow.get((sender, message.source), 0))
         if count:
             self.books.add(True, sender, message.source, -count, now)
 
     def released(self, sender: ProcessId, message: ReleaseUnits, now: float) -> None:
-        """Remove units that a node of the stage before releases: what goes on from here is an orphan."""
+        """Remove inflow that a node of the stage before no longer sends: these units become orphans here."""
         count = min(message.count, self.books.inflow.get((sender, message.source), 0))
         if count:
             self.books.add(False, sender, message.source, -count, now)
 
     def defer(self, sender: ProcessId, message: Any) -> bool:  # noqa: ANN401
-        """Put aside a message that would change a locked side. False: it is to be handled now."""
+        """Defer a message that would change a locked side; return whether it is deferred."""
         match message:
             case LockRequest():
                 deferred = message.patient and self.lock.locked
@@ -128,30 +128,30 @@ class NodeBase(ABC):
         return deferred
 
     def handle_deferred(self, now: float) -> list[FlowSend]:
-        """Handle the messages that were put aside, once no side is locked."""
+        """Handle the deferred messages, once no side is locked."""
         if self.lock.locked:
             return []
         deferred, self.lock.deferred = self.lock.deferred, []
         return [send for sender, message in deferred for send in self.handle(sender, message, now)]
 
     def repeat(self, now: float) -> list[FlowSend]:
-        """Repeat messages without an answer. A node that never answers may have granted units: its link is audited."""
+        """Repeat unanswered messages. A node that never answers may have granted units, so its link is audited."""
         sends, silent = self.reservations.tick(now)
         for node in silent:
             self.books.suspects[node, True] = now
         return sends + self.reliable.repeat(now)
 
     def answered(self, sender: ProcessId, message: UnitsReserved, now: float) -> bool:
-        """Take an answer to a reservation. True: it granted units."""
+        """Book the answer to a reservation; return whether it granted units."""
         if not self.reservations.take_answer(sender, message):
-            self.books.suspects[sender, True] = now  # the other end may have booked units that never leave here
+            self.books.suspects[sender, True] = now  # it may have booked units that this node never sends
             return False
         if message.count:
             self.books.add(True, sender, message.source, message.count, now)
         return message.count > 0
 
     def audited(self, sender: ProcessId, message: Audit, now: float) -> list[FlowSend]:
-        """Compare a link; both ends keep the smaller number. Skipped while that side is locked or reserves."""
+        """Keep the smaller number of units on an audited link; do nothing while they may be changing."""
         outward = not message.outward
         if self._unsettled(sender, outward):
             return []
@@ -159,7 +159,7 @@ class NodeBase(ABC):
         return [] if message.answer else [self.books.audit(sender, outward, True, "asked")]
 
     def watch(self, now: float) -> list[FlowSend]:
-        """Ask for overdue outcomes, give up locks that have expired, and audit links that have settled."""
+        """Ask for overdue outcomes, give up expired locks, and audit links whose changes have settled."""
         sends = []
         if self.lock.overdue(now):
             if self.lock.expired(now):
@@ -170,8 +170,8 @@ class NodeBase(ABC):
                 others = [exchange for exchange in self.lock.inquire(now) if exchange.solver != self.view.me]
                 sends += [FlowSend(exchange.solver, Inquire(exchange), "the outcome is overdue") for exchange in others]
         for (node, outward), since in list(self.books.suspects.items()):
-            settled_s = (SETTLE if outward else RECEIVER_SETTLES * SETTLE) * self.round_s
-            if now - since < settled_s or self._unsettled(node, outward):
+            settle_s = (SETTLE if outward else RECEIVER_SETTLES * SETTLE) * self.round_s
+            if now - since < settle_s or self._unsettled(node, outward):
                 continue
             self.books.suspects[node, outward] = now
             sends.append(self.books.audit(node, outward, False, "a change has settled"))
@@ -200,6 +200,7 @@ class NodeBase(ABC):
                 self._suspect_all(now)
 
     def _suspect_all(self, now: float) -> None:
+        """Have all links audited: the outcome of an exchange is unknown, or does not fit."""
         for outward in (False, True):
             for node in self.books.neighbours(outward):
                 self.books.suspects[node, outward] = now

@@ -9,13 +9,13 @@ from typing import Any, Protocol
 from swarmflow.core.protocol.types import ProcessId
 
 INFINITE = float("inf")
-Link = tuple[ProcessId, ProcessId]  # (the node at the other end, the data node whose microbatches these are)
+Link = tuple[ProcessId, ProcessId]  # (the node at the other end, the data node whose microbatches it carries)
 
 
 def link_cost_s(
     compute_s: tuple[float, float], latency_s: tuple[float, float], bytes_per_s: tuple[float, float], size_bytes: float
 ) -> float:
-    """Return the cost of a link in seconds (GWTF, equation 1): half of both computations, mean latency, transmission.
+    """Return the cost of a link in seconds (GWTF, equation 1): mean compute time, mean latency, and transmission time.
 
     Each pair holds the values of both ends, or of both directions. Raises ValueError where a bandwidth is not above 0,
     or a time or the size is negative.
@@ -27,22 +27,22 @@ def link_cost_s(
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """What a node knows of the swarm. Its lists may be incomplete; all other nodes it knows from messages only.
+    """A node's view of the swarm. The lists may be incomplete; messages may name other nodes.
 
-    The pipeline is a ring: data nodes stand before the first stage and after the last one.
+    The pipeline is a ring: the data nodes are before the first stage and after the last one.
     """
 
     me: ProcessId
     stage: int  # its own stage, from 0; -1: it is a data node
-    stages: int  # number of stages, the data nodes not counted
-    capacity: int  # microbatches at a time; of a data node, the flows that it wants
+    stages: int  # number of stages, without the data nodes
+    capacity: int  # microbatches that it holds at a time; of a data node, the flows that it wants
     before: tuple[ProcessId, ...]  # nodes of the stage before
     beside: tuple[ProcessId, ...]  # the other nodes of its own stage
     after: tuple[ProcessId, ...]  # nodes of the stage after
-    cost: Mapping[ProcessId, float]  # of the link to each node of `before` and `after`
+    cost: Mapping[ProcessId, float]  # of the link to each node of `before` and `after`; in a run, in seconds
 
     def without(self, process: ProcessId) -> View:
-        """Return the view without a process that is dead."""
+        """Return the view without a dead process."""
         before, beside, after = (
             tuple(node for node in nodes if node != process) for nodes in (self.before, self.beside, self.after)
         )
@@ -59,7 +59,7 @@ class FlowSend:
 
 
 class FlowNode(Protocol):
-    """A machine that negotiates flows. It has no clock: every call passes the time and returns messages to send."""
+    """A machine that negotiates flows. It has no clock: the caller passes the time and sends the returned messages."""
 
     view: View
 
@@ -68,7 +68,7 @@ class FlowNode(Protocol):
         ...
 
     def tick(self, now: float) -> list[FlowSend]:
-        """Do what is due."""
+        """Do what is due at this time: requests, repetitions and timeouts."""
         ...
 
     def gone(self, process: ProcessId, now: float) -> list[FlowSend]:
@@ -77,17 +77,17 @@ class FlowNode(Protocol):
 
     @property
     def inflow(self) -> Mapping[Link, int]:
-        """Return the microbatches that come in at a time, by (node before, data node)."""
+        """Return the units of inflow, each one microbatch at a time, by (node before, data node)."""
         ...
 
     @property
     def outflow(self) -> Mapping[Link, int]:
-        """Return the microbatches that go out at a time, by (node after, data node)."""
+        """Return the units of outflow, each one microbatch at a time, by (node after, data node)."""
         ...
 
     @property
     def unfinished(self) -> bool:
-        """Return whether a computation is unfinished: `tick` is to be called again at once."""
+        """Return whether a computation is unfinished, so that `tick` should be called again at once."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""The compute time of a microbatch on this process, measured from the actions that start work to their results."""
+"""The compute time of a microbatch on this process, measured from the action that starts work to its result."""
 
 from __future__ import annotations
 
@@ -15,31 +15,33 @@ _ENDS = {ForwardComputed: _FORTH, LossComputed: _FORTH, BackwardComputed: _BACK,
 
 @dataclass(slots=True)
 class Pace:
-    """Measures the compute time. Work is sequential: what is given out while other work runs starts when that ends."""
+    """Measures the compute time. Work is sequential: work issued while other work runs starts when that ends."""
 
-    _given_s: dict[tuple[str, object], float] = field(init=False, default_factory=dict)  # start by (direction, key)
-    _usual_s: dict[str, float] = field(init=False, default_factory=dict)  # smoothed time by direction
-    _idle_from_s: float = field(init=False, default=0.0)  # when the last work ended
+    # (direction, microbatch) -> when the work was issued
+    _issued_s: dict[tuple[str, object], float] = field(init=False, default_factory=dict)
+    _smoothed_s: dict[str, float] = field(init=False, default_factory=dict)  # smoothed compute time, by direction
+    _last_end_s: float = field(init=False, default=0.0)  # when the last work ended
 
     @property
     def compute_s(self) -> float | None:
         """Return the smoothed time of forward and backward together; None: nothing has been computed yet."""
-        return sum(self._usual_s[kind] for kind in (_FORTH, _BACK) if kind in self._usual_s) or None
+        return sum(self._smoothed_s[each] for each in (_FORTH, _BACK) if each in self._smoothed_s) or None
 
     def watch(self, event: Event, actions: list[Action], now: float) -> None:
-        """Measure from an event and the actions that the machine answers with."""
-        ended = _ENDS.get(type(event))
-        if ended is not None:
-            self._ended((ended, getattr(event, "microbatch", None)), now)
+        """Take an event, which may end work, and the actions that answer it, which may start work."""
+        direction = _ENDS.get(type(event))
+        if direction is not None:
+            self._work_ended((direction, getattr(event, "microbatch", None)), now)
         for action in actions:
-            if isinstance(action, Reset):  # a step begins: work given out for another step is void
-                self._given_s.clear()
-            begun = _BEGINS.get(type(action))
-            if begun is not None:
-                self._given_s[begun, getattr(action, "microbatch", None)] = now
+            if isinstance(action, Reset):  # a step begins: work issued for another step is void
+                self._issued_s.clear()
+            direction = _BEGINS.get(type(action))
+            if direction is not None:
+                self._issued_s[direction, getattr(action, "microbatch", None)] = now
 
-    def _ended(self, key: tuple[str, object], now: float) -> None:
-        given_s = self._given_s.pop(key, None)
-        if given_s is not None:
-            self._usual_s[key[0]] = smoothed(self._usual_s.get(key[0]), now - max(given_s, self._idle_from_s))
-        self._idle_from_s = now
+    def _work_ended(self, key: tuple[str, object], now: float) -> None:
+        """Record the end of work. key: (direction, microbatch)."""
+        issued_s = self._issued_s.pop(key, None)
+        if issued_s is not None:
+            self._smoothed_s[key[0]] = smoothed(self._smoothed_s.get(key[0]), now - max(issued_s, self._last_end_s))
+        self._last_end_s = now

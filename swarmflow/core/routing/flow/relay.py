@@ -1,4 +1,4 @@
-"""A relay: extends flows from the stage before to the stage after, and takes part in exchanges that save cost."""
+"""The flow machine of a peer: extends flows from stage to stage, and takes part in exchanges that save cost."""
 
 from __future__ import annotations
 
@@ -32,19 +32,20 @@ from swarmflow.core.routing.flow.node import NodeBase
 from swarmflow.core.routing.flow.node_types import FlowSend, View
 
 # All in rounds.
-PATIENCE = 8.0  # after which loose units without a next hop are dropped
-HOLD = 12.0  # after which orphans are released
-RELEASED_EARLIER = 0.75  # of HOLD: the node that released the units has waited before
+PATIENCE = 8.0  # before loose units without a next hop are dropped
+HOLD = 12.0  # before orphans are released
+RELEASED_EARLIER = 0.75  # share of HOLD that is skipped for released units: the node that released them has waited
 LABEL_EVERY = 1.0  # between two labels while flows are built
-LABEL_CALM = 24.0  # between two labels otherwise
-LABEL_REFRESH = 30.0  # before an unchanged label is repeated; doubled with each repetition
+LABEL_CALM = 24.0  # between two labels, once no reservation was made here for as long
+LABEL_REFRESH = 30.0  # before an unchanged label is repeated; doubled at each repetition
 LABEL_REFRESH_MAX = 960.0
-AVOID = 3.0  # before a node that was locked is asked again
+AVOID = 3.0  # before another request to a node that answered that it is locked
 
 
 class Relay(NodeBase):
-    """The flow machine of a peer: it announces labels, extends flows by reservations, and takes part in exchanges.
+    """Announces labels, extends flows by reservations, and takes part in exchanges.
 
+    A unit that has an inflow but no next hop is loose; one that has an outflow but no inflow is an orphan (Books).
     random: of this node alone. worth: the share of a window's cost that an exchange has to save to count as a gain.
     """
 
@@ -53,15 +54,15 @@ class Relay(NodeBase):
         self.labels = Labels(view.cost)
         self.solver = Solver(view, random, round_s, worth)
         self.calls = ExchangeCalls(self.solver, random, round_s)
-        self._announced: Label | None = None
-        self._announced_at = -LABEL_CALM * round_s
+        self._announced: Label | None = None  # the latest label that was sent
+        self._announced_at = -LABEL_CALM * round_s  # when it was sent
         self._compared_at = -LABEL_EVERY * round_s  # when the label was last compared with the announced one
-        self._refresh = LABEL_REFRESH
-        self._active_at = 0.0  # when a reservation was last made here
-        self._avoid: dict[ProcessId, float] = {}  # until when nodes that were locked are not asked
-        self._stuck_since: dict[ProcessId, float] = {}  # by data node: since when loose units have no next hop
-        self._orphans_since: dict[ProcessId, float] = {}  # by data node
-        # by data node: the number of its latest trace, and the next hops of the units that no trace has followed yet
+        self._refresh = LABEL_REFRESH  # rounds before an unchanged label is repeated
+        self._active_at = 0.0  # when a reservation was last requested or handled here
+        self._avoid: dict[ProcessId, float] = {}  # node that was locked -> when it may be asked again
+        self._stuck_since: dict[ProcessId, float] = {}  # data node -> since when its loose units have no next hop
+        self._orphans_since: dict[ProcessId, float] = {}  # data node -> since when it has orphans here
+        # data node -> (number of its latest trace, next hops of the units that no message of this trace has followed)
         self._traced: dict[ProcessId, tuple[int, list[ProcessId]]] = {}
 
     def received(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
@@ -125,18 +126,18 @@ class Relay(NodeBase):
         return self.handle_deferred(now)
 
     def met(self, view: View, now: float) -> None:
-        """Take a view with nodes that have entered."""
+        """Replace the view: nodes have entered."""
         self.update_view(view)
         self.solver.view = view
         self.labels.cost = view.cost
-        self._announced, self._announced_at = None, now - LABEL_CALM * self.round_s  # they need the label soon
+        self._announced, self._announced_at = None, now - LABEL_CALM * self.round_s  # the new nodes need the label soon
         self.calls.changed(now)
 
     def resize(self, capacity: int, now: float) -> list[FlowSend]:
         """Change the number of units that this node may hold.
 
-        A surplus is removed on both sides, unless a lock or a reservation forbids it now; the capacity then stays as
-        large as what is held, until the next call.
+        A surplus is removed on both sides, unless a lock or a pending reservation forbids it. What cannot be removed
+        stays, and the capacity includes it until the next call.
         """
         sends = []
         surplus = self.held - capacity
@@ -152,7 +153,7 @@ class Relay(NodeBase):
         return sends
 
     def costs_changed(self, costs: Mapping[ProcessId, float], now: float, *, calm: bool = False) -> None:
-        """Replace the costs of all links. calm: they drift as always, and an exchange is not urgent."""
+        """Replace the costs of all links. calm: measured times have drifted as usual, so an exchange is not urgent."""
         self.view = self.solver.view = replace(self.view, cost=costs)
         self.labels.cost = costs
         if calm:
@@ -162,7 +163,7 @@ class Relay(NodeBase):
 
     @property
     def unfinished(self) -> bool:
-        """Return whether a computation is unfinished: `tick` is to be called again at once."""
+        """Return whether a computation is unfinished, so that `tick` should be called again at once."""
         return self.solver.solving
 
     @property
@@ -171,19 +172,19 @@ class Relay(NodeBase):
         return self.books.held
 
     def _trace(self, message: TraceFlow, now: float) -> list[FlowSend]:
-        """Forward a trace along a unit that no other trace of that number has followed."""
-        number, left = self._traced.get(message.source, (-1, []))
+        """Forward a trace along a unit that no other message of the same trace has followed."""
+        number, hops = self._traced.get(message.source, (-1, []))
         if number < message.number:
             links = sorted(self.books.outflow.items())
-            left = [node for (node, source), n in links if source == message.source for _ in range(n)]
-            self._traced[message.source] = message.number, left
-        if number > message.number or not left:
+            hops = [node for (node, source), n in links if source == message.source for _ in range(n)]
+            self._traced[message.source] = message.number, hops
+        if number > message.number or not hops:
             return []
         onward = TraceFlow(message.source, message.number, (*message.path, self.view.me))
-        return [self.reliable.wrap(FlowSend(left.pop(0), onward, "one of its units"), now)]
+        return [self.reliable.wrap(FlowSend(hops.pop(0), onward, "one of its units"), now)]
 
     def _label(self) -> Label:
-        """Return the label for the stage before. A full node can be reached only where it has orphans."""
+        """Return the label for the stage before. A full node offers only paths to data nodes with orphans here."""
         costs = self.labels.costs()
         room = max(0, self.books.room)
         orphans = {source: max(0, -self.books.loose(source)) for source in costs}
@@ -191,7 +192,7 @@ class Relay(NodeBase):
         return Label(room, reachable, self.view.capacity, self.labels.width)
 
     def _announce(self, now: float) -> list[FlowSend]:
-        """Broadcast the label if it has changed, or was announced long ago; not too often."""
+        """Send the label to the stage before if it has changed or is due for repetition, at a limited rate."""
         calm = now - self._active_at > LABEL_CALM * self.round_s
         every_s = LABEL_EVERY * self.round_s
         if (
@@ -204,14 +205,14 @@ class Relay(NodeBase):
         if worth_announcing(self._announced, label):
             self._refresh = LABEL_REFRESH
         elif self._announced is not None and now - self._announced_at >= self._refresh * self.round_s:
-            self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)  # it may have been lost
+            self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)  # the last one may have been lost
         else:
             return []
         self._announced, self._announced_at = label, now
         return [FlowSend(node, label, "it has changed") for node in self.view.before]
 
     def _reserve(self, sender: ProcessId, message: ReserveUnits, now: float) -> list[FlowSend]:
-        """Grant units for which there is room; those that continue at orphans need none."""
+        """Grant as many units as there is room for; units that continue at orphans need no room."""
         self._active_at = now
         self.calls.changed(now)
         if (earlier := self.reservations.answer_given(sender, message.number)) is not None:
@@ -235,7 +236,7 @@ class Relay(NodeBase):
         self.answered(sender, message, now)
 
     def _extend(self, source: ProcessId, now: float) -> list[FlowSend]:
-        """Request a next hop for loose units of a data node; drop them where there has been none for long."""
+        """Request next hops for loose units of a data node; drop them once there has been none for PATIENCE."""
         loose = self.books.loose(source) - self.reservations.pending_units(source)
         if loose <= 0:
             self._stuck_since.pop(source, None)
@@ -260,7 +261,7 @@ class Relay(NodeBase):
         return sends
 
     def _remove_units(self, outward: bool, source: ProcessId, count: int, now: float) -> list[FlowSend]:
-        """Remove units of one side, the most expensive links first, and notify the other ends."""
+        """Remove units from one side, from the most expensive links first, and notify the other ends."""
         sends = []
         table = self.books.outflow if outward else self.books.inflow
         links = [(self.view.cost[node], node, n) for (node, s), n in table.items() if s == source]
@@ -276,7 +277,7 @@ class Relay(NodeBase):
         return sends
 
     def _release_orphans(self, source: ProcessId, now: float) -> list[FlowSend]:
-        """Release orphans that no reservation has continued at for long: they hold capacity in vain."""
+        """Release orphans that no reservation has continued for HOLD: they occupy capacity for nothing."""
         orphans = -self.books.loose(source)
         if orphans <= 0:
             self._orphans_since.pop(source, None)
@@ -294,8 +295,8 @@ class Relay(NodeBase):
             return [FlowSend(exchange.solver, LockDenied(exchange), "a reservation is pending, or locked")]
         self.calls.preempted(now)
         sends = [FlowSend(exchange.solver, self._offer(message), "locked")]
-        for wanted, outward in ((message.before, False), (message.after, True)):
-            if wanted:
+        for at_edge, outward in ((message.before, False), (message.after, True)):
+            if at_edge:
                 sends += [
                     FlowSend(node, SideLockRequest(exchange, not outward), "a neighbour of the window")
                     for node in self.books.neighbours(outward)
@@ -309,12 +310,13 @@ class Relay(NodeBase):
         return Locked(message.exchange, view.capacity, self.books.counts(False), self.books.counts(True), costs)
 
     def _apply(self, message: ApplyExchange, now: float) -> list[FlowSend]:
+        """Apply the outcome of an exchange, and handle the messages that were deferred by the lock."""
         if self.apply(message, now) and message.stir:
             self.calls.changed(now)
         return self.handle_deferred(now)
 
     def _apply_own(self, sends: list[FlowSend], now: float) -> list[FlowSend]:
-        """Apply the outcome of an own exchange to this node. Return the messages to the others."""
+        """Apply the outcome of an own exchange to this node; return the messages to the other nodes."""
         others = [send for send in sends if send.to != self.view.me]
         for send in sends:
             if send.to == self.view.me:
@@ -323,7 +325,7 @@ class Relay(NodeBase):
         return others
 
     def _call(self, now: float) -> list[FlowSend]:
-        """Call an exchange when it is due, and neither a lock nor a reservation is in its way."""
+        """Start an own exchange when it is due, unless a lock or a recent reservation prevents it."""
         if not self.calls.due(now) or self.solver.open is not None:
             return []
         if self.lock.locked or self.reservations.pending or now - self._active_at < QUIET * self.round_s:

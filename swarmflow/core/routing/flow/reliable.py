@@ -1,4 +1,4 @@
-"""Reliable delivery, for messages that their receiver does not request: repeated until acknowledged, handled once."""
+"""Reliable delivery of messages that have no answer: they are repeated until acknowledged, and handled once."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import FlowSend
 
 ACKNOWLEDGED_AFTER = 3.0  # rounds without an acknowledgement before a message is repeated
-TRIES = 6
+TRIES = 6  # how often a message is sent; after that it is dropped
 REMEMBERED = 512  # received messages whose duplicates are recognised
 
 
 @dataclass(slots=True)
 class Unacknowledged:
-    """A message without an acknowledgement."""
+    """A sent message without an acknowledgement."""
 
     send: FlowSend
     at: float  # when it was last sent
@@ -24,9 +24,9 @@ class Unacknowledged:
 
 @dataclass(slots=True)
 class ReliableDelivery:
-    """Both ends: what this node has sent, and what it has received."""
+    """The reliable messages of one node: those that it has sent, and the numbers of those that it has received."""
 
-    round_s: float
+    round_s: float  # of the negotiation
     made: int = field(init=False, default=0)  # own messages so far: the last number
     sent: dict[int, Unacknowledged] = field(init=False, default_factory=dict)  # by number
     _received: dict[tuple[ProcessId, int], None] = field(init=False, default_factory=dict)  # (sender, number)
@@ -43,7 +43,7 @@ class ReliableDelivery:
         self.sent.pop(message.number, None)
 
     def first(self, sender: ProcessId, message: Reliable) -> bool:
-        """Record a reliable message. True: it is new; False: a duplicate."""
+        """Record a received message; return whether it is new, and no duplicate."""
         key = sender, message.number
         if key in self._received:
             return False

@@ -1,7 +1,7 @@
-"""Both halves of a reservation: a node's requests for units, and the answers that it has given.
+"""Reservations of units: a node's requests, and the answers that it has given to the requests of others.
 
-A request is repeated under its number until it is answered. Who answers keeps its answer, so that a repeated request is
-given the same units and none a second time.
+A request is repeated under its number until it is answered. The node that answers keeps its answer, so that a repeated
+request gets the same units instead of further ones.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import FlowSend
 
 ANSWER_ROUNDS = 4.0  # rounds of the negotiation without an answer before a request is repeated
-SENDS_MAX = 4  # of one request; after that the node asked counts as silent
-ANSWERS_KEPT = 64  # of all nodes, the newest ones: a request is repeated within a few rounds, in which few others come
+SENDS_MAX = 4  # of one request; after that its receiver counts as silent
+ANSWERS_KEPT = 64  # the newest of all nodes: requests are repeated within a few rounds, in which few others arrive
 
 
 @dataclass(slots=True)
 class PendingReservation:
     """A request for units that has no answer yet."""
 
-    to: ProcessId  # the node of the next stage that was asked
+    to: ProcessId  # its receiver, a node of the next stage
     message: ReserveUnits
-    sent_s: float  # the last time
-    sends: int = 1
+    sent_s: float  # when it was last sent
+    sends: int = 1  # how often it was sent
 
 
 @dataclass(slots=True)
@@ -33,13 +33,13 @@ class Reservations:
 
     round_s: float  # of the negotiation
     pending: dict[int, PendingReservation] = field(init=False, default_factory=dict)  # own requests, by number
-    last_number: int = field(init=False, default=0)  # of an own request
+    last_number: int = field(init=False, default=0)  # of the latest own request
     _answers: dict[tuple[ProcessId, int], UnitsReserved] = field(init=False, default_factory=dict)  # by asker, number
 
     def request(self, to: ProcessId, source: ProcessId, count: int, now: float, reason: str) -> FlowSend:
         """Return the request to send to a node of the next stage, for `count` flows of the data node `source`.
 
-        reason: of the action, for whoever reads it.
+        reason: of the request, for people who read traces.
         """
         self.last_number += 1
         message = ReserveUnits(source, count, self.last_number)
@@ -47,9 +47,9 @@ class Reservations:
         return FlowSend(to, message, reason)
 
     def take_answer(self, sender: ProcessId, message: UnitsReserved) -> bool:
-        """End the request that this answers; a count of 0 denies it. False: nothing was granted that was asked for.
+        """End the request that this message answers; a count of 0 denies it. False: the answer is invalid.
 
-        Then it answers no pending request, or grants more than was requested, which no honest node does.
+        An invalid answer has no pending request, or grants more units than were requested, which no honest node does.
         """
         request = self.pending.get(message.number)
         if request is None or request.to != sender or request.message.source != message.source:
@@ -66,9 +66,9 @@ class Reservations:
         return any(request.to == node for request in self.pending.values())
 
     def tick(self, now: float) -> tuple[list[FlowSend], list[ProcessId]]:
-        """Return the requests to repeat, and the node of each request that is given up.
+        """Return the requests to repeat, and the receivers of the requests that are given up.
 
-        What such a node grants late has no request any more; an audit frees it (Books).
+        Units that such a node grants too late have no request any more; an audit frees them (Books).
         """
         sends, silent = [], []
         for number, request in list(self.pending.items()):
@@ -83,7 +83,7 @@ class Reservations:
         return sends, silent
 
     def answer_given(self, asker: ProcessId, number: int) -> UnitsReserved | None:
-        """Return what was granted to an earlier copy of a node's request, if anything was."""
+        """Return the answer that granted units to an earlier copy of a request; None: there is none."""
         return self._answers.get((asker, number))
 
     def keep_answer(self, asker: ProcessId, answer: UnitsReserved) -> None:
@@ -93,6 +93,6 @@ class Reservations:
             del self._answers[next(iter(self._answers))]
 
     def drop_requests_to(self, node: ProcessId) -> None:
-        """Drop the pending requests to a node that is dead."""
+        """Drop the pending requests to a dead node."""
         for number in [number for number, request in self.pending.items() if request.to == node]:
             del self.pending[number]

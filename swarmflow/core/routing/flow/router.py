@@ -19,18 +19,18 @@ FLOW_DELAY_MAX = 1.15  # a flow is followed while its delay is at most this mult
 
 @dataclass(slots=True)
 class FlowRouter:
-    """Chooses along the negotiated flows. A unit of flow carries one microbatch at a time."""
+    """Routes along the negotiated flows. A unit of flow carries one microbatch at a time."""
 
-    shortest: Shortest  # over the same peers; takes every measurement, and decides where no unit is free
+    shortest: Shortest  # over the same peers; gets every measurement, and chooses where no unit is free
     outflow: Mapping[Link, int] = field(default_factory=lambda: NO_FLOWS)  # units by (peer, trainer), as negotiated
     link_times: LinkTimes = field(default_factory=LinkTimes)
-    busy: dict[Link, int] = field(default_factory=dict)  # microbatches by (peer, trainer), on a flow or not
-    held: dict[ProcessId, int] = field(default_factory=dict)  # microbatches at each peer, of all trainers
-    followed: int = 0  # choices along a flow since `counted`
-    otherwise: int = 0  # choices by the shortest delay since `counted`
+    busy: dict[Link, int] = field(default_factory=dict)  # microbatches held, by (peer, trainer), on a flow or not
+    held: dict[ProcessId, int] = field(default_factory=dict)  # microbatches held, by peer
+    followed: int = 0  # choices along a flow since the last call of `counted`
+    otherwise: int = 0  # choices by the shortest delay since then
 
     def announce(self, processes: Iterable[ProcessId]) -> None:
-        """Replace the peers of the stage; none of them holds a microbatch."""
+        """Begin an epoch with these peers of the stage, which hold no microbatch."""
         self.busy.clear()
         self.held.clear()
         self.shortest.announce(processes)
@@ -44,10 +44,10 @@ class FlowRouter:
         self.shortest.ban(process)
 
     def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
-        """Return the peer with the shortest delay among those with a free unit, or among all where there is none.
+        """Return the peer with the shortest delay among those with a free unit, or among all if none has one.
 
-        Flows minimise the cost of whole paths and do not see queues: a flow is not followed where another peer is much
-        faster now.
+        Flows minimise the cost of whole paths and ignore queues: a flow is not followed while another peer is much
+        faster (FLOW_DELAY_MAX).
         """
         nearest = self.shortest.choose(exclude)
         if nearest is None or source is None:
@@ -62,10 +62,10 @@ class FlowRouter:
         return Choice(best[1], f"along a flow, for {source}: {self.held.get(best[1], 0)} units are taken")
 
     def _free(self, source: ProcessId) -> list[ProcessId]:
-        """Return the peers with a free unit of this trainer, or else of another one.
+        """Return the peers with a free unit of this trainer; if there is none, those with one of any trainer.
 
-        A microbatch that has left its flow may be at a peer that no flow of its trainer crosses. Only a short message
-        returns to a trainer, so another trainer's unit costs little more.
+        A microbatch that has left its flow may be at a peer that no flow of its trainer crosses. Another trainer's unit
+        costs little more: only a short message returns to a trainer.
         """
         units: dict[ProcessId, int] = {}
         own: list[ProcessId] = []
@@ -77,23 +77,23 @@ class FlowRouter:
         return [process for process in own if process in free] or free
 
     def counted(self) -> list[tuple[str, int]]:
-        """Return the choices since the last call, by how they were made, and reset them."""
+        """Return the number of choices since the last call, by kind, and reset it."""
         found = [(name, n) for name, n in (("flow", self.followed), ("shortest", self.otherwise)) if n]
         self.followed = self.otherwise = 0
         return found
 
     def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
-        """Add to the microbatches of a trainer that a peer holds; below 0 where one is done, denied or lost."""
+        """Add `more` to the microbatches of a trainer that a peer holds; below 0 once one is done, denied or lost."""
         if source is not None:
             _add(self.busy, (process, source), more)
             _add(self.held, process, more)
 
     def awaits(self, process: ProcessId, count: int) -> None:
-        """Set how many of this sender's microbatches a peer has not passed on yet."""
+        """Set the number of this sender's microbatches that a peer has not passed on yet."""
         self.shortest.awaits(process, count)
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
-        """Record when a peer passed a microbatch on, since it was sent; inside_s: since it arrived, if known."""
+        """Record the time from sending a microbatch until a peer passed it on; inside_s: from its arrival, if known."""
         self.shortest.measured(process, seconds, inside_s)
 
     def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:

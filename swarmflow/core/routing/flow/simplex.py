@@ -1,10 +1,10 @@
 """The cheapest paths through a window for all data nodes at once: a linear program over paths.
 
-The program has a row for each terminal and each node, and a column for each path. Columns are generated: the path of
-least reduced cost is a shortest path. The relaxation is nearly always integral; `whole.py` handles the rest.
+The program has a row for each terminal and each node, and a column for each path. Columns are generated: the column of
+least reduced cost is a shortest path. The optimum is nearly always integral; `whole.py` handles the other cases.
 
 All numpy operations are elementwise, without matrix products, so that results are the same on any machine. With lists
-of numbers, a window of 300 nodes took 30 times as long.
+instead of arrays, a window of 300 nodes took 30 times as long.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 
 INFINITE = float("inf")
 EPSILON = 1e-7  # tolerance of a reduced cost, relative to the largest cost
-NOISE = 1e-6  # added to costs, relative to the largest one, so that the optimum is unique
-SLACK = 1e-5  # added to capacities, against cycling
-WHOLE = 0.01  # tolerance of an integral flow
-PIVOTS_A_ROW = 40  # limit of pivots
+NOISE = 1e-6  # random addition to costs, relative to the largest one, so that the optimum is unique
+SLACK = 1e-5  # random addition to capacities, in units, against cycling
+WHOLE = 0.01  # tolerance of an integral flow, in units
+PIVOTS_A_ROW = 40  # limit of pivots, as a multiple of the rows
 
 Numbers = NDArray[np.float64]
 
@@ -30,20 +30,20 @@ Numbers = NDArray[np.float64]
 class Terminal:
     """Where units of one commodity enter the window, or leave it."""
 
-    commodity: int
+    commodity: int  # number of the data node
     layer: int
     count: int  # units
-    cost: Numbers  # [node] of that layer
+    cost: Numbers  # [node of the layer]: of entering or leaving there; infinite: impossible
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
     """A path from an entry through one node of each layer to an exit."""
 
-    entry: int
-    exit: int
+    entry: int  # index of its entry
+    exit: int  # index of its exit
     layer: int  # of the first node
-    nodes: tuple[int, ...]
+    nodes: tuple[int, ...]  # index of the node in each layer
 
 
 @dataclass(slots=True)
@@ -54,31 +54,31 @@ class PathProgram:
     arcs: list[Numbers]  # [layer][to, from]: the cost from a node of this layer to one of the next
     entries: list[Terminal]
     exits: list[Terminal]
-    known: list[Path] = field(default_factory=list)  # good paths, with which the solution begins
+    known: list[Path] = field(default_factory=list)  # good paths: the first columns
 
 
 @dataclass(slots=True)
 class Column:
-    """A column of the program."""
+    """A column of the program: the flow on one path."""
 
     path: Path
-    cost: float  # with the noise
-    rows: tuple[int, ...]  # in which it has a 1
+    cost: float  # noise included
+    rows: tuple[int, ...]  # rows in which it has a 1; all others are 0
 
 
 class Pool:
-    """Columns that may enter the basis, each once. size: rows of the program."""
+    """Columns that may enter the basis, each once. size: number of rows of the program."""
 
     def __init__(self, columns: Sequence[Column], size: int) -> None:
         self.columns = columns
         self.costs = np.array([column.cost for column in columns])
         width = max((len(column.rows) for column in columns), default=0)
-        # A shorter column has a 1 in a row beyond the program, whose price is 0.
+        # [position, column]. Shorter columns are padded with the row beyond the last, whose price is 0.
         padded = [column.rows + (size,) * (width - len(column.rows)) for column in columns]
         self.rows = np.array(padded, dtype=np.intp).reshape(len(columns), width).T
 
     def least(self, duals: Numbers) -> tuple[float, int]:
-        """Return the least reduced cost and the number of its column; (0.0, -1): none is left.
+        """Return the least reduced cost of the pool and the index of its column; (0.0, -1): it has none.
 
         duals: the price of each row, and 0 for the row beyond the last.
         """
@@ -102,8 +102,8 @@ class Ends:
     """The terminals of one commodity at one layer."""
 
     layer: int
-    numbers: list[int]  # of the terminals
-    costs: Numbers  # [terminal, node]
+    numbers: list[int]  # indices of the terminals
+    costs: Numbers  # [terminal, node of the layer]
 
 
 class Simplex:
@@ -115,24 +115,24 @@ class Simplex:
     def __init__(self, problem: PathProgram, random: Random) -> None:
         self.problem = problem
         self.random = random
-        self.first_node = len(problem.entries) + len(problem.exits)
+        self.first_node = len(problem.entries) + len(problem.exits)  # row of the first node
         self.first_row: list[int] = []  # of the nodes of each layer
-        at = self.first_node
+        row = self.first_node
         for layer in problem.capacity:
-            self.first_row.append(at)
-            at += len(layer)
-        self.size = at
+            self.first_row.append(row)
+            row += len(layer)
+        self.size = row  # number of rows
         self.pivots = 0
 
     def solve(self) -> Generator[None, None, list[tuple[Path, float]] | None]:
-        """Yield after each slice of work; return the cheapest flows as units on paths, or None."""
+        """Yield after each slice of work; return the cheapest flows as units on paths; None: none were found."""
         yield from self._prepare()
         limit = -EPSILON * self.largest
         pool = Pool([self._column(path) for path in self.problem.known], self.size)
         while True:
-            moved = False
+            pivoted = False
             while self._enter(pool, limit):
-                moved = True
+                pivoted = True
                 yield
                 if self.pivots > PIVOTS_A_ROW * self.size:
                     return None
@@ -140,17 +140,17 @@ class Simplex:
             for entries, exits in self.commodities:
                 found += self._shortest(entries, exits, limit)
                 yield
-            if not found and not moved:
-                return self._found()
+            if not found and not pivoted:
+                return self._solution()
             pool = Pool(found, self.size)
 
     def _prepare(self) -> Generator[None, None, None]:
-        """Make the first basis: an artificial column for each terminal, and the slack of each node."""
+        """Make the first basis: an artificial column of high cost for each terminal, and the slack of each node."""
         problem, random, size = self.problem, self.random, self.size
         ends = (*problem.entries, *problem.exits)
         self.largest = max([1.0, *(_largest(end.cost) for end in ends), *map(_largest, problem.arcs)])
         noise = NOISE * self.largest
-        self.arcs: list[Numbers] = []
+        self.arcs: list[Numbers] = []  # as in the program, with noise
         for arcs in problem.arcs:
             uniform = np.array([random.random() for _ in range(arcs.size)])
             self.arcs.append(arcs + noise * uniform.reshape(arcs.shape))
@@ -158,35 +158,36 @@ class Simplex:
         commodities = sorted({end.commodity for end in problem.entries})
         self.commodities = [(_ends(problem.entries, each), _ends(problem.exits, each)) for each in commodities]
         room = [n + SLACK * (1 + random.random()) for layer in problem.capacity for n in layer]
-        self.values = np.array([float(end.count) for end in ends] + room)
-        self.inverse = np.eye(size)
-        self.product = np.empty((size, size))
-        self.duals = np.zeros(size + 1)  # the last one is the price of the row that padding refers to
+        self.values = np.array([float(end.count) for end in ends] + room)  # of the basic variables
+        self.inverse = np.eye(size)  # of the basis
+        self.product = np.empty((size, size))  # a buffer
+        self.duals = np.zeros(size + 1)  # price of each row; the last one is that of the row beyond the last
         self.duals[: self.first_node] = 100.0 * self.largest
         self.basis: list[Column | None] = [None] * size  # None: an artificial column, or the slack of a node
         self.artificial = [row < self.first_node for row in range(size)]
         yield
 
     def _enter(self, pool: Pool, limit: float) -> bool:
-        """Let the variable of least reduced cost enter the basis, a column or a node's slack. False: none is left."""
+        """Let the column or slack of least reduced cost enter the basis. False: none is below the limit."""
         prices = self.duals[self.first_node : self.size]
-        dearest = int(prices.argmax())
-        highest = float(prices[dearest])
+        node = int(prices.argmax())
+        price = float(prices[node])  # the reduced cost of this node's slack is -price
         least, number = pool.least(self.duals)
-        if min(least, -highest) >= limit:
+        if min(least, -price) >= limit:
             return False
-        if -highest <= least:
-            self._pivot((self.first_node + dearest,), -highest, None)
+        if -price <= least:
+            self._pivot((self.first_node + node,), -price, None)
         else:
             column = pool.take(number)
             self._pivot(column.rows, least, column)
         return True
 
     def _shortest(self, entries: list[Ends], exits: list[Ends], limit: float) -> list[Column]:
-        """Return the path of least reduced cost to each exit of a commodity, if that cost is below the limit."""
+        """Return the path of least reduced cost to each exit of a commodity, where that cost is below the limit."""
         duals = self.duals
-        best: list[Numbers] = []
-        origins: list[list[tuple[bool, int]]] = []  # (from an entry, its number or that of the node before)
+        best: list[Numbers] = []  # [layer][node]: least reduced cost of a path to the node, the node included
+        # [layer][node]: (whether that path begins here, the index of its entry or else of the node before)
+        origins: list[list[tuple[bool, int]]] = []
         for layer, capacity in enumerate(self.problem.capacity):
             nodes = len(capacity)
             values = np.full(nodes, INFINITE)
@@ -219,6 +220,7 @@ class Simplex:
         return [self._column(_trace(number, layer, node, origins)) for number, layer, node in sorted(found)]
 
     def _column(self, path: Path) -> Column:
+        """Return the column of a path."""
         problem, nodes, layer = self.problem, path.nodes, path.layer
         cost = float(problem.entries[path.entry].cost[nodes[0]]) + float(problem.exits[path.exit].cost[nodes[-1]])
         for i in range(len(nodes) - 1):
@@ -228,7 +230,7 @@ class Simplex:
         return Column(path, cost, tuple(rows))
 
     def _pivot(self, rows: tuple[int, ...], reduced: float, column: Column | None) -> None:
-        """Let a column enter the basis; None: a slack. rows: where it has a 1; reduced: its reduced cost."""
+        """Let a column enter the basis; None: a slack. rows: in which it has a 1; reduced: its reduced cost."""
         self.pivots += 1
         inverse, values = self.inverse, self.values
         direction = inverse[:, rows[0]].copy()
@@ -236,22 +238,22 @@ class Simplex:
             direction += inverse[:, row]
         ratios = np.full(self.size, INFINITE)
         np.divide(values, direction, out=ratios, where=direction > 1e-9)
-        least = float(ratios.min())
-        assert least < INFINITE, "no more goes through than enters"
-        ties = np.flatnonzero(ratios == least)
+        step = float(ratios.min())
+        assert step < INFINITE, "no more goes through than enters"
+        ties = np.flatnonzero(ratios == step)
         leaving = int(ties[direction[ties].argmax()])
         pivot_row = inverse[leaving] / direction[leaving]
         direction[leaving] = 0.0
         np.multiply(direction[:, np.newaxis], pivot_row, out=self.product)
         inverse -= self.product
-        values -= direction * least
+        values -= direction * step
         inverse[leaving] = pivot_row
-        values[leaving] = least
+        values[leaving] = step
         self.basis[leaving] = column
         self.artificial[leaving] = False
         self.duals[: self.size] += reduced * pivot_row
 
-    def _found(self) -> list[tuple[Path, float]] | None:
+    def _solution(self) -> list[tuple[Path, float]] | None:
         """Return the units on paths; None: some units have no path."""
         values: list[float] = self.values.tolist()
         if any(artificial and value > WHOLE for artificial, value in zip(self.artificial, values, strict=True)):
@@ -278,12 +280,12 @@ def _ends(terminals: list[Terminal], commodity: int) -> list[Ends]:
 
 
 def _trace(number: int, layer: int, node: int, origins: list[list[tuple[bool, int]]]) -> Path:
-    """Return the path to an exit, which is followed back to its entry."""
+    """Return the path to exit `number` from its last node, followed back to its entry."""
     nodes = [node]
-    starts, origin = origins[layer][node]
-    while not starts:
+    entered, origin = origins[layer][node]
+    while not entered:
         layer -= 1
         nodes.append(origin)
-        starts, origin = origins[layer][origin]
+        entered, origin = origins[layer][origin]
     nodes.reverse()
     return Path(origin, number, layer, tuple(nodes))

@@ -1,4 +1,4 @@
-"""A data node: its flows begin at the first stage and return from the last one."""
+"""The flow machine of a trainer, which is a data node: its flows enter the first stage and return from the last one."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from swarmflow.core.routing.flow.node import NodeBase
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View
 from swarmflow.core.routing.flow.relay import AVOID, LABEL_REFRESH, LABEL_REFRESH_MAX
 
-PACE = 2  # a data node requests this fraction of its flows at a time (1 / PACE), so that labels can follow
+PACE = 2  # a data node requests 1 / PACE of its flows at a time, so that labels are updated in between
 PACE_OF_MANY = 8  # the same for each of several, so that the cheapest one does not take all units before labels change
 RETRY = 12.0  # rounds without new reservations after units were dropped
 
 
 class FlowSource(NodeBase):
-    """The flow machine of a trainer. Of several data nodes, the one with the cheapest path reserves first.
+    """Reserves the flows of a trainer. Of several data nodes, the one with the cheapest path reserves first.
 
     worth: the share of a path's cost that a handover has to save.
     """
@@ -47,11 +47,11 @@ class FlowSource(NodeBase):
         self.labels = Labels(view.cost)
         self.handovers = Handovers(view, round_s, worth)
         self.others: dict[ProcessId, Price] = {}  # the latest price of each other data node
-        self._announced: Price | None = None
+        self._announced: Price | None = None  # the latest price that was sent
         self._announce_at = 0.0  # when the label and the price are repeated
         self._refresh = LABEL_REFRESH  # rounds between two repetitions
-        self._pause_until = 0.0  # no flow is reserved before that
-        self._avoid: dict[ProcessId, float] = {}  # until when nodes that were locked are not asked
+        self._pause_until = 0.0  # until when no flow is reserved
+        self._avoid: dict[ProcessId, float] = {}  # node that was locked -> when it may be asked again
 
     def received(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """Handle a message that the base class does not handle."""
@@ -61,7 +61,7 @@ class FlowSource(NodeBase):
             case Price():
                 self.others[sender] = message
             case ReserveUnits():
-                return self._returned(sender, message, now)
+                return self._reserve_returning(sender, message, now)
             case UnitsReserved():
                 self._units_reserved(sender, message, now)
             case Drop():
@@ -95,10 +95,10 @@ class FlowSource(NodeBase):
             case Inquire():
                 return self.handovers.inquired(sender, message.exchange)
             case ExchangeTurn():
-                known = [node for node in self.labels.known if node not in self.dead]
-                at = (self.handovers.number + self.reservations.last_number + len(known)) % max(1, len(known))
+                first = [node for node in self.labels.known if node not in self.dead]  # of the first stage
+                chosen = (self.handovers.number + self.reservations.last_number + len(first)) % max(1, len(first))
                 taken = [FlowSend(sender, ExchangeTurnTaken(), "taken")]
-                return [*taken, FlowSend(known[at], message, "the turn goes around the ring")] if known else taken
+                return [*taken, FlowSend(first[chosen], message, "the turn goes around the ring")] if first else taken
             case RetraceFlows():
                 self.handovers.retrace(now)
             case TraceFlow():
@@ -112,7 +112,7 @@ class FlowSource(NodeBase):
         return []
 
     def _lock_requested(self, message: LockRequest, now: float) -> list[FlowSend]:
-        """Lock both sides and report the links, so that flows can be handed over."""
+        """Lock both sides and report the links, so that paths can be handed over."""
         exchange = message.exchange
         if self.lock.finished(exchange):
             return []
@@ -152,7 +152,7 @@ class FlowSource(NodeBase):
         return self.handle_deferred(now)
 
     def met(self, view: View, now: float) -> None:
-        """Take a view with nodes that have entered."""
+        """Replace the view: nodes have entered."""
         self.update_view(view)
         self.handovers.view = view
         self.labels.cost = view.cost
@@ -160,13 +160,13 @@ class FlowSource(NodeBase):
         self.handovers.changed(now)
 
     def resize(self, capacity: int, now: float) -> list[FlowSend]:
-        """Change the number of flows that this node wants. A surplus stays."""
+        """Change the number of flows that this node wants. Flows beyond it stay."""
         self.update_view(replace(self.view, capacity=max(capacity, self.held)))
         self.handovers.view = self.view
         return []
 
     def costs_changed(self, costs: Mapping[ProcessId, float], now: float, *, calm: bool = False) -> None:
-        """Replace the costs of all links. calm: they drift as always, and no trace is needed."""
+        """Replace the costs of all links. calm: measured times have drifted as usual, so no trace is needed."""
         self.view = self.handovers.view = replace(self.view, cost=costs)
         self.labels.cost = costs
         if not calm:
@@ -184,10 +184,10 @@ class FlowSource(NodeBase):
 
     @property
     def _wanted(self) -> int:
-        """Return the number of flows to reserve: at most what the narrowest stage holds besides all other flows."""
-        mine = self.held + self.reservations.pending_units(self.view.me)
+        """Return the number of flows to reserve: at most what the narrowest stage holds besides all present flows."""
+        own = self.held + self.reservations.pending_units(self.view.me)
         others = sum(price.flows for price in self.others.values())
-        return min(self.view.capacity - mine, self.labels.width - mine - others)
+        return min(self.view.capacity - own, self.labels.width - own - others)
 
     def _sink_label(self) -> Label:
         """Return the label of this node as the sink of its flows."""
@@ -203,7 +203,7 @@ class FlowSource(NodeBase):
     def _announce_price(self, now: float) -> list[FlowSend]:
         """Send the cost of the next flow and the number of own flows to the other data nodes, where they have changed.
 
-        They are repeated before long: two data nodes that have lost each other's last price may wait for one another
+        A price is repeated soon: if two data nodes missed each other's last price, each might wait for the other
         forever.
         """
         price = Price(self._cheapest(), self.held + self.reservations.pending_units(self.view.me))
@@ -234,8 +234,8 @@ class FlowSource(NodeBase):
             left -= count
         return sends
 
-    def _returned(self, sender: ProcessId, message: ReserveUnits, now: float) -> list[FlowSend]:
-        """Grant units of own flows that return from the last stage: there is always room for them."""
+    def _reserve_returning(self, sender: ProcessId, message: ReserveUnits, now: float) -> list[FlowSend]:
+        """Grant units of own flows that return from the last stage; they need no room."""
         label = self._sink_label()
         if (earlier := self.reservations.answer_given(sender, message.number)) is not None:
             return [FlowSend(sender, earlier, "asked again")]

@@ -1,4 +1,4 @@
-"""Plausibility of flow messages: a node acts only on messages that their sender's place in the ring allows."""
+"""Plausibility of flow messages: a node acts only on messages that the sender's place in the ring allows."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.labels import WIDE
 from swarmflow.core.routing.flow.node_types import INFINITE, View
 
-COST_MAX_S = 1e6
-PATHS_MAX = 4096  # of one data node
+COST_MAX_S = 1e6  # of a link, a path, or a measured time
+PATHS_MAX = 4096  # that one data node reports
 INSISTED = (TraceFlow, OwnFlows, RetraceFlows)  # the messages that may be wrapped in Reliable
 
 
@@ -42,26 +42,26 @@ def believable(
 ) -> bool:
     """Return whether a node may act on a message.
 
-    sources: the data nodes of now and before. dead: former neighbours, which late messages may still name.
+    sources: current and former data nodes. dead: former neighbours, which late messages may still name.
     """
     match message:
         case Label() | UnitsReserved() | Drop():
             return sender in view.after and _from_after(message, view, sources)
         case ReserveUnits() | ReleaseUnits():
-            return sender in view.before and _units(message.count) and _continues(message.source, view, sources)
+            return sender in view.before and _valid_units(message.count) and _may_enter(message.source, view, sources)
         case Audit():
             side = view.before if message.outward else view.after
-            return sender in side and all(s in sources and _units(n) for s, n in message.counts)
+            return sender in side and all(s in sources and _valid_units(n) for s, n in message.counts)
         case Times():
-            return _cost(message.compute_s, -1.0) and _cost(message.tensor_s, -1.0)
+            return _valid_cost(message.compute_s, -1.0) and _valid_cost(message.tensor_s, -1.0)
         case Reliable():
             return isinstance(message.message, INSISTED) and believable(message.message, sender, view, sources, dead)
         case Price() | RetraceFlows() | OwnFlows():
             return view.stage < 0 and _between_sources(message, sender, view)
         case TraceFlow():
-            before = view.stage if view.stage >= 0 else view.stages
+            relays = view.stage if view.stage >= 0 else view.stages
             own = view.stage >= 0 or message.source == view.me
-            return sender in view.before and message.source in sources and own and len(message.path) == before
+            return sender in view.before and message.source in sources and own and len(message.path) == relays
     return _about_exchange(message, sender, view, sources, dead)
 
 
@@ -74,36 +74,39 @@ def _about_exchange(
             return message.exchange.solver == sender
         case Locked():
             costs = dict(message.costs)
-            named = {node for node, _, _ in (*message.inflow, *message.outflow)}
-            whole = view.stage < 0 or named <= costs.keys()
+            linked = {node for node, _, _ in (*message.inflow, *message.outflow)}
+            complete = view.stage < 0 or linked <= costs.keys()
             counts = (message.inflow, message.outflow)
             return (
-                whole and _units(message.capacity) and all(map(_cost, costs.values())) and _all_units(counts, sources)
+                complete
+                and _valid_units(message.capacity)
+                and all(map(_valid_cost, costs.values()))
+                and _valid_counts(counts, sources)
             )
         case ApplyExchange():
             if message.exchange.solver not in (sender, view.me):
                 return False
             ends = all(node in view.before or node in dead for node, _, _ in message.inflow)
             ends &= all(node in view.after or node in dead for node, _, _ in message.outflow)
-            return ends and _all_units((message.inflow, message.outflow), sources, -WIDE)
+            return ends and _valid_counts((message.inflow, message.outflow), sources, -WIDE)
         case ExchangeTurn():
             return message.idle >= 0
         case SideLocked():
-            return _all_units((message.links,), sources)
+            return _valid_counts((message.links,), sources)
         case SideLockRequest() | LockDenied() | Inquire():
             return True
-    return True  # ExchangeTurnTaken, Ack: they have no content to be wrong
+    return True  # ExchangeTurnTaken, Ack: they have no content that could be wrong
 
 
 def _from_after(message: Label | UnitsReserved | Drop, view: View, sources: Collection[ProcessId]) -> bool:
     """Return whether the content of a message from the next stage is plausible."""
     if isinstance(message, Drop):
-        return _units(message.count) and message.source in sources
+        return _valid_units(message.count) and message.source in sources
     label = message.label if isinstance(message, UnitsReserved) else message
-    if isinstance(message, UnitsReserved) and not _units(message.count):
+    if isinstance(message, UnitsReserved) and not _valid_units(message.count):
         return False
-    wide = _units(label.capacity) and _units(label.width) and _units(label.room)
-    return wide and all(s in sources and _cost(cost) and _units(n) for s, cost, n in label.costs)
+    in_range = _valid_units(label.capacity) and _valid_units(label.width) and _valid_units(label.room)
+    return in_range and all(s in sources and _valid_cost(cost) and _valid_units(n) for s, cost, n in label.costs)
 
 
 def _between_sources(message: Price | RetraceFlows | OwnFlows, sender: ProcessId, view: View) -> bool:
@@ -111,25 +114,28 @@ def _between_sources(message: Price | RetraceFlows | OwnFlows, sender: ProcessId
     if sender not in view.beside and sender != view.me:
         return False
     if isinstance(message, Price):
-        return (message.cost == INFINITE or _cost(message.cost)) and _units(message.flows)
+        return (message.cost == INFINITE or _valid_cost(message.cost)) and _valid_units(message.flows)
     if isinstance(message, RetraceFlows):
         return True
-    whole = all(len(path) == view.stages for path in message.paths) and len(message.paths) <= PATHS_MAX
-    return whole and _units(message.wanted) and all(_cost(cost) for _, cost in message.costs)
+    paths = all(len(path) == view.stages for path in message.paths) and len(message.paths) <= PATHS_MAX
+    return paths and _valid_units(message.wanted) and all(_valid_cost(cost) for _, cost in message.costs)
 
 
-def _continues(source: ProcessId, view: View, sources: Collection[ProcessId]) -> bool:
-    """Return whether flows of a data node may come in here: at a data node, only its own end."""
+def _may_enter(source: ProcessId, view: View, sources: Collection[ProcessId]) -> bool:
+    """Return whether flows of a data node may enter here: at a data node, only its own flows do."""
     return source == view.me if view.stage < 0 else source in sources
 
 
-def _units(count: int, least: int = 0) -> bool:
+def _valid_units(count: int, least: int = 0) -> bool:
+    """Return whether a number of units is in range."""
     return least <= count <= WIDE
 
 
-def _all_units(tables: Iterable[Counts], sources: Collection[ProcessId], least: int = 0) -> bool:
-    return all(source in sources and _units(n, least) for table in tables for _, source, n in table)
+def _valid_counts(tables: Iterable[Counts], sources: Collection[ProcessId], least: int = 0) -> bool:
+    """Return whether all links are of a data node and all numbers of units in range."""
+    return all(source in sources and _valid_units(n, least) for table in tables for _, source, n in table)
 
 
-def _cost(seconds: float, least: float = 0.0) -> bool:
+def _valid_cost(seconds: float, least: float = 0.0) -> bool:
+    """Return whether a cost or a time is in range."""
     return least <= seconds <= COST_MAX_S  # False for NaN

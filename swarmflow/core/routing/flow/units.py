@@ -1,4 +1,4 @@
-"""The units of flow that a peer offers: its part of the microbatches that its stage has to carry at a time."""
+"""The units of flow that a peer offers: its share of the microbatches that its stage has to hold at a time."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections.abc import Mapping
 
 from swarmflow.core.protocol.types import ProcessId
 
-SLACK = 1.5  # units that a stage offers, as a multiple of a step's microbatches: flows need a choice
+SLACK = 1.5  # units that a stage offers, as a multiple of a step's microbatches, so that flows have a choice
 
 
 def units(
     me: ProcessId, capacity: Mapping[ProcessId, int], rate: Mapping[ProcessId, float], microbatches: int, most: int
 ) -> int:
-    """Return the units of one peer of a stage.
+    """Return the units of flow that one peer of a stage offers.
 
-    capacity: graphs that fit into memory; rate: microbatches/s; both by peer. most: units that a peer may hold, as a
-    multiple of its capacity, where it computes without graphs.
+    capacity: graphs that fit into memory; rate: microbatches/s; both by peer. microbatches: of a step. most: units that
+    a peer may hold, as a multiple of its capacity, if it computes without graphs.
 
     If each peer offered what its memory holds, the cheapest peers would get all the work where memory is large.
-    Therefore each peer offers a part in proportion to its speed, at most its capacity. Where the capacities together
-    are too small, the part is in proportion to the capacity, and the surplus is computed without graphs.
+    Therefore each peer offers a share in proportion to its speed, at most its capacity. If the total capacity is too
+    small, the share is in proportion to the capacity, and the surplus is computed without graphs.
     """
     wanted = SLACK * microbatches
     total = sum(capacity.values())
     if total <= wanted:
         return max(1, min(math.ceil(wanted * capacity[me] / max(1, total)), most * capacity[me]))
+    # Peers that are too small for their share offer their capacity; the others share what is left.
     left, rates = wanted, sum(rate.values())
     for process in sorted(capacity, key=lambda p: (capacity[p] / rate[p], p)):
         if capacity[process] * rates > left * rate[process]:

@@ -1,4 +1,4 @@
-"""Integral flows through a window: what the linear program leaves fractional is fixed step by step (diving)."""
+"""Integral flows through a window: a fractional solution of the linear program is fixed step by step (diving)."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from swarmflow.core.routing.flow.simplex import WHOLE, Path, PathProgram, Simple
 
 ENTERS, LEAVES = -1, -2
 Hop = tuple[int, int, int, int]
-"""(layer, from, to, commodity). ENTERS: from an entry to a node; LEAVES: from a node to an exit."""
-Flows = dict[Hop, int]
+"""(layer, from, to, commodity). Layer ENTERS: from an entry to a node; layer LEAVES: from a node to an exit."""
+Flows = dict[Hop, int]  # units
 
 
 def solve(problem: PathProgram, random: Random) -> Generator[None, None, Flows | None]:
-    """Yield after each slice of work; return integral flows, the cheapest if the relaxation is integral, or None.
+    """Yield after each slice of work; return integral flows, optimal if the relaxation is integral; None: none found.
 
-    Where the relaxation is fractional, the integral part of each path is fixed, or one unit of the fullest path where
-    no path has a whole unit, and the rest is solved again (diving).
+    If the relaxation is fractional, the integral part of each path is fixed, or one unit of the fullest path if no path
+    has a whole unit; the rest is solved again (diving).
     """
-    kept: Flows = {}
+    fixed_flows: Flows = {}
     while True:
         found = yield from Simplex(problem, random).solve()
         if found is None:
             return None
         hops = hops_of(problem, found)
         if all(abs(units - round(units)) <= WHOLE for units in hops.values()):
-            return _sum(kept, hops)
+            return _sum(fixed_flows, hops)
         fixed = [(path, math.floor(units + WHOLE)) for path, units in found if units >= 1 - WHOLE]
         if not fixed:
             fixed = [(max(found, key=lambda each: (each[1], each[0].nodes))[0], 1)]
-        kept = _sum(kept, hops_of(problem, fixed))
+        fixed_flows = _sum(fixed_flows, hops_of(problem, fixed))
         problem = _without(problem, fixed, [path for path, units in found if units % 1 > WHOLE])
 
 
@@ -42,21 +42,22 @@ def hops_of(problem: PathProgram, found: Sequence[tuple[Path, float]]) -> dict[H
     hops: dict[Hop, float] = {}
     for path, units in found:
         commodity = problem.entries[path.entry].commodity
-        mine = [(ENTERS, path.entry, path.nodes[0])]
-        mine += [(path.layer + i, a, b) for i, (a, b) in enumerate(pairwise(path.nodes))]
-        mine.append((LEAVES, path.nodes[-1], path.exit))
-        for layer, a, b in mine:
+        steps = [(ENTERS, path.entry, path.nodes[0])]
+        steps += [(path.layer + i, a, b) for i, (a, b) in enumerate(pairwise(path.nodes))]
+        steps.append((LEAVES, path.nodes[-1], path.exit))
+        for layer, a, b in steps:
             hops[layer, a, b, commodity] = hops.get((layer, a, b, commodity), 0.0) + units
     return hops
 
 
-def _sum(kept: Flows, hops: Mapping[Hop, float]) -> Flows:
-    both = {key: kept.get(key, 0) + round(hops.get(key, 0.0)) for key in {**kept, **hops}}
+def _sum(fixed_flows: Flows, hops: Mapping[Hop, float]) -> Flows:
+    """Return the sum of both, in whole units."""
+    both = {key: fixed_flows.get(key, 0) + round(hops.get(key, 0.0)) for key in {**fixed_flows, **hops}}
     return {key: units for key, units in both.items() if units}
 
 
 def _without(problem: PathProgram, fixed: Sequence[tuple[Path, int]], known: list[Path]) -> PathProgram:
-    """Return the program that remains when these flows are fixed."""
+    """Return the program for the flows that are not fixed. known: paths with which its solution begins."""
     entries = [replace(end) for end in problem.entries]
     exits = [replace(end) for end in problem.exits]
     capacity = [list(layer) for layer in problem.capacity]

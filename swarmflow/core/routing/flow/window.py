@@ -1,4 +1,4 @@
-"""A window of neighbouring stages as one optimisation problem: from the links of its members to the changes."""
+"""A window of neighbouring stages as one optimisation problem: from the links of its members to their changes."""
 
 from __future__ import annotations
 
@@ -16,44 +16,44 @@ from swarmflow.core.routing.flow.simplex import INFINITE, Numbers, PathProgram, 
 from swarmflow.core.routing.flow.whole import ENTERS, LEAVES, Flows, solve
 from swarmflow.core.routing.flow.window_paths import Links, WindowEnd, WindowPaths
 
-Sides = Mapping[ProcessId, Mapping[Link, int]]
+Sides = Mapping[ProcessId, Mapping[Link, int]]  # node -> the units by link, of one of its sides
 
-NEGLIGIBLE = 1e-9
-MEMBERS_A_SLICE = 32  # members that are read in one slice of work, about a millisecond
-ROWS_MAX = 500  # of the linear program; in a window with more, the flows of some data nodes stay as they are
+NEGLIGIBLE = 1e-9  # a smaller change of a cost, relative to it, is a rounding error
+MEMBERS_A_SLICE = 32  # members that are read in one slice of work, in about a millisecond
+ROWS_MAX = 500  # of the linear program; in a window with more, the flows of some data nodes are left as they are
 
 
 @dataclass(slots=True)
 class LinkChange:
-    """The changes of one participant, by (other end, data node)."""
+    """The changes of one participant: units added, by (other end, data node); below 0: removed."""
 
     inflow: dict[tuple[ProcessId, ProcessId], int] = field(default_factory=dict)
     outflow: dict[tuple[ProcessId, ProcessId], int] = field(default_factory=dict)
 
 
 class Window:
-    """The links of up to three neighbouring stages, all locked, and the neighbours outside that are locked as well.
+    """The links of the members, locked nodes of up to three neighbouring stages, and of locked neighbours outside.
 
-    The path of a unit through the window begins and ends at a terminal. Where the neighbour outside is locked, the
-    terminal is that neighbour, and the unit may enter at (or leave from) another member of that layer. Where it is not,
-    or where the unit is loose or an orphan, the unit keeps its member. Units that only one end of a link has in its
-    books stay as they are; an audit settles them.
+    The path of a unit through the window begins and ends at a terminal. If the neighbour outside is locked, it is the
+    terminal, and the unit may enter at (or leave from) another member of that layer. If it is not, or if the unit is
+    loose or an orphan, the member is the terminal, and the unit keeps it. Units that only one end of a link has in its
+    books are left as they are; an audit settles them.
     """
 
     def __init__(self, offers: list[dict[ProcessId, Locked]], before: Sides, after: Sides) -> None:
-        self.offers = offers  # `offers[layer][member]`
-        self.nodes = [sorted(layer) for layer in offers]
-        self.costs: dict[ProcessId, dict[ProcessId, float]] = {}  # of a member's links
+        self.offers = offers  # `offers[layer][member]`: the links that it reports
+        self.nodes = [sorted(layer) for layer in offers]  # the members of each layer
+        self.costs: dict[ProcessId, dict[ProcessId, float]] = {}  # of links, by member and other end
         self.inflow: dict[ProcessId, dict[Link, int]] = {}  # of each member
         self.outflow: dict[ProcessId, dict[Link, int]] = {}  # of each member
-        self.before, self.after = before, after  # the links of locked neighbours on the side of the window
+        self.before, self.after = before, after  # locked neighbours: the links of their side towards the window
         self.saved = 0.0  # cost that the solution saves
         self.former_cost = 0.0  # of the links that may change, before the solution
-        self.links: Links = {}  # on which both ends agree
-        self.entries: dict[WindowEnd, int] = {}  # units
-        self.exits: dict[WindowEnd, int] = {}  # units
+        self.links: Links = {}  # the units on which both ends agree
+        self.entries: dict[WindowEnd, int] = {}  # units that enter the window
+        self.exits: dict[WindowEnd, int] = {}  # units that leave the window
 
-    def _open(self) -> Generator[None, None, None]:
+    def _read_offers(self) -> Generator[None, None, None]:
         """Read the links of the members."""
         for layer in self.offers:
             for number, (name, offer) in enumerate(layer.items()):
@@ -64,10 +64,10 @@ class Window:
                     yield
         for at, members in enumerate(self.nodes):
             for name in members:
-                self._read(at, name)
+                self._sort_units(at, name)
             yield
 
-    def _read(self, layer: int, name: ProcessId) -> None:
+    def _sort_units(self, layer: int, name: ProcessId) -> None:
         """Sort one member's units into links of the window and terminals."""
         into: dict[ProcessId, int] = {}
         out: dict[ProcessId, int] = {}
@@ -77,36 +77,37 @@ class Window:
         ):
             for (node, source), count in table.items():
                 sums[source] = sums.get(source, 0) + count
-                known, outside = self._far_end(layer, node, outward)
-                agreed = min(count, known.get((name, source), 0))
+                far_links, outside = self._far_end(layer, node, outward)
+                agreed = min(count, far_links.get((name, source), 0))
                 if agreed:
                     self.links[(name, node, source) if outward else (node, name, source)] = agreed
                 if outside:
-                    self._terminal(ends, WindowEnd(layer, source, node, True), agreed)
-                self._terminal(ends, WindowEnd(layer, source, name, False), count - agreed)
+                    self._add_to_terminal(ends, WindowEnd(layer, source, node, True), agreed)
+                self._add_to_terminal(ends, WindowEnd(layer, source, name, False), count - agreed)
         for source in {**into, **out}:
             loose = into.get(source, 0) - out.get(source, 0)
-            self._terminal(self.exits, WindowEnd(layer, source, name, False), loose)
-            self._terminal(self.entries, WindowEnd(layer, source, name, False), -loose)
+            self._add_to_terminal(self.exits, WindowEnd(layer, source, name, False), loose)
+            self._add_to_terminal(self.entries, WindowEnd(layer, source, name, False), -loose)
 
     def _far_end(self, layer: int, node: ProcessId, outward: bool) -> tuple[Mapping[Link, int], bool]:
-        """Return the links of a link's other end on that side, empty if it takes no part; and whether it is outside."""
+        """Return the links of the other end of a link, none if it takes no part, and whether it is outside."""
         at = layer + (1 if outward else -1)
         if 0 <= at < len(self.offers):
             return (self.inflow if outward else self.outflow)[node] if node in self.offers[at] else {}, False
         return (self.after if outward else self.before).get(node, {}), True
 
     @staticmethod
-    def _terminal(table: dict[WindowEnd, int], key: WindowEnd, count: int) -> None:
+    def _add_to_terminal(table: dict[WindowEnd, int], key: WindowEnd, count: int) -> None:
+        """Add units to a terminal, if there are any."""
         if count > 0:
             table[key] = table.get(key, 0) + count
 
     def cost(self, links: Mapping[tuple[ProcessId, ProcessId, ProcessId], int]) -> float:
-        """Return the total cost of links."""
+        """Return the total cost of these units, by link."""
         total = 0.0
         for (sender, receiver, _), count in links.items():
-            known = self.costs.get(receiver, {}).get(sender)
-            total += count * (self.costs[sender][receiver] if known is None else known)
+            cost = self.costs.get(receiver, {}).get(sender)
+            total += count * (self.costs[sender][receiver] if cost is None else cost)
         return total
 
     def saves(self, share: float) -> bool:
@@ -114,11 +115,11 @@ class Window:
         return self.saved > share * self.former_cost
 
     def solve(self, random: Random) -> Generator[None, None, dict[ProcessId, LinkChange]]:
-        """Yield after each slice of work; return the changes, none if no solution saves cost."""
-        yield from self._open()
+        """Yield after each slice of work; return the changes, none if every solution found costs more."""
+        yield from self._read_offers()
         sources = sorted({key.source for key in (*self.entries, *self.exits)})
         random.shuffle(sources)
-        chosen = self._fitting(sources)
+        chosen = self._choose_sources(sources)
         while chosen:
             links = yield from self._solve(chosen, random)
             yield
@@ -129,8 +130,8 @@ class Window:
             chosen = chosen[: len(chosen) // 2]
         return {}
 
-    def _fitting(self, sources: list[ProcessId]) -> list[ProcessId]:
-        """Return as many data nodes as the rows allow, at least one."""
+    def _choose_sources(self, sources: list[ProcessId]) -> list[ProcessId]:
+        """Return as many of the data nodes as fit into ROWS_MAX, at least one."""
         rows = sum(map(len, self.nodes))
         chosen: list[ProcessId] = []
         for source in sources:
@@ -141,13 +142,13 @@ class Window:
         return chosen
 
     def _solve(self, chosen: list[ProcessId], random: Random) -> Generator[None, None, Links | None]:
-        """Return the cheapest links for the flows of some data nodes; the others stay as they are."""
+        """Return the cheapest links for the flows of the chosen data nodes; None: none were found."""
         entries = [key for key in sorted(self.entries) if key.source in chosen]
         exits = [key for key in sorted(self.exits) if key.source in chosen]
         capacity = [[self._capacity(at, name, chosen) for name in names] for at, names in enumerate(self.nodes)]
         arcs = []
         for senders, receivers in pairwise(self.nodes):
-            arcs.append((yield from self._costs(receivers, senders)))
+            arcs.append((yield from self._cost_matrix(receivers, senders)))
         number = {source: i for i, source in enumerate(chosen)}
         starts = yield from self._terminals(entries, self.entries, number)
         ends = yield from self._terminals(exits, self.exits, number)
@@ -164,7 +165,7 @@ class Window:
         return None if flows is None else self._as_links(flows, chosen, entries, exits)
 
     def _capacity(self, layer: int, name: ProcessId, chosen: list[ProcessId]) -> int:
-        """Return the capacity of a member, less the flows that stay as they are."""
+        """Return the capacity of a member for the flows of the chosen data nodes: without that of all other flows."""
         into: dict[ProcessId, int] = {}
         out: dict[ProcessId, int] = {}
         for sums, table in ((into, self.inflow[name]), (out, self.outflow[name])):
@@ -175,12 +176,12 @@ class Window:
         movable = sum(count for source, count in held.items() if source in chosen)
         return max(movable, self.offers[layer][name].capacity - fixed)
 
-    def _costs(self, members: Sequence[ProcessId], others: Sequence[ProcessId]) -> Generator[None, None, Numbers]:
-        """Return the link costs [member, other], as the members know them."""
+    def _cost_matrix(self, members: Sequence[ProcessId], others: Sequence[ProcessId]) -> Generator[None, None, Numbers]:
+        """Return the link costs [member, other], as reported by the members; infinite: there is no link."""
         costs = np.full((len(members), len(others)), INFINITE)
         for number, name in enumerate(members):
-            known = self.costs[name]
-            costs[number] = [known.get(other, INFINITE) for other in others]
+            own = self.costs[name]
+            costs[number] = [own.get(other, INFINITE) for other in others]
             if number % MEMBERS_A_SLICE == 0:
                 yield
         return costs
@@ -193,7 +194,7 @@ class Window:
         costs: dict[tuple[int, ProcessId, bool], Numbers] = {}
         for layer, members in enumerate(self.nodes):
             nodes = [node for at, node in outside if at == layer]
-            table = yield from self._costs(members, nodes)
+            table = yield from self._cost_matrix(members, nodes)
             costs |= {(layer, node, True): table[:, i] for i, node in enumerate(nodes)}
             for i, name in enumerate(members):
                 costs[layer, name, False] = alone = np.full(len(members), INFINITE)
@@ -206,7 +207,7 @@ class Window:
     def _as_links(
         self, flows: Flows, chosen: list[ProcessId], entries: list[WindowEnd], exits: list[WindowEnd]
     ) -> Links:
-        """Return the units on each link, by names, from the flows of the program."""
+        """Return the units on each link, from the flows of the program."""
         links: Links = {}
         for (layer, a, b, commodity), units in flows.items():
             source = chosen[commodity]
@@ -225,16 +226,16 @@ class Window:
 
     def _changes(self, chosen: list[ProcessId], links: Links) -> dict[ProcessId, LinkChange] | None:
         """Return the changes from the present links to these; None: these would cost more."""
-        old = {key: units for key, units in self.links.items() if key[2] in chosen}
-        before = self.cost(old)
-        saved = before - self.cost(links)
-        if saved < -NEGLIGIBLE * before:
+        present = {key: units for key, units in self.links.items() if key[2] in chosen}
+        cost = self.cost(present)
+        saved = cost - self.cost(links)
+        if saved < -NEGLIGIBLE * cost:
             return None
-        self.saved = saved if saved > NEGLIGIBLE * before else 0.0
-        self.former_cost = before
+        self.saved = saved if saved > NEGLIGIBLE * cost else 0.0
+        self.former_cost = cost
         changes: dict[ProcessId, LinkChange] = {}
-        for key in sorted({**old, **links}):
-            units = links.get(key, 0) - old.get(key, 0)
+        for key in sorted({**present, **links}):
+            units = links.get(key, 0) - present.get(key, 0)
             if units:
                 sender, receiver, source = key
                 changes.setdefault(sender, LinkChange()).outflow[receiver, source] = units

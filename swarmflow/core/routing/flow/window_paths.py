@@ -1,4 +1,4 @@
-"""The paths of units through a window before it is solved: the columns with which the solver begins."""
+"""The paths that units take through a window before it is solved: the first columns of the solver."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import NamedTuple
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.simplex import Path
 
-Links = dict[tuple[ProcessId, ProcessId, ProcessId], int]  # (from, to, data node) -> units
+Links = dict[tuple[ProcessId, ProcessId, ProcessId], int]  # (sender, receiver, data node) -> units
 
 
 class WindowEnd(NamedTuple):
-    """Where units enter a window, or leave it: at a neighbour outside, or at a member that they do not change."""
+    """Where units enter a window, or leave it: a neighbour outside, or a member at which they have to stay."""
 
-    layer: int
+    layer: int  # of the member, or of the members that the neighbour is linked to
     source: ProcessId  # their data node
     node: ProcessId
-    outside: bool  # the node is a neighbour of that layer, not a member
+    outside: bool  # whether the node is a neighbour of that layer and no member
 
 
 class WindowPaths:
@@ -33,16 +33,18 @@ class WindowPaths:
         entries: Mapping[WindowEnd, int],
         exits: Mapping[WindowEnd, int],
     ) -> None:
+        # member -> (layer, index in it)
         self.at = {name: (layer, i) for layer, names in enumerate(nodes) for i, name in enumerate(names)}
-        self.links = dict(links)
+        self.links = dict(links)  # units that no path has taken yet
         self.entries = entries
-        self.exits = dict(exits)
+        self.exits = dict(exits)  # units that no path has taken yet
+        # (sender, data node) -> receivers
         self.receivers: dict[tuple[ProcessId, ProcessId], list[ProcessId]] = {}
         for sender, receiver, source in links:
             self.receivers.setdefault((sender, source), []).append(receiver)
 
     def paths(self) -> list[Path]:
-        """Return the paths. Units that no chain of links leads to an exit are left out."""
+        """Return the paths. Units whose links do not lead to an exit are left out."""
         number = {key: i for i, key in enumerate(self.exits)}
         found = []
         for entry, (key, count) in enumerate(self.entries.items()):
