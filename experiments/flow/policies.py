@@ -10,7 +10,7 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.gwtf import GwtfRelay
 from swarmflow.core.routing.flow.gwtf_source import GwtfSource
 from swarmflow.core.routing.flow.node_types import FlowNode, View
-from swarmflow.core.routing.flow.relay import Relay
+from swarmflow.core.routing.flow.relay import FlowRelay
 from swarmflow.core.routing.flow.source import FlowSource
 from swarmflow.simulator.flow.paths import find_paths, over_capacity
 from swarmflow.simulator.flow.rounds import Rounds
@@ -63,7 +63,7 @@ def make(instance: Instance, policy: str, seed: int, round_s: float = 1.0) -> di
     for view in views(instance):
         random = Random(f"{seed} {view.me.name}")
         if policy == "swarmflow":
-            nodes[view.me] = FlowSource(view, round_s) if view.stage < 0 else Relay(view, random, round_s)
+            nodes[view.me] = FlowSource(view, round_s) if view.stage < 0 else FlowRelay(view, random, round_s)
         elif view.stage < 0:
             nodes[view.me] = GwtfSource(view)
         else:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.gwtf_messages import Flows
+from swarmflow.core.routing.flow.gwtf_messages import FlowReport
 from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.sizes import FRAME, HEADER, MEMBER, PROCESS
 
@@ -262,7 +262,7 @@ def wire_bytes(message: BaselineMessage) -> int:
             return size + PROCESS * len(message.path)
         case Aggregate():
             return size + PROCESS * sum(len(members) for _, members in message.groups)
-        case BaselineNegotiate(Flows() as flows):
+        case BaselineNegotiate(FlowReport() as flows):
             return size + PROCESS * (4 * len(flows.shown) + len(flows.costs))
         case BaselineNegotiate():
             return size + NAMES * PROCESS

@@ -11,13 +11,13 @@ from swarmflow.baselines.messages import BaselineNegotiate, Present
 from swarmflow.core.protocol.shares import shares
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.gwtf import GwtfRelay
-from swarmflow.core.routing.flow.gwtf_messages import CostIs, Flows, Query
+from swarmflow.core.routing.flow.gwtf_messages import CheapestOutflow, FlowQuery, FlowReport
 from swarmflow.core.routing.flow.gwtf_source import GwtfSource
 from swarmflow.core.routing.flow.node_types import FlowSend, Link, View
 
 ROUND_S = 0.5  # GWTF, VI, Ablation studies: 120 iterations are "roughly a minute"
 ROUNDS = 120  # before the first iteration
-ASKED = (CostIs, Flows, Query)  # messages that change no flow
+ASKED = (CheapestOutflow, FlowReport, FlowQuery)  # messages that change no flow
 TRAINER = -1  # the stage of a trainer, which comes before the first one and after the last
 
 Place = tuple[str, int]  # a process' name and its stage

@@ -63,7 +63,7 @@ from swarmflow.core.protocol.messages import (
 from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
 from swarmflow.core.protocol.types import Attempt, Plan, ProcessId
-from swarmflow.core.routing.flow.trust import INSISTED
+from swarmflow.core.routing.flow.trust import RELIABLE_TYPES
 from swarmflow.simulator.faults import FuzzSwarm, finish
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.settings import Settings
@@ -168,7 +168,7 @@ class Mint:
         """Return a message of the flow negotiation; it has its own checks, and its values do not count as poisoned."""
         kind, before = self.random.choice(typing.get_args(FlowMessage)), self.poisoned
         if kind is Reliable:
-            message: Any = Reliable(self.random.randint(0, 9), self._made(self.random.choice(INSISTED)))
+            message: Any = Reliable(self.random.randint(0, 9), self._made(self.random.choice(RELIABLE_TYPES)))
         else:
             message = self._made(kind)
         self.poisoned = before

@@ -23,7 +23,7 @@ from swarmflow.core.routing.flow.reliable import ACKNOWLEDGED_AFTER, ReliableDel
 from swarmflow.core.routing.flow.reservations import ANSWER_ROUNDS, SENDS_MAX, Reservations
 from swarmflow.core.routing.flow.simplex import Numbers, PathProgram, Simplex, Terminal
 from swarmflow.core.routing.flow.source import FlowSource
-from swarmflow.core.routing.flow.whole import ENTERS, LEAVES, Hop, hops_of, solve
+from swarmflow.core.routing.flow.whole import ENTERS, LEAVES, FlowArc, hops_of, solve
 from swarmflow.core.routing.flow.window import LinkChange, Window
 
 Result = TypeVar("Result")
@@ -141,7 +141,7 @@ def solved(work: Generator[None, None, Result | None]) -> Result:
     return result[0]
 
 
-def cost_of(problem: PathProgram, flows: Mapping[Hop, float]) -> float:
+def cost_of(problem: PathProgram, flows: Mapping[FlowArc, float]) -> float:
     """Return the total cost of all hops."""
     total = 0.0
     for (layer, a, b, _), units in flows.items():

@@ -9,19 +9,19 @@ import pytest
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.gwtf import GwtfRelay
 from swarmflow.core.routing.flow.gwtf_messages import (
-    CostIs,
-    Deny,
-    Dropped,
+    CheapestOutflow,
+    DownstreamChanged,
     FlowApproved,
+    FlowDenied,
+    FlowDropped,
     FlowId,
-    Flows,
-    NewAfter,
-    NewBefore,
+    FlowReport,
     RedirectAccepted,
+    ReportedFlow,
     RequestFlow,
     RequestRedirect,
-    Shown,
     SwapRefused,
+    UpstreamChanged,
 )
 from swarmflow.core.routing.flow.gwtf_source import GwtfSource
 from swarmflow.core.routing.flow.gwtf_swaps import ANSWERS_WAITED, GWTF_SWAP_STATES, GwtfSwapState
@@ -99,7 +99,7 @@ def connected() -> tuple[GwtfRelay, FlowId]:
     """Return a relay of stage b, and its flow from a0 to c0."""
     relay = GwtfRelay(view(STAGES[1][0], STAGES, 2, 2), Random(0))
     [a0, c0] = STAGES[0][0], STAGES[2][0]
-    relay.handle(c0, CostIs(SOURCE, 1.0), 0.0)
+    relay.handle(c0, CheapestOutflow(SOURCE, 1.0), 0.0)
     [asked] = [send.message for send in relay.tick(0.0)]
     below = FlowId(c0, 1)
     relay.handle(c0, FlowApproved(SOURCE, 1.0, asked.flow, below, 1, 0), 0.0)
@@ -120,8 +120,8 @@ def test_a_flow_that_was_redirected_to_a_node_that_dies_is_unpaired_at_both_ends
     relay, accepted = redirected()
     sends = relay.gone(STAGES[1][1], 1.0)
     assert [(send.to, send.message) for send in sends] == [
-        (accepted.after, Dropped(accepted.below, relay.view.me, accepted.flow)),
-        (accepted.before, Deny(accepted.above, accepted.flow, relay.view.me)),
+        (accepted.after, FlowDropped(accepted.below, relay.view.me, accepted.flow)),
+        (accepted.before, FlowDenied(accepted.above, accepted.flow, relay.view.me)),
     ]
 
 
@@ -131,17 +131,17 @@ def test_a_message_that_a_newer_one_has_overtaken_changes_nothing() -> None:
     taker.handle(STAGES[1][0], accepted, 0.0)
     [newer, older] = ProcessId("a1", 0), STAGES[0][0]
     turn = accepted.own_turn
-    taker.handle(newer, NewBefore(accepted.flow, newer, FlowId(newer, 1), turn + 2), 1.0)
-    taker.handle(older, NewBefore(accepted.flow, older, FlowId(older, 9), turn + 1), 2.0)
+    taker.handle(newer, UpstreamChanged(accepted.flow, newer, FlowId(newer, 1), turn + 2), 1.0)
+    taker.handle(older, UpstreamChanged(accepted.flow, older, FlowId(older, 9), turn + 1), 2.0)
     assert taker.inflow == {(newer, SOURCE): 1}
-    taker.handle(STAGES[2][1], NewAfter(accepted.flow, STAGES[2][1], accepted.below, accepted.moves + 2), 3.0)
-    taker.handle(STAGES[2][0], NewAfter(accepted.flow, STAGES[2][0], accepted.below, accepted.moves + 1), 4.0)
+    taker.handle(STAGES[2][1], DownstreamChanged(accepted.flow, STAGES[2][1], accepted.below, accepted.moves + 2), 3.0)
+    taker.handle(STAGES[2][0], DownstreamChanged(accepted.flow, STAGES[2][0], accepted.below, accepted.moves + 1), 4.0)
     assert taker.outflow == {(STAGES[2][1], SOURCE): 1}
 
 
 def test_a_message_for_a_flow_that_two_nodes_have_redirected_to_each_other_is_not_forwarded_forever() -> None:
     relay, accepted = redirected()
-    stale = NewAfter(accepted.flow, STAGES[2][1], accepted.below, accepted.moves)
+    stale = DownstreamChanged(accepted.flow, STAGES[2][1], accepted.below, accepted.moves)
     sent = 0
     while sends := relay.handle(STAGES[1][1], stale, 1.0):
         [(sent, stale)] = [(sent + 1, send.message) for send in sends]
@@ -151,10 +151,10 @@ def test_a_message_for_a_flow_that_two_nodes_have_redirected_to_each_other_is_no
 def test_a_relay_asks_for_one_swap_at_a_time_and_gives_up_what_is_not_answered() -> None:
     relay, _ = connected()
     [a0, b1, c0] = STAGES[0][0], STAGES[1][1], STAGES[2][0]
-    relay.handle(c0, CostIs(SOURCE, INFINITE), 0.0)  # there is no other flow to request
-    answer = Flows((Shown(FlowId(b1, 1), SOURCE, a0, c0, 10.0, 10.0),), ())
+    relay.handle(c0, CheapestOutflow(SOURCE, INFINITE), 0.0)  # there is no other flow to request
+    answer = FlowReport((ReportedFlow(FlowId(b1, 1), SOURCE, a0, c0, 10.0, 10.0),), ())
     states = [relay.swaps.state]
-    for now, message in ((0.0, answer), (1.0, SwapRefused(FlowId(b1, 1))), (2.0, Flows((), ())), (3.0, answer)):
+    for now, message in ((0.0, answer), (1.0, SwapRefused(FlowId(b1, 1))), (2.0, FlowReport((), ())), (3.0, answer)):
         relay.tick(now)
         states.append(relay.swaps.state)
         relay.handle(b1, message, now)
@@ -170,5 +170,5 @@ def test_a_swap_is_requested_only_after_a_query() -> None:
     relay, flow = connected()
     with pytest.raises(IllegalTransition, match="requesting cannot follow idle, only querying"):
         GWTF_SWAP_STATES.move(relay.swaps.state, GwtfSwapState.REQUESTING)
-    relay.handle(STAGES[1][1], Flows((Shown(flow, SOURCE, STAGES[0][0], STAGES[2][0], 9.0, 9.0),), ()), 0.0)
+    relay.handle(STAGES[1][1], FlowReport((ReportedFlow(flow, SOURCE, STAGES[0][0], STAGES[2][0], 9.0, 9.0),), ()), 0.0)
     assert relay.swaps.state is GwtfSwapState.IDLE

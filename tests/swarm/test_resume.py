@@ -8,6 +8,7 @@ import shutil
 import signal
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -55,6 +56,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> 
     run["data"]["order"] = "shuffled"
     run["optimizer"] = {**of.optimizer, "schedule": "cosine", "warmup_steps": 3}
     run["train"] |= {"accumulate": "exact", "checkpoint_every": EVERY}
+    run["timeouts"] = {"copies_s": 4.0}  # for a version that was on the disks that are lost alone
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))  # only runs of these tests are found without an invite
         with LocalSwarm(folder / "swarm", run, forks=forks) as swarm:
@@ -234,6 +236,7 @@ def test_the_leaders_machine_is_gone_for_good(undisturbed: Undisturbed, tmp_path
         swarm.start_trainer()
         for _ in range(2 * STAGES):
             swarm.start_peer()
+        swarm.wait(lambda: all(map(partial(knows_trainers, swarm), swarm.peers)), "notes of both trainers", FINISH_S)
         wait_amid_steps(swarm)
         kill_all(swarm)
         shutil.rmtree(swarm.state_folder("trainer-0"))
@@ -246,6 +249,12 @@ def test_the_leaders_machine_is_gone_for_good(undisturbed: Undisturbed, tmp_path
         logged = {step["step"]: step for name in ("trainer-0", "trainer-1") for step in swarm.steps(name)}
         assert learnt([logged[step] for step in sorted(logged)]) == undisturbed.losses
         assert_same_model(swarm, undisturbed)
+
+
+def knows_trainers(swarm: LocalSwarm, peer: LocalProcess) -> bool:
+    """Whether a peer has noted the addresses of both trainers, which it does every second."""
+    file = swarm.state_folder(peer.name) / "trainers"
+    return file.exists() and len(set(re.findall(rb"/p2p/\w+", file.read_bytes()))) == 2
 
 
 # --- every trainer, and every peer of a stage -------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from statistics import median
 
 from swarmflow.core.protocol.messages import LinkRateReport
 from swarmflow.core.protocol.types import Group, ProcessId, Roster
-from swarmflow.core.routing.link_rates import believable
+from swarmflow.core.routing.link_rates import plausible_rates
 
 # Of a group. In a larger one a slow way carries a small share anyway, and helpers take bandwidth from others: with 8 on
 # a stage and connections of 2 Gb/s (experiments/dtfm_cases, case 4) an iteration took 17.5 s instead of 14.8.
@@ -41,7 +41,7 @@ class LinkTable:
         for group, elements in report.elements:
             if group == name:
                 self.elements[name] = elements if self.elements.get(name, elements) == elements else 0
-        for other, rate in believable(report).items():
+        for other, rate in plausible_rates(report).items():
             self.rates[process, other] = rate
             for end in (process, other):
                 self._best[end] = max(self._best.get(end, 0.0), rate)

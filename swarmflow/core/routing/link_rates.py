@@ -14,7 +14,7 @@ REPORTED_MAX = 64  # links in a report: a peer has no more to its own and the ne
 SLOWEST, FASTEST = 1.0, 1e12  # bytes/s; reported rates outside are ignored
 
 
-def believable(report: LinkRateReport) -> dict[ProcessId, float]:
+def plausible_rates(report: LinkRateReport) -> dict[ProcessId, float]:
     """Return the rates of a report that are within bounds, in bytes/s."""
     return {process: rate for process, rate in report.rates[:REPORTED_MAX] if SLOWEST <= rate <= FASTEST}
 

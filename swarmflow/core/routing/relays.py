@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Backward, Forward, LinkRateReport, RelayTensor
 from swarmflow.core.protocol.types import ProcessId, Ref
-from swarmflow.core.routing.link_rates import REPORTED_MAX, LinkRates, believable
+from swarmflow.core.routing.link_rates import REPORTED_MAX, LinkRates, plausible_rates
 from swarmflow.core.routing.prober import large
 from swarmflow.core.routing.router import Router
 
@@ -83,7 +83,7 @@ class Relays:
         """Record a peer's report of its link rates."""
         # The report may arrive before this process opens the epoch, when its sender is not yet a near peer.
         if sender in self._reported or len(self._reported) < REPORTED_MAX:
-            self._reported[sender] = believable(message)
+            self._reported[sender] = plausible_rates(message)
             self._find_paths()
 
     def gone(self, process: ProcessId, now: float) -> list[tuple[ProcessId, Forward | Backward]]:

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 IDLE_TIMEOUT_S = 30  # p2pd ends when no client opens a persistent connection within this time
 # GOGC of p2pd, whose heap otherwise grows to twice its live data before a collection, and keeps most of that size. With
 # 25 MB of live data a daemon grew to 82 MB over forty deaths of another process, with this to 69 MB, as fast.
-COLLECT_PERCENT = "50"
+GOGC_PERCENT = "50"
 # Written to its stdin, because an option of its command line can switch the relay on, but not off.
 _CONFIGURATION = b'{"Relay": {"Enabled": false}}'
 OUTPUT_LINE_BYTES_MAX = 1 << 20
@@ -59,7 +59,7 @@ class Daemon:
         socket_path = Path(tempfile.gettempdir()) / f"hivemind-p2pd-{secrets.token_urlsafe(8)}.sock"
         arguments = [f"-{name}={value}" for name, value in options.items()]
         arguments += [f"-listen=/unix{socket_path}", f"-idleTimeout={IDLE_TIMEOUT_S}s", "-i"]
-        environment = {"GOLOG_LOG_LEVEL": "error", "GOGC": COLLECT_PERCENT, **os.environ}
+        environment = {"GOLOG_LOG_LEVEL": "error", "GOGC": GOGC_PERCENT, **os.environ}
         program = p2pd.program()
         try:
             process = await asyncio.create_subprocess_exec(

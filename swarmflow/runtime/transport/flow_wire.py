@@ -10,7 +10,7 @@ import msgspec
 from swarmflow.core.protocol.messages import Negotiate
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.trust import INSISTED
+from swarmflow.core.routing.flow.trust import RELIABLE_TYPES
 from swarmflow.errors import FrameError
 
 NamedPayload = tuple[str, msgspec.Raw]
@@ -36,7 +36,7 @@ class _PackedReliable:
 
 _DECODERS = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(FlowMessage) if kind is not Reliable}
 # Of the messages that a Reliable may contain.
-_RELIABLE_DECODERS = {kind.__name__: _DECODERS[kind.__name__] for kind in INSISTED}
+_RELIABLE_DECODERS = {kind.__name__: _DECODERS[kind.__name__] for kind in RELIABLE_TYPES}
 _RELIABLE_DECODER = msgspec.msgpack.Decoder(_PackedReliable)
 
 

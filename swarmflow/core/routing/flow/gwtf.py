@@ -12,21 +12,21 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, Outflow, Outflows
 from swarmflow.core.routing.flow.gwtf_messages import (
     ChangeAccepted,
-    CostIs,
-    Deny,
-    Dropped,
+    CheapestOutflow,
+    DownstreamChanged,
     FlowApproved,
+    FlowDenied,
+    FlowDropped,
     FlowId,
+    FlowQuery,
     FlowRejected,
-    Flows,
-    NewAfter,
-    NewBefore,
-    Query,
+    FlowReport,
     RedirectAccepted,
     RequestChange,
     RequestFlow,
     RequestRedirect,
     SwapRefused,
+    UpstreamChanged,
 )
 from swarmflow.core.routing.flow.gwtf_swaps import GwtfSwaps, Objective
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, View
@@ -57,7 +57,7 @@ class GwtfRelay:
     def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """Handle a message and return the answers."""
         match message:
-            case CostIs():
+            case CheapestOutflow():
                 self._offered_cost[sender, message.source] = message.cost
             case RequestFlow():
                 return self.flows.requested(sender, message)
@@ -66,9 +66,9 @@ class GwtfRelay:
             case FlowRejected():
                 self._requested.pop((sender, message.source), None)
                 self._offered_cost[sender, message.source] = message.cost
-            case Query():
+            case FlowQuery():
                 return [FlowSend(sender, self.swaps.shown(), "asked")]
-            case Flows():
+            case FlowReport():
                 self.swaps.answered(sender, message)
                 return self._consider_swaps(now)
             case RequestChange():
@@ -81,13 +81,13 @@ class GwtfRelay:
                 return self.swaps.redirect_accepted(message)
             case SwapRefused():
                 self.swaps.refused()
-            case NewBefore():
+            case UpstreamChanged():
                 return self.flows.new_before(message)
-            case NewAfter():
+            case DownstreamChanged():
                 return self.flows.new_after(message)
-            case Deny():
+            case FlowDenied():
                 return self.flows.denied(message)
-            case Dropped():
+            case FlowDropped():
                 return self.flows.dropped(message) + self.flows.broadcast()
         return []
 
@@ -166,7 +166,7 @@ class GwtfRelay:
             if now - self._unpaired_since[unit.flow] >= LOOSE * self.round_s:
                 assert unit.upstream is not None, "an outflow without any end is removed"
                 del self.flows.table[unit.flow]
-                denial = Deny(unit.upstream.flow, unit.flow, self.view.me)
+                denial = FlowDenied(unit.upstream.flow, unit.flow, self.view.me)
                 sends.append(FlowSend(unit.upstream.node, denial, "no node offers an outflow"))
         return sends
 

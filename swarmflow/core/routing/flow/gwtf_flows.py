@@ -7,15 +7,15 @@ from dataclasses import dataclass, field, replace
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.gwtf_messages import (
-    CostIs,
-    Deny,
-    Dropped,
+    CheapestOutflow,
+    DownstreamChanged,
     FlowApproved,
+    FlowDenied,
+    FlowDropped,
     FlowId,
     FlowRejected,
-    NewAfter,
-    NewBefore,
     RequestFlow,
+    UpstreamChanged,
 )
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, View
 
@@ -93,7 +93,8 @@ class Outflows:
             if self.announced.get(source, INFINITE) != cost:
                 self.announced[source] = cost
                 sends += [
-                    FlowSend(to, CostIs(source, cost), "the cheapest unpaired changed") for to in self.view.before
+                    FlowSend(to, CheapestOutflow(source, cost), "the cheapest unpaired changed")
+                    for to in self.view.before
                 ]
         return sends
 
@@ -101,7 +102,7 @@ class Outflows:
         """Replace the view: nodes have entered; send the announced costs to new nodes of the stage before."""
         fresh = [node for node in view.before if node not in self.view.before]
         self.view = view
-        costs = [CostIs(source, cost) for source, cost in self.announced.items() if cost < INFINITE]
+        costs = [CheapestOutflow(source, cost) for source, cost in self.announced.items() if cost < INFINITE]
         return [FlowSend(node, message, "it is new") for node in fresh for message in costs]
 
     def lose(self, process: ProcessId) -> list[FlowSend]:
@@ -114,9 +115,9 @@ class Outflows:
         for transfer in (*self.redirected.values(), *self.swapped.values()):
             if transfer.to == process:
                 down, up = transfer.downstream, transfer.upstream
-                sends.append(FlowSend(down.node, Dropped(down.flow, me, transfer.own), reason))
+                sends.append(FlowSend(down.node, FlowDropped(down.flow, me, transfer.own), reason))
                 if up is not None:
-                    sends.append(FlowSend(up.node, Deny(up.flow, transfer.flow, me), reason))
+                    sends.append(FlowSend(up.node, FlowDenied(up.flow, transfer.flow, me), reason))
         self.redirected = {flow: transfer for flow, transfer in self.redirected.items() if transfer.to != process}
         self.swapped = {below: transfer for below, transfer in self.swapped.items() if transfer.to != process}
         for unit in list(self.table.values()):
@@ -128,7 +129,7 @@ class Outflows:
                 del self.table[unit.flow]
         return sends
 
-    def denied(self, message: Deny) -> list[FlowSend]:
+    def denied(self, message: FlowDenied) -> list[FlowSend]:
         """Remove the downstream end of an outflow that the next stage has denied."""
         unit = self.table.get(message.flow)
         if unit is not None and unit.downstream is not None and unit.downstream.flow == message.below:
@@ -138,7 +139,7 @@ class Outflows:
         transfer = self._transfer_of(message.flow, message.below)
         return [] if transfer is None else self._forward(transfer.to, replace(message, flow=transfer.flow))
 
-    def dropped(self, message: Dropped) -> list[FlowSend]:
+    def dropped(self, message: FlowDropped) -> list[FlowSend]:
         """Unpair an outflow that the stage before no longer sends."""
         unit = self.table.get(message.flow)
         if unit is not None:
@@ -158,7 +159,7 @@ class Outflows:
         approval = FlowApproved(message.source, unit.cost, message.flow, unit.flow, unit.own_turn, unit.own_moves)
         return [FlowSend(sender, approval, "unpaired at that cost"), *self.broadcast()]
 
-    def new_before(self, message: NewBefore) -> list[FlowSend]:
+    def new_before(self, message: UpstreamChanged) -> list[FlowSend]:
         """Replace the upstream end of an outflow; forward the message where the outflow was redirected."""
         unit = self.table.get(message.flow)
         if unit is not None:
@@ -168,7 +169,7 @@ class Outflows:
         transfer = self.redirected.get(message.flow)
         return [] if transfer is None else self._forward(transfer.to, message)
 
-    def new_after(self, message: NewAfter) -> list[FlowSend]:
+    def new_after(self, message: DownstreamChanged) -> list[FlowSend]:
         """Replace the downstream node of an outflow; forward the message where the outflow was transferred."""
         unit = self.table.get(message.flow)
         if unit is not None and unit.downstream is not None and unit.downstream.flow == message.below:
@@ -188,7 +189,9 @@ class Outflows:
             (unit.downstream.node, unit.source) for unit in self.table.values() if unit.downstream is not None
         )
 
-    def _forward(self, to: ProcessId, message: NewBefore | NewAfter | Deny | Dropped) -> list[FlowSend]:
+    def _forward(
+        self, to: ProcessId, message: UpstreamChanged | DownstreamChanged | FlowDenied | FlowDropped
+    ) -> list[FlowSend]:
         """Forward a message to the node that has the flow now.
 
         The hops are limited: two nodes that have transferred a flow to each other would forward the message forever.

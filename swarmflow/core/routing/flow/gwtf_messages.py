@@ -16,7 +16,7 @@ class FlowId:
 
 
 @dataclass(frozen=True, slots=True)
-class CostIs:
+class CheapestOutflow:
     """To the stage before: the cost of the sender's cheapest unpaired outflow to a data node."""
 
     source: ProcessId  # the data node
@@ -57,12 +57,12 @@ class FlowRejected:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class FlowQuery:
     """To all relays of the same stage: a request for their flows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ReportedFlow:
     """An outflow as reported to another relay of the stage."""
 
     flow: FlowId
@@ -74,10 +74,10 @@ class Shown:
 
 
 @dataclass(frozen=True, slots=True)
-class Flows:
-    """The answer to Query."""
+class FlowReport:
+    """The answer to FlowQuery."""
 
-    shown: tuple[Shown, ...]  # the outflows that can be swapped
+    shown: tuple[ReportedFlow, ...]  # the outflows that can be swapped
     costs: tuple[tuple[ProcessId, float], ...]  # of the links to the next stage
 
 
@@ -144,7 +144,7 @@ class SwapRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class NewBefore:
+class UpstreamChanged:
     """To the next stage: the upstream end of the receiver's `flow` is now `above` at `before`."""
 
     flow: FlowId
@@ -155,31 +155,31 @@ class NewBefore:
 
 
 @dataclass(frozen=True, slots=True)
-class Deny:
+class FlowDenied:
     """To the stage before (GWTF, V-D): `below` at `after`, the downstream end of the receiver's `flow`, has ended."""
 
     flow: FlowId
     below: FlowId
     after: ProcessId
-    passed: int = 0  # as in NewBefore
+    passed: int = 0  # as in UpstreamChanged
 
 
 @dataclass(frozen=True, slots=True)
-class Dropped:
+class FlowDropped:
     """To the next stage: `above` at `before`, the upstream end of the receiver's `flow`, has ended."""
 
     flow: FlowId
     before: ProcessId
     above: FlowId
-    passed: int = 0  # as in NewBefore
+    passed: int = 0  # as in UpstreamChanged
 
 
 @dataclass(frozen=True, slots=True)
-class NewAfter:
+class DownstreamChanged:
     """To the stage before: `below`, the downstream end of the receiver's `flow`, is now at `after`."""
 
     flow: FlowId
     after: ProcessId
     below: FlowId
     moves: int  # counter of `below` after the change
-    passed: int = 0  # as in NewBefore
+    passed: int = 0  # as in UpstreamChanged

@@ -7,14 +7,14 @@ from typing import Any
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, Outflow, Outflows
 from swarmflow.core.routing.flow.gwtf_messages import (
-    CostIs,
-    Deny,
-    Dropped,
+    CheapestOutflow,
+    DownstreamChanged,
     FlowApproved,
+    FlowDenied,
+    FlowDropped,
     FlowRejected,
-    NewAfter,
-    NewBefore,
     RequestFlow,
+    UpstreamChanged,
 )
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, View
 
@@ -48,7 +48,7 @@ class GwtfSource:
     def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """Handle a message and return the answers."""
         match message:
-            case CostIs() if message.source == self.view.me:
+            case CheapestOutflow() if message.source == self.view.me:
                 self._offered_cost[sender] = message.cost
             case FlowRejected():
                 self._requested.pop(sender, None)
@@ -66,13 +66,13 @@ class GwtfSource:
                 )
             case RequestFlow():
                 return self.sink.requested(sender, message)
-            case NewBefore():
+            case UpstreamChanged():
                 return self.sink.new_before(message)
-            case NewAfter():
+            case DownstreamChanged():
                 return self.head.new_after(message)
-            case Deny():
+            case FlowDenied():
                 return self.head.denied(message)
-            case Dropped():
+            case FlowDropped():
                 return self.sink.dropped(message)
         return []
 

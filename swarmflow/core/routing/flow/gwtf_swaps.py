@@ -12,16 +12,16 @@ from swarmflow.core.routing.flow.annealing import Annealing
 from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, FlowTransfer, Outflow, Outflows
 from swarmflow.core.routing.flow.gwtf_messages import (
     ChangeAccepted,
+    DownstreamChanged,
     FlowId,
-    Flows,
-    NewAfter,
-    NewBefore,
-    Query,
+    FlowQuery,
+    FlowReport,
     RedirectAccepted,
+    ReportedFlow,
     RequestChange,
     RequestRedirect,
-    Shown,
     SwapRefused,
+    UpstreamChanged,
 )
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend
 from swarmflow.core.transitions import Transitions
@@ -57,7 +57,7 @@ GWTF_SWAP_STATES = Transitions(
 
 
 @dataclass(frozen=True, slots=True)
-class SwapMove:
+class SwapCandidate:
     """A change or redirect that this node could request."""
 
     gain: float  # the cost that it saves
@@ -76,7 +76,7 @@ class GwtfSwaps:
         self.round_s = round_s
         self.state = GwtfSwapState.IDLE
         self._sent_at = 0.0  # when the query or the request was sent
-        self._answers: dict[ProcessId, Flows] = {}  # to the query, by relay
+        self._answers: dict[ProcessId, FlowReport] = {}  # to the query, by relay
         self._pending: RequestChange | RequestRedirect | None = None  # None unless the state is REQUESTING
 
     @property
@@ -92,9 +92,9 @@ class GwtfSwaps:
         """Ask the other relays of the stage for their flows."""
         self._answers, self._sent_at = {}, now
         self._move(GwtfSwapState.QUERYING, None)
-        return [FlowSend(node, Query(), "no flow to request") for node in self.flows.view.beside]
+        return [FlowSend(node, FlowQuery(), "no flow to request") for node in self.flows.view.beside]
 
-    def answered(self, sender: ProcessId, message: Flows) -> None:
+    def answered(self, sender: ProcessId, message: FlowReport) -> None:
         """Store the answer to a query."""
         if self.state is GwtfSwapState.QUERYING:
             self._answers[sender] = message
@@ -126,12 +126,12 @@ class GwtfSwaps:
         self._move(GwtfSwapState.REQUESTING, best.message)
         return [FlowSend(best.to, best.message, f"saves {best.gain:g}")]
 
-    def shown(self) -> Flows:
+    def shown(self) -> FlowReport:
         """Return the flows of this node, as the answer to a query; the one of its pending request is left out."""
         cost = self.flows.view.cost
         pending = None if self._pending is None else _requested_flow(self._pending)
         shown = tuple(
-            Shown(
+            ReportedFlow(
                 unit.flow,
                 unit.source,
                 None if unit.upstream is None else unit.upstream.node,
@@ -142,7 +142,7 @@ class GwtfSwaps:
             for unit in self.flows.table.values()
             if unit.downstream is not None and unit.flow != pending
         )
-        return Flows(shown, tuple((node, cost[node]) for node in self.flows.view.after))
+        return FlowReport(shown, tuple((node, cost[node]) for node in self.flows.view.after))
 
     def change_requested(self, sender: ProcessId, message: RequestChange) -> list[FlowSend]:
         """Accept a change if the outflow has the same receiver, and the change saves cost or annealing wants it."""
@@ -174,7 +174,7 @@ class GwtfSwaps:
         former, sends = unit.downstream, []
         if isinstance(pending, RequestChange) and former.node != pending.mine_after:
             # The downstream end has moved to another node since the request was sent.
-            newer = NewAfter(message.theirs, former.node, former.flow, unit.moves)
+            newer = DownstreamChanged(message.theirs, former.node, former.flow, unit.moves)
             sends.append(FlowSend(sender, newer, "redirected meanwhile"))
         self.flows.swapped[former.flow] = FlowTransfer(sender, message.theirs, unit.flow, former)
         self.flows.swapped.pop(message.below, None)
@@ -232,20 +232,20 @@ class GwtfSwaps:
         self.annealing.changed()
         me = self.flows.view.me
         return [
-            FlowSend(message.before, NewAfter(message.above, me, message.flow, unit.own_moves), "redirected"),
-            FlowSend(message.after, NewBefore(message.below, me, message.flow, unit.turn), "redirected"),
+            FlowSend(message.before, DownstreamChanged(message.above, me, message.flow, unit.own_moves), "redirected"),
+            FlowSend(message.after, UpstreamChanged(message.below, me, message.flow, unit.turn), "redirected"),
         ]
 
     def _announce(self, unit: Outflow, downstream: FlowEnd, reason: str) -> list[FlowSend]:
         """Notify the new receiver of an outflow, and the stage before if the cheapest costs have changed."""
-        moved = NewBefore(downstream.flow, self.flows.view.me, unit.flow, unit.turn)
+        moved = UpstreamChanged(downstream.flow, self.flows.view.me, unit.flow, unit.turn)
         return [FlowSend(downstream.node, moved, reason), *self.flows.broadcast()]
 
     def _gain(self, now: tuple[float, float], then: tuple[float, float]) -> float:
         """Return how much a change reduces the objective. now, then: the sending costs of both relays."""
         return max(now) - max(then) if self.objective == "minmax" else sum(now) - sum(then)
 
-    def _changes(self) -> list[SwapMove]:
+    def _changes(self) -> list[SwapCandidate]:
         """Return the possible changes: pairs of own and other outflows with one data node and different receivers."""
         found = []
         cost = self.flows.view.cost
@@ -269,10 +269,10 @@ class GwtfSwaps:
                         pair,
                         gain <= 0,
                     )
-                    found.append(SwapMove(gain, node, request))
+                    found.append(SwapCandidate(gain, node, request))
         return found
 
-    def _redirects(self) -> list[SwapMove]:
+    def _redirects(self) -> list[SwapCandidate]:
         """Return the possible redirects. Either objective compares the sums of both links (the paper's example)."""
         found = []
         cost = self.flows.view.cost
@@ -283,7 +283,7 @@ class GwtfSwaps:
                 new = cost.get(shown.before, INFINITE) + cost.get(shown.after, INFINITE)
                 gain = shown.cost_before + shown.cost_after - new
                 request = RequestRedirect(shown.flow, shown.before, shown.after, new, gain <= 0)
-                found.append(SwapMove(gain, node, request))
+                found.append(SwapCandidate(gain, node, request))
         return found
 
     def _yields(self, sender: ProcessId, message: RequestChange) -> bool:

@@ -15,7 +15,7 @@ from swarmflow.core.protocol.messages.negotiation import (
 )
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View
-from swarmflow.core.routing.flow.owners import Handover, Path, changes, cheapest_owners
+from swarmflow.core.routing.flow.owners import Handover, RelayPath, changes, cheapest_owners
 
 # Times in rounds.
 ANSWERS_WAITED = 12.0  # before handovers are decided without the nodes that have not answered
@@ -53,7 +53,7 @@ class Handovers:
         self._tries = 0  # traces in a row because a path had changed
         self._trace_at: float | None = None  # when the next trace begins; None: no trace is scheduled
         self._traced_at = -INFINITE  # when the latest trace began
-        self._returned: list[Path] | None = None  # paths of the latest trace; None once they are reported
+        self._returned: list[RelayPath] | None = None  # paths of the latest trace; None once they are reported
         self._expected = 0  # number of paths that the latest trace finds if no message is lost
         self._until = 0.0  # when the latest trace is reported even if paths are missing
         self._reports: dict[ProcessId, OwnFlows] = {}  # the latest one of each data node

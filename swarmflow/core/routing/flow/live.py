@@ -24,10 +24,10 @@ from swarmflow.core.protocol.types import Member, ProcessId, Roster
 from swarmflow.core.routing.flow.costs import FlowCosts, changed
 from swarmflow.core.routing.flow.node_types import FlowSend, View
 from swarmflow.core.routing.flow.pace import Pace
-from swarmflow.core.routing.flow.relay import Relay
+from swarmflow.core.routing.flow.relay import FlowRelay
 from swarmflow.core.routing.flow.router import NO_FLOWS, FlowRouter
 from swarmflow.core.routing.flow.source import FlowSource
-from swarmflow.core.routing.flow.trust import believable
+from swarmflow.core.routing.flow.trust import is_plausible
 from swarmflow.core.routing.flow.units import units
 
 TRAINER = -1
@@ -59,7 +59,7 @@ class FlowNegotiation:
     random: Random  # of this process alone
     most: int = 1  # microbatches that this process takes at a time, as a multiple of its capacity
     pace: Pace = field(init=False, default_factory=Pace)  # measures the compute time here
-    node: Relay | FlowSource | None = field(init=False, default=None)  # None: this process takes no part
+    node: FlowRelay | FlowSource | None = field(init=False, default=None)  # None: this process takes no part
     costs: FlowCosts = field(init=False)
     _places: dict[ProcessId, int] = field(init=False, default_factory=dict)  # stage of each process known here
     _capacity: dict[ProcessId, int] = field(init=False, default_factory=dict)  # of the processes of the own stage
@@ -134,7 +134,7 @@ class FlowNegotiation:
         """Make the flow machine, or give it the view if that has new processes."""
         if self.node is None:
             trainer = self.stage == TRAINER
-            self.node = FlowSource(view, ROUND_S, WORTH) if trainer else Relay(view, self.random, ROUND_S, WORTH)
+            self.node = FlowSource(view, ROUND_S, WORTH) if trainer else FlowRelay(view, self.random, ROUND_S, WORTH)
             self.router.outflow = self.node.outflow
         elif has_new:
             self.node.met(replace(view, capacity=self.node.view.capacity), now)
@@ -163,7 +163,7 @@ class FlowNegotiation:
         payload, origin = message.flow, message.origin or sender
         allowed = origin == sender or isinstance(payload, DISTANT)
         placed = self._places[sender] == message.stage
-        if not (placed and allowed and believable(payload, origin, self.node.view, self._sources, self.node.dead)):
+        if not (placed and allowed and is_plausible(payload, origin, self.node.view, self._sources, self.node.dead)):
             return [Count("messages_ignored", "Negotiate")]
         if isinstance(payload, Times):
             self.costs.learn(sender, payload)

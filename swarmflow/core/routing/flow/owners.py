@@ -15,7 +15,7 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import INFINITE
 from swarmflow.core.routing.flow.window import LinkChange
 
-Path = tuple[ProcessId, ...]  # a relay of each stage
+RelayPath = tuple[ProcessId, ...]  # a relay of each stage
 NEGLIGIBLE = 1e-9  # a smaller reduction of a cost is a rounding error
 
 
@@ -23,7 +23,7 @@ NEGLIGIBLE = 1e-9  # a smaller reduction of a cost is a rounding error
 class Handover:
     """A change of a path's owner."""
 
-    path: Path
+    path: RelayPath
     giver: ProcessId  # its data node now
     taker: ProcessId  # its data node afterwards
 

@@ -42,7 +42,7 @@ LABEL_REFRESH_MAX = 960.0
 AVOID = 3.0  # before another request to a node that answered that it is locked
 
 
-class Relay(NodeBase):
+class FlowRelay(NodeBase):
     """Announces labels, extends flows by reservations, and takes part in exchanges.
 
     A unit that has an inflow but no next hop is loose; one that has an outflow but no inflow is an orphan (Books).

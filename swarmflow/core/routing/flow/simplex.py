@@ -21,7 +21,7 @@ EPSILON = 1e-7  # tolerance of a reduced cost, relative to the largest cost
 NOISE = 1e-6  # random addition to costs, relative to the largest one, so that the optimum is unique
 SLACK = 1e-5  # random addition to capacities, in units, against cycling
 WHOLE = 0.01  # tolerance of an integral flow, in units
-PIVOTS_A_ROW = 40  # limit of pivots, as a multiple of the rows
+PIVOTS_PER_ROW = 40  # limit of pivots, as a multiple of the rows
 
 Numbers = NDArray[np.float64]
 
@@ -37,7 +37,7 @@ class Terminal:
 
 
 @dataclass(frozen=True, slots=True)
-class Path:
+class NodePath:
     """A path from an entry through one node of each layer to an exit."""
 
     entry: int  # index of its entry
@@ -54,14 +54,14 @@ class PathProgram:
     arcs: list[Numbers]  # [layer][to, from]: the cost from a node of this layer to one of the next
     entries: list[Terminal]
     exits: list[Terminal]
-    known: list[Path] = field(default_factory=list)  # good paths: the first columns
+    known: list[NodePath] = field(default_factory=list)  # good paths: the first columns
 
 
 @dataclass(slots=True)
 class Column:
     """A column of the program: the flow on one path."""
 
-    path: Path
+    path: NodePath
     cost: float  # noise included
     rows: tuple[int, ...]  # rows in which it has a 1; all others are 0
 
@@ -124,7 +124,7 @@ class Simplex:
         self.size = row  # number of rows
         self.pivots = 0
 
-    def solve(self) -> Generator[None, None, list[tuple[Path, float]] | None]:
+    def solve(self) -> Generator[None, None, list[tuple[NodePath, float]] | None]:
         """Yield after each slice of work; return the cheapest flows as units on paths; None: none were found."""
         yield from self._prepare()
         limit = -EPSILON * self.largest
@@ -134,7 +134,7 @@ class Simplex:
             while self._enter(pool, limit):
                 pivoted = True
                 yield
-                if self.pivots > PIVOTS_A_ROW * self.size:
+                if self.pivots > PIVOTS_PER_ROW * self.size:
                     return None
             found: list[Column] = []
             for entries, exits in self.commodities:
@@ -219,7 +219,7 @@ class Simplex:
                 found.append((ends.numbers[i], ends.layer, int(last[i])))
         return [self._column(_trace(number, layer, node, origins)) for number, layer, node in sorted(found)]
 
-    def _column(self, path: Path) -> Column:
+    def _column(self, path: NodePath) -> Column:
         """Return the column of a path."""
         problem, nodes, layer = self.problem, path.nodes, path.layer
         cost = float(problem.entries[path.entry].cost[nodes[0]]) + float(problem.exits[path.exit].cost[nodes[-1]])
@@ -253,7 +253,7 @@ class Simplex:
         self.artificial[leaving] = False
         self.duals[: self.size] += reduced * pivot_row
 
-    def _solution(self) -> list[tuple[Path, float]] | None:
+    def _solution(self) -> list[tuple[NodePath, float]] | None:
         """Return the units on paths; None: some units have no path."""
         values: list[float] = self.values.tolist()
         if any(artificial and value > WHOLE for artificial, value in zip(self.artificial, values, strict=True)):
@@ -279,7 +279,7 @@ def _ends(terminals: list[Terminal], commodity: int) -> list[Ends]:
     return [Ends(at, numbers, np.array([terminals[n].cost for n in numbers])) for at, numbers in by_layer.items()]
 
 
-def _trace(number: int, layer: int, node: int, origins: list[list[tuple[bool, int]]]) -> Path:
+def _trace(number: int, layer: int, node: int, origins: list[list[tuple[bool, int]]]) -> NodePath:
     """Return the path to exit `number` from its last node, followed back to its entry."""
     nodes = [node]
     entered, origin = origins[layer][node]
@@ -288,4 +288,4 @@ def _trace(number: int, layer: int, node: int, origins: list[list[tuple[bool, in
         nodes.append(origin)
         entered, origin = origins[layer][origin]
     nodes.reverse()
-    return Path(origin, number, layer, tuple(nodes))
+    return NodePath(origin, number, layer, tuple(nodes))

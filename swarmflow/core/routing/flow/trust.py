@@ -34,10 +34,10 @@ from swarmflow.core.routing.flow.node_types import INFINITE, View
 
 COST_MAX_S = 1e6  # of a link, a path, or a measured time
 PATHS_MAX = 4096  # that one data node reports
-INSISTED = (TraceFlow, OwnFlows, RetraceFlows)  # the messages that may be wrapped in Reliable
+RELIABLE_TYPES = (TraceFlow, OwnFlows, RetraceFlows)  # the messages that may be wrapped in Reliable
 
 
-def believable(
+def is_plausible(
     message: FlowMessage, sender: ProcessId, view: View, sources: Collection[ProcessId], dead: Collection[ProcessId]
 ) -> bool:
     """Return whether a node may act on a message.
@@ -55,7 +55,9 @@ def believable(
         case Times():
             return _valid_cost(message.compute_s, -1.0) and _valid_cost(message.tensor_s, -1.0)
         case Reliable():
-            return isinstance(message.message, INSISTED) and believable(message.message, sender, view, sources, dead)
+            return isinstance(message.message, RELIABLE_TYPES) and is_plausible(
+                message.message, sender, view, sources, dead
+            )
         case Price() | RetraceFlows() | OwnFlows():
             return view.stage < 0 and _between_sources(message, sender, view)
         case TraceFlow():

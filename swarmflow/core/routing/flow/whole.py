@@ -8,12 +8,12 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
-from swarmflow.core.routing.flow.simplex import WHOLE, Path, PathProgram, Simplex
+from swarmflow.core.routing.flow.simplex import WHOLE, NodePath, PathProgram, Simplex
 
 ENTERS, LEAVES = -1, -2
-Hop = tuple[int, int, int, int]
+FlowArc = tuple[int, int, int, int]
 """(layer, from, to, commodity). Layer ENTERS: from an entry to a node; layer LEAVES: from a node to an exit."""
-Flows = dict[Hop, int]  # units
+Flows = dict[FlowArc, int]  # units
 
 
 def solve(problem: PathProgram, random: Random) -> Generator[None, None, Flows | None]:
@@ -37,9 +37,9 @@ def solve(problem: PathProgram, random: Random) -> Generator[None, None, Flows |
         problem = _without(problem, fixed, [path for path, units in found if units % 1 > WHOLE])
 
 
-def hops_of(problem: PathProgram, found: Sequence[tuple[Path, float]]) -> dict[Hop, float]:
+def hops_of(problem: PathProgram, found: Sequence[tuple[NodePath, float]]) -> dict[FlowArc, float]:
     """Return the units that these paths put on each hop."""
-    hops: dict[Hop, float] = {}
+    hops: dict[FlowArc, float] = {}
     for path, units in found:
         commodity = problem.entries[path.entry].commodity
         steps = [(ENTERS, path.entry, path.nodes[0])]
@@ -50,13 +50,13 @@ def hops_of(problem: PathProgram, found: Sequence[tuple[Path, float]]) -> dict[H
     return hops
 
 
-def _sum(fixed_flows: Flows, hops: Mapping[Hop, float]) -> Flows:
+def _sum(fixed_flows: Flows, hops: Mapping[FlowArc, float]) -> Flows:
     """Return the sum of both, in whole units."""
     both = {key: fixed_flows.get(key, 0) + round(hops.get(key, 0.0)) for key in {**fixed_flows, **hops}}
     return {key: units for key, units in both.items() if units}
 
 
-def _without(problem: PathProgram, fixed: Sequence[tuple[Path, int]], known: list[Path]) -> PathProgram:
+def _without(problem: PathProgram, fixed: Sequence[tuple[NodePath, int]], known: list[NodePath]) -> PathProgram:
     """Return the program for the flows that are not fixed. known: paths with which its solution begins."""
     entries = [replace(end) for end in problem.entries]
     exits = [replace(end) for end in problem.exits]

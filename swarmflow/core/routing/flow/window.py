@@ -19,7 +19,7 @@ from swarmflow.core.routing.flow.window_paths import Links, WindowEnd, WindowPat
 Sides = Mapping[ProcessId, Mapping[Link, int]]  # node -> the units by link, of one of its sides
 
 NEGLIGIBLE = 1e-9  # a smaller change of a cost, relative to it, is a rounding error
-MEMBERS_A_SLICE = 32  # members that are read in one slice of work, in about a millisecond
+MEMBERS_PER_SLICE = 32  # members that are read in one slice of work, in about a millisecond
 ROWS_MAX = 500  # of the linear program; in a window with more, the flows of some data nodes are left as they are
 
 
@@ -60,7 +60,7 @@ class Window:
                 self.costs[name] = dict(offer.costs)
                 self.inflow[name] = {(b, s): n for b, s, n in offer.inflow}
                 self.outflow[name] = {(a, s): n for a, s, n in offer.outflow}
-                if number % MEMBERS_A_SLICE == 0:
+                if number % MEMBERS_PER_SLICE == 0:
                     yield
         for at, members in enumerate(self.nodes):
             for name in members:
@@ -182,7 +182,7 @@ class Window:
         for number, name in enumerate(members):
             own = self.costs[name]
             costs[number] = [own.get(other, INFINITE) for other in others]
-            if number % MEMBERS_A_SLICE == 0:
+            if number % MEMBERS_PER_SLICE == 0:
                 yield
         return costs
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.simplex import Path
+from swarmflow.core.routing.flow.simplex import NodePath
 
 Links = dict[tuple[ProcessId, ProcessId, ProcessId], int]  # (sender, receiver, data node) -> units
 
@@ -43,7 +43,7 @@ class WindowPaths:
         for sender, receiver, source in links:
             self.receivers.setdefault((sender, source), []).append(receiver)
 
-    def paths(self) -> list[Path]:
+    def paths(self) -> list[NodePath]:
         """Return the paths. Units whose links do not lead to an exit are left out."""
         number = {key: i for i, key in enumerate(self.exits)}
         found = []
@@ -58,7 +58,7 @@ class WindowPaths:
                     self.links[link] -= units
                 names = [key.node, *(receiver for _, receiver, _ in links)]
                 inside = [self.at[name] for name in names if name in self.at]
-                found.append(Path(entry, number[end], inside[0][0], tuple(i for _, i in inside)))
+                found.append(NodePath(entry, number[end], inside[0][0], tuple(i for _, i in inside)))
         return found
 
     def _follow(self, key: WindowEnd) -> tuple[list[tuple[ProcessId, ProcessId, ProcessId]], WindowEnd] | None:
