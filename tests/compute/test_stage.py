@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -254,7 +255,10 @@ print(json.dumps([again, kept]))
 
 def test_a_forward_pass_without_a_graph_takes_no_memory_for_one() -> None:
     """Else a peer that takes more microbatches than it has memory for would need what it does not have."""
-    done = subprocess.run([sys.executable, "-c", GROWTH], capture_output=True, text=True, timeout=300, check=True)
+    # Memory that is freed goes back to the system at once: the allocator's own reserve differs by 80 MB between runs.
+    environment = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}
+    command = [sys.executable, "-c", GROWTH]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=True)
     again, kept = json.loads(done.stdout)
     assert kept > 50e6, "what is measured is not lost in the noise"
-    assert again < kept / 3
+    assert again < kept / 10
