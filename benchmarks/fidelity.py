@@ -32,7 +32,7 @@ CAPACITY = 4
 QUEUE_S = 0.12  # what nine of ten words take at most over these links, while tensors are on them
 ERROR_WANTED = 0.15
 RUN_S = 900.0
-MODEL = {
+MODEL: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": WIDTH,
     "intermediate_size": 352,

@@ -70,7 +70,7 @@ def measure(router: str, alike: bool, steps: int, warmup: int) -> float:
             swarm.wait(lambda: all_peers in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
             first = next(step["step"] for step in swarm.steps() if step["peers"] == all_peers) + warmup
             found = swarm.wait_steps(first + steps, RUN_S)[first : first + steps]
-    seconds = statistics.median(step["seconds"] for step in found)
+    seconds: float = statistics.median(step["seconds"] for step in found)
     return MICROBATCHES * SEQUENCES * SEQ_LEN / seconds
 
 

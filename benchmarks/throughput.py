@@ -30,7 +30,7 @@ MEMORY_FACTOR = 1.15
 MEGA = 1e6
 RUN_S = 900.0
 OPTIMIZER = {"name": "adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 0.1}
-MODEL = {
+MODEL: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 512,
     "intermediate_size": 1376,

@@ -22,7 +22,7 @@ import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 from scipy.sparse import coo_array
 
-from swarmflow.core.routing.flow.simplex import Numbers, Path, PathProgram, Simplex, Terminal
+from swarmflow.core.routing.flow.simplex import NodePath, Numbers, PathProgram, Simplex, Terminal
 from swarmflow.core.routing.flow.whole import ENTERS, LEAVES, Flows, solve
 
 STAGES = 3
@@ -135,11 +135,12 @@ def own(problem: PathProgram, random: Random) -> float:
     return float("nan") if flows is None else cost(problem, flows)
 
 
-def before(problem: PathProgram, random: Random) -> list[Path]:
+def before(problem: PathProgram, random: Random) -> list[NodePath]:
     """Return the best paths of the same window with other costs."""
 
     def other(costs: Numbers) -> Numbers:
-        return costs * np.array([random.uniform(0.9, 1.1) for _ in range(costs.size)]).reshape(costs.shape)
+        factors: Numbers = np.array([random.uniform(0.9, 1.1) for _ in range(costs.size)]).reshape(costs.shape)
+        return costs * factors
 
     entries, exits = ([replace(end, cost=other(end.cost)) for end in ends] for ends in (problem.entries, problem.exits))
     work = Simplex(
