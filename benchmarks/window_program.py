@@ -1,29 +1,39 @@
 """The linear program of a window: the flow router's own solver beside HiGHS, on the same instances.
 
     python -m benchmarks.window_program [--nodes 24,60,96] [--data-nodes 4] [--instances 3]
+    python -m benchmarks.window_program --swarm examples/thousand.toml
 
-A window is three stages of so many nodes in all. Every unit that arrives from the stage before, or from a data node,
-goes through one node a stage and on to the stage after. HiGHS (through scipy) gets the same problem as a
-multi-commodity flow over links, which is how it is written down for a general solver; the own solver generates paths.
-HiGHS starts from nothing; the own solver does too, and once more from the paths that were best before each cost changed
-by up to a tenth: in a running swarm it starts from the paths that units take now.
+An instance is drawn, or taken from a simulated swarm whose router is flow: of the windows that its peers solved, so
+many, evenly spread over its life. A drawn window is three stages of so many nodes in all. Every unit that arrives from
+the stage before, or from a data node, goes through one node a stage and on to the stage after. HiGHS (through scipy)
+gets the same problem as a multi-commodity flow over links, which is how it is written down for a general solver; the
+own solver generates paths. HiGHS starts from nothing; the own solver does too, and once more from paths that are known
+("warm"): those that units take now in the swarm's windows, and those that were best before each cost changed by up to a
+tenth in drawn ones.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from random import Random
+from unittest.mock import patch
 
 import numpy as np
 from scipy.optimize import LinearConstraint, linprog, milp
 from scipy.sparse import coo_array
 
-from swarmflow.core.routing.flow.simplex import NodePath, Numbers, PathProgram, Simplex, Terminal
+from swarmflow.core.routing.flow import window as router_window
+from swarmflow.core.routing.flow.simplex import INFINITE, NodePath, Numbers, PathProgram, Simplex, Terminal
 from swarmflow.core.routing.flow.whole import ENTERS, LEAVES, Flows, solve
+from swarmflow.forecast.simulation import Simulation
+from swarmflow.simulator.scenario import load
 
 STAGES = 3
 CAPACITY_MAX = 8  # units of a node
@@ -76,6 +86,8 @@ class LinkProgram:
             place = commodities.index(end.commodity)
             for node in range(layers[end.layer]):
                 at = first[end.layer] + node
+                if end.cost[node] == INFINITE:
+                    continue
                 column = self._column(float(end.cost[node]))
                 self._cells.append((row, column, 1.0))
                 self._cells.append((balance + place * self.nodes + at, column, 1.0 if enters else -1.0))
@@ -83,7 +95,7 @@ class LinkProgram:
                     self._loads.append((at, column, 1.0))
         for place in range(len(commodities)):
             for layer, costs in enumerate(problem.arcs):
-                for to, of in np.ndindex(*costs.shape):
+                for to, of in np.argwhere(costs < INFINITE).tolist():
                     column = self._column(float(costs[to, of]))
                     here, there = first[layer] + of, first[layer + 1] + to
                     self._cells.append((balance + place * self.nodes + here, column, -1.0))
@@ -173,37 +185,75 @@ def timed(work: Callable[[], float]) -> tuple[float, float]:
     return time.process_time() - start, result
 
 
+def windows_of(scenario: Path, most: int) -> list[PathProgram]:
+    """Return so many of the windows that a simulated swarm solves, evenly spread over its life."""
+    found: list[PathProgram] = []
+
+    def recorded(problem: PathProgram, random: Random) -> Generator[None, None, Flows | None]:
+        found.append(problem)
+        return solve(problem, random)
+
+    described = load(scenario)
+    described = replace(described, run=replace(described.run, router="flow"))
+    with patch.object(router_window, "solve", recorded):
+        report = Simulation(described, described.run.seed, "swarmflow", None).run()
+    print(f"{scenario.name}: {report.outcome}, {len(found):,} windows were solved")
+    return [found[len(found) * i // most] for i in range(most)] if len(found) > most else found
+
+
+def compare(instances: Sequence[PathProgram], title: str) -> None:
+    """Print the CPU seconds of each solver over all instances, and the cost beside the relaxation's.
+
+    An instance that a solver gives up adds its seconds and no cost.
+    """
+    spent: dict[str, list[tuple[float, float]]] = {}
+    columns = 0
+    for problem in instances:
+        program = LinkProgram(problem)
+        columns = max(columns, len(program.costs))
+        solvers = {
+            "own": partial(own, replace(problem, known=[]), Random(0)),
+            "own, warm": partial(own, problem, Random(0)),
+            "highs-ds": partial(relaxed, program, "highs-ds"),
+            "highs-ipm": partial(relaxed, program, "highs-ipm"),
+            "highs milp": partial(whole, program),
+        }
+        found = {name: timed(solver) for name, solver in solvers.items()}
+        _, least = found["highs-ds"]
+        for name, (seconds, value) in found.items():
+            spent.setdefault(name, []).append((seconds, value / least if least else 1.0))
+    reference = sum(seconds for seconds, _ in spent["own"])
+    print(f"{title}, up to {columns:,} columns of HiGHS:")
+    for name, measured in spent.items():
+        seconds = sum(s for s, _ in measured)
+        costs = [value for _, value in measured if not math.isnan(value)]
+        given_up = f", {len(measured) - len(costs)} given up" if len(costs) < len(measured) else ""
+        times = f"{seconds / len(measured):8.4f} s a window {seconds / reference:7.2f} times own"
+        print(f"  {name:<10} {times}; cost at most {max(costs):.4f} of the optimum{given_up}")
+
+
 def main() -> None:
-    """Print the CPU seconds of each solver, as medians, and the cost of whole units beside the relaxation."""
+    """Print the CPU seconds of each solver, and the cost of whole units beside the relaxation."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.window_program", description=__doc__)
     parser.add_argument("--nodes", default="24,60,96")
     parser.add_argument("--data-nodes", type=int, default=4)
-    parser.add_argument("--instances", type=int, default=3)
+    parser.add_argument("--instances", type=int, default=3, help="of each size, or of the swarm's windows")
+    parser.add_argument("--swarm", type=Path, help="a scenario; its windows instead of drawn ones")
     chosen = parser.parse_args()
+    if chosen.swarm is not None:
+        instances = windows_of(chosen.swarm, chosen.instances)
+        sizes = sorted(sum(map(len, problem.capacity)) for problem in instances)
+        title = (
+            f"{len(instances)} windows of {sizes[0]} to {sizes[-1]} nodes, {statistics.median(sizes):g} in the middle"
+        )
+        compare(instances, title)
+        return
     for nodes in (int(number) for number in chosen.nodes.split(",")):
-        rows: dict[str, list[tuple[float, float]]] = {}
+        drawn = []
         for seed in range(chosen.instances):
             problem = window(nodes, chosen.data_nodes, Random(seed))
-            program = LinkProgram(problem)
-            warm = replace(problem, known=before(problem, Random(seed)))
-            found = {
-                "own": timed(lambda: own(problem, Random(0))),  # noqa: B023
-                "own, warm": timed(lambda: own(warm, Random(0))),  # noqa: B023
-                "highs-ds": timed(lambda: relaxed(program, "highs-ds")),  # noqa: B023
-                "highs-ipm": timed(lambda: relaxed(program, "highs-ipm")),  # noqa: B023
-                "highs milp": timed(lambda: whole(program)),  # noqa: B023
-            }
-            least = found["highs-ds"][1]
-            for name, (seconds, value) in found.items():
-                rows.setdefault(name, []).append((seconds, value / least))
-        reference = statistics.median(seconds for seconds, _ in rows["own"])
-        print(f"{nodes} nodes, {chosen.data_nodes} data nodes, {len(program.costs):,} columns of HiGHS:")
-        for name, measured in rows.items():
-            seconds = statistics.median(s for s, _ in measured)
-            worst = max(value for _, value in measured)
-            print(
-                f"  {name:<10} {seconds:8.3f} s {seconds / reference:7.1f} times own; cost {worst:.4f} of the optimum"
-            )
+            drawn.append(replace(problem, known=before(problem, Random(seed))))
+        compare(drawn, f"{nodes} nodes, {chosen.data_nodes} data nodes")
 
 
 if __name__ == "__main__":
