@@ -48,7 +48,7 @@ class BaselineRules:
 
     next_hop: Callable[[GwtfNegotiation | None], NextHop]  # makes a process' routing, along what it has negotiated
     repair: Repair
-    lines: Callable[[Arena], PipelineLayout]  # makes the leader's pipelines; only an oracle's know the network
+    layout: Callable[[Arena], PipelineLayout]  # makes the leader's pipelines; only an oracle's know the network
     # Makes a process' part in the negotiation of flows; None: no flows are negotiated.
     negotiation: Callable[[Arena, BaselineRuntime], GwtfNegotiation] | None = None
 
@@ -113,7 +113,7 @@ class Arena:
             first, negotiates = self.settings.peers_first, self.rules.negotiation is not None
             period_s, negotiate_s = (0.0, ROUNDS * ROUND_S) if negotiates else (self.settings.rebalance_s, 0.0)
             settings = BaselineLeaderSettings(plan, self.settings.steps, first, period_s, silence_s, negotiate_s)
-            self.leader, self.lead = process, BaselineLeader(runtime, settings, self.rules.lines(self), self._learnt)
+            self.leader, self.lead = process, BaselineLeader(runtime, settings, self.rules.layout(self), self._learnt)
         if self.leader is None:
             raise ValueError("the trainer that leads has to be started first")
         flows = self._negotiation(runtime)

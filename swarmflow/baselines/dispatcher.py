@@ -29,7 +29,7 @@ class Repair(Enum):
 
     RESEND = "resend"  # its predecessor sends its input to another peer, which takes the gradient from its holder
     RESTART = "restart"  # as RESEND where no later stage holds it; else the trainer starts it over
-    LINE = "line"  # the trainer starts it over in another pipeline
+    PIPELINE = "pipeline"  # the trainer starts it over in another pipeline
 
 
 class HolderState(StrEnum):
@@ -219,7 +219,7 @@ class BaselineDispatcher:
 
     def _lost(self, entry: BaselineInFlight) -> None:
         held, passed_on = entry.state is HolderState.HELD, len(entry.path) > 1
-        if self.repair is Repair.LINE:
+        if self.repair is Repair.PIPELINE:
             self.on_broken(entry.trip)
             return
         if self.repair is Repair.RESTART and held and passed_on:
@@ -254,7 +254,7 @@ class BaselineDispatcher:
         choice = self.next_hop.choose(entry.trip, self._full)
         if choice is None:
             self._waiting[entry.trip] = None
-            if self.repair is Repair.LINE and self.next_hop.choose(entry.trip, ()) is None:
+            if self.repair is Repair.PIPELINE and self.next_hop.choose(entry.trip, ()) is None:
                 self.on_broken(entry.trip)
             return
         entry.asked_s = self.runtime.now_s

@@ -19,7 +19,7 @@ from swarmflow.baselines.messages import (
     Present,
     Updated,
 )
-from swarmflow.baselines.pipelines import Line, PipelineLayout
+from swarmflow.baselines.pipelines import Pipeline, PipelineLayout
 from swarmflow.baselines.placement import BaselineLeaderSettings, BaselineMember, BaselinePlacement
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.transitions import Transitions
@@ -68,9 +68,9 @@ NEGOTIATIONS = Transitions(
 )
 
 
-def columns(lines: tuple[Line, ...]) -> tuple[tuple[ProcessId, ...], ...]:
+def columns(pipelines: tuple[Pipeline, ...]) -> tuple[tuple[ProcessId, ...], ...]:
     """Return the peers that serve each stage in some pipeline."""
-    return tuple(tuple(sorted(p for p in column if p is not None)) for column in zip(*lines, strict=True))
+    return tuple(tuple(sorted(p for p in column if p is not None)) for column in zip(*pipelines, strict=True))
 
 
 @dataclass(slots=True)
@@ -79,7 +79,7 @@ class BaselineLeader:
 
     runtime: BaselineRuntime
     settings: BaselineLeaderSettings
-    lines: PipelineLayout
+    layout: PipelineLayout
     # Called at the end of each iteration with its number, the paths of its microbatches and the sizes of its stages.
     on_learnt: Callable[[int, dict[int, Path], tuple[int, ...]], None]
     placement: BaselinePlacement = field(init=False)
@@ -91,7 +91,7 @@ class BaselineLeader:
     _updating: dict[ProcessId, None] = field(init=False, default_factory=dict)  # peers that have not updated yet
 
     def __post_init__(self) -> None:
-        self.placement = BaselinePlacement(self.runtime, self.settings, self.lines)
+        self.placement = BaselinePlacement(self.runtime, self.settings, self.layout)
 
     def start(self) -> None:
         """Begin to lead."""
@@ -170,12 +170,14 @@ class BaselineLeader:
         if self.phase is not BaselinePhase.RUNNING or self.opened is None:
             return
         ready = self.placement.serving()
-        lines = self.lines.form(ready, begins=False)
+        pipelines = self.layout.form(ready, begins=False)
         here = [tuple(p for p in stage if self.placement.serves(p, s)) for s, stage in enumerate(self.opened.stages)]
-        stages = columns(lines) if lines else tuple(some or ready[s] for s, some in enumerate(here))
+        stages = columns(pipelines) if pipelines else tuple(some or ready[s] for s, some in enumerate(here))
         before = self.opened.stages
-        if lines != self.opened.lines or any(p not in before[s] for s, stage in enumerate(stages) for p in stage):
-            self._open(self.opened.iteration, self.opened.revision + 1, stages, lines, self.opened.given)
+        if pipelines != self.opened.pipelines or any(
+            p not in before[s] for s, stage in enumerate(stages) for p in stage
+        ):
+            self._open(self.opened.iteration, self.opened.revision + 1, stages, pipelines, self.opened.given)
 
     # --- negotiation --------------------------------------------------------------------------------------------------
 
@@ -212,9 +214,9 @@ class BaselineLeader:
         assert not self._updating, "peers still update for the iteration before"
         self.phase = PHASES.move(self.phase, BaselinePhase.RUNNING)
         self._paths.clear()
-        lines = self.lines.form(stages, begins=True)
-        given = self.lines.give(self.settings.plan.microbatches)
-        self._open(self._iterations, 0, columns(lines) if lines else stages, lines, given)
+        pipelines = self.layout.form(stages, begins=True)
+        given = self.layout.give(self.settings.plan.microbatches)
+        self._open(self._iterations, 0, columns(pipelines) if pipelines else stages, pipelines, given)
         self._iterations += 1
         self.placement.started = True
 
@@ -223,10 +225,12 @@ class BaselineLeader:
         iteration: int,
         revision: int,
         stages: tuple[tuple[ProcessId, ...], ...],
-        lines: tuple[Line, ...],
+        pipelines: tuple[Pipeline, ...],
         given: tuple[int, ...],
     ) -> None:
-        self.opened = BaselineOpen(iteration, revision, stages, tuple(sorted(self.placement.trainers)), lines, given)
+        self.opened = BaselineOpen(
+            iteration, revision, stages, tuple(sorted(self.placement.trainers)), pipelines, given
+        )
         for process in (*(p for stage in stages for p in stage), *self.opened.trainers):
             self.runtime.send(process, self.opened)
 
@@ -235,8 +239,8 @@ class BaselineLeader:
         if message.trip.iteration != self.opened.iteration or message.trip.index in self._paths:
             return
         self._paths[message.trip.index] = message.path
-        if message.trip.line >= 0:
-            self.lines.learnt(message.trip.line, message.seconds)
+        if message.trip.pipeline >= 0:
+            self.layout.learnt(message.trip.pipeline, message.seconds)
         if len(self._paths) == self.settings.plan.microbatches:
             self._aggregate(self.opened)
 
@@ -260,6 +264,6 @@ class BaselineLeader:
         self.on_learnt(self.opened.iteration, dict(self._paths), tuple(len(stage) for stage in self.opened.stages))
         if last:
             return
-        if not self.opened.lines:  # pipelines are fixed
+        if not self.opened.pipelines:  # pipelines are fixed
             self.placement.rebalance()
         self._begin_if_ready()

@@ -21,7 +21,7 @@ class Trip:
     iteration: int
     index: int
     turn: int = 0  # the number of the try
-    line: int = -1  # the pipeline that it belongs to; -1: none
+    pipeline: int = -1  # the pipeline that it belongs to; -1: none
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class BaselineOpen:
     revision: int
     stages: tuple[tuple[ProcessId, ...], ...]
     trainers: tuple[ProcessId, ...]
-    lines: tuple[tuple[ProcessId | None, ...], ...] = ()  # fixed pipelines: the peer of each stage; None: a hole
+    pipelines: tuple[tuple[ProcessId | None, ...], ...] = ()  # fixed pipelines: the peer of each stage; None: a hole
     given: tuple[int, ...] = ()  # the pipeline of each microbatch
 
 

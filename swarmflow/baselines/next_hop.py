@@ -83,15 +83,15 @@ class FixedRoute:
     """The next peer of the pipeline that the microbatch belongs to."""
 
     def __init__(self) -> None:
-        self._line: tuple[ProcessId | None, ...] = ()
+        self._pipeline: tuple[ProcessId | None, ...] = ()
 
     def open(self, opened: BaselineOpen, stage: int) -> None:
         """Take over the peer of this stage in each pipeline."""
-        self._line = tuple(line[stage] for line in opened.lines)
+        self._pipeline = tuple(pipeline[stage] for pipeline in opened.pipelines)
 
     def choose(self, trip: Trip, exclude: Collection[ProcessId]) -> ProcessId | None:
         """Return the one peer, unless it is excluded or dead."""
-        process = self._line[trip.line] if trip.line < len(self._line) else None
+        process = self._pipeline[trip.pipeline] if trip.pipeline < len(self._pipeline) else None
         return None if process in exclude else process
 
     def accepted(self, trip: Trip, process: ProcessId) -> None:
@@ -108,7 +108,7 @@ class FixedRoute:
 
     def lost(self, process: ProcessId) -> None:
         """Break its pipeline."""
-        self._line = tuple(None if other == process else other for other in self._line)
+        self._pipeline = tuple(None if other == process else other for other in self._pipeline)
 
 
 class FlowRoute:

@@ -45,7 +45,7 @@ class BaselinePlacement:
 
     runtime: BaselineRuntime
     settings: BaselineLeaderSettings
-    lines: PipelineLayout
+    layout: PipelineLayout
     known: dict[ProcessId, BaselineMember] = field(init=False, default_factory=dict)
     trainers: list[ProcessId] = field(init=False, default_factory=list)
     started: bool = field(init=False, default=False)  # the first iteration has begun: there are states to copy
@@ -64,7 +64,7 @@ class BaselinePlacement:
             self._place(candidate)
 
     def _place(self, entry: BaselineMember) -> None:
-        planned = self.lines.place(entry.process.name)
+        planned = self.layout.place(entry.process.name)
         entry.stage = entry.wish if entry.wish >= 0 else self._emptiest() if planned is None else planned
         entry.settled_s = self.runtime.now_s
         self._grant(entry)

@@ -59,15 +59,15 @@ class BaselineSource:
             self.dispatcher.revise(opened)
             homeless, self._homeless = self._homeless, []
             for trip in homeless:
-                self._send(replace(trip, line=self._line(trip)))
+                self._send(replace(trip, pipeline=self._pipeline(trip)))
             return
         self.dispatcher.open(opened)
         self._began_s.clear()
         self._homeless.clear()
         for index in shares(opened.trainers, self.microbatches).get(self.runtime.me, ()):
-            line = opened.given[index] if opened.given else -1
+            pipeline = opened.given[index] if opened.given else -1
             self._began_s[index] = self.runtime.now_s
-            self._send(Trip(opened.iteration, index, 0, line))
+            self._send(Trip(opened.iteration, index, 0, pipeline))
 
     def received(self, sender: ProcessId, message: BaselineMessage) -> None:
         """Handle an answer of stage 0, or the report of a later stage that a path is broken."""
@@ -92,12 +92,14 @@ class BaselineSource:
     def lost(self, process: ProcessId) -> None:
         """Repair what a dead peer held."""
         if self.opened is not None:
-            lines = tuple(tuple(None if p == process else p for p in line) for line in self.opened.lines)
-            self.opened = replace(self.opened, lines=lines)
+            pipelines = tuple(
+                tuple(None if p == process else p for p in pipeline) for pipeline in self.opened.pipelines
+            )
+            self.opened = replace(self.opened, pipelines=pipelines)
         self.dispatcher.lost(process)
 
     def _send(self, trip: Trip) -> None:
-        if self.repair is Repair.LINE and trip.line < 0:
+        if self.repair is Repair.PIPELINE and trip.pipeline < 0:
             self._homeless.append(trip)
             return
         size = sum(self.runtime.tensor_bytes(0, kind) for kind in ("tokens", "targets"))
@@ -119,11 +121,11 @@ class BaselineSource:
         self.runtime.count("retries")
         self.runtime.count("microbatches_restarted")
         again = replace(trip, turn=trip.turn + 1)
-        self._send(replace(again, line=self._line(again)) if self.repair is Repair.LINE else again)
+        self._send(replace(again, pipeline=self._pipeline(again)) if self.repair is Repair.PIPELINE else again)
 
-    def _line(self, trip: Trip) -> int:
+    def _pipeline(self, trip: Trip) -> int:
         """Return the whole pipeline that has the fewest of the own microbatches; -1: none is whole."""
         assert self.opened is not None
-        whole = [number for number, line in enumerate(self.opened.lines) if None not in line]
-        given = Counter(entry.trip.line for entry in self.dispatcher.in_flight.values() if not entry.returned)
+        whole = [number for number, pipeline in enumerate(self.opened.pipelines) if None not in pipeline]
+        given = Counter(entry.trip.pipeline for entry in self.dispatcher.in_flight.values() if not entry.returned)
         return min(whole, key=lambda number: (given[number], number), default=-1)

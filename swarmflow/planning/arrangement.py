@@ -20,7 +20,7 @@ PERMUTED_MAX = 6  # rows of a cost matrix up to which all matchings are tried
 class Arrangement:
     """Pipelines of devices, and what they cost."""
 
-    lines: tuple[tuple[int, ...], ...]  # devices, `[pipeline][stage]`
+    pipelines: tuple[tuple[int, ...], ...]  # devices, `[pipeline][stage]`
     cost_s: float  # equation 1
 
 
@@ -28,12 +28,12 @@ class Arrangement:
 class Problem:
     """The choice of a device for each stage of each pipeline.
 
-    Raises ConfigError when there are fewer devices than lines * stages; more devices stay spare.
+    Raises ConfigError when there are fewer devices than pipelines * stages; more devices stay spare.
     """
 
     latency_s: Sequence[Sequence[float]]  # `[from][to]`
     bytes_per_s: Sequence[Sequence[float]]  # `[from][to]`, may be infinite
-    lines: int  # number of pipelines, D_DP
+    pipelines: int  # number of pipelines, D_DP
     stages: int  # number of stages, D_PP
     activation_bytes: float  # size of an activation or its gradient, c_PP
     gradient_bytes: Sequence[float]  # size of the gradients of each stage, c_DP
@@ -45,12 +45,12 @@ class Problem:
     _matched_cache: dict[tuple[Group, Group], float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.lines < 1 or len(self.latency_s) < self.lines * self.stages:
+        if self.pipelines < 1 or len(self.latency_s) < self.pipelines * self.stages:
             raise ConfigError(f"{self.stages} stages need at least as many peers, not {len(self.latency_s)}")
         latency_s, rate = np.asarray(self.latency_s, dtype=float), np.asarray(self.bytes_per_s, dtype=float)
         latency_s, s_per_byte = (latency_s + latency_s.T) / 2, 2 / (rate + rate.T)
         self.transfer_s = 2 * (latency_s + self.activation_bytes * s_per_byte)
-        self._exchange_s = [2 * (latency_s + size / self.lines * s_per_byte) for size in self.gradient_bytes]
+        self._exchange_s = [2 * (latency_s + size / self.pipelines * s_per_byte) for size in self.gradient_bytes]
         for exchange_s in self._exchange_s:
             np.fill_diagonal(exchange_s, 0.0)
         self._kind = _kinds(self.transfer_s)
@@ -79,13 +79,13 @@ class Problem:
 
     def arrangement(self, groups: Sequence[Group]) -> Arrangement:
         """Return the pipelines of these groups in this order of stages."""
-        lines = [[device] for device in groups[0]]
+        pipelines = [[device] for device in groups[0]]
         for one, other in pairwise(groups):
             chosen = matching(self.transfer_s[np.ix_(one, other)])
             successor = {device: other[chosen[row]] for row, device in enumerate(one)}
-            for line in lines:
-                line.append(successor[line[-1]])
-        return Arrangement(tuple(tuple(line) for line in lines), self.cost_s(groups))
+            for pipeline in pipelines:
+                pipeline.append(successor[pipeline[-1]])
+        return Arrangement(tuple(tuple(pipeline) for pipeline in pipelines), self.cost_s(groups))
 
 
 def _kinds(transfer_s: Matrix) -> list[int]:

@@ -57,7 +57,7 @@ class _Search:
         """Return the groups with only the pinned devices, as many as fit."""
         groups: list[list[int]] = [[] for _ in range(self.problem.stages)]
         for device, stage in sorted(self.problem.pinned.items()):
-            if len(groups[stage]) < self.problem.lines:
+            if len(groups[stage]) < self.problem.pipelines:
                 groups[stage].append(device)
         return groups
 
@@ -65,8 +65,8 @@ class _Search:
         """Return the number of partitions; the order of the groups counts only where devices are pinned."""
         left, count = len(self._free_devices()), 1
         for group in self._pinned_groups():
-            count *= comb(left, self.problem.lines - len(group))
-            left -= self.problem.lines - len(group)
+            count *= comb(left, self.problem.pipelines - len(group))
+            left -= self.problem.pipelines - len(group)
         return count if self.problem.pinned else count // factorial(self.problem.stages)
 
     def _all_partitions(self, free: list[int], groups: list[list[int]], stage: int = 0) -> Iterator[tuple[Group, ...]]:
@@ -74,8 +74,8 @@ class _Search:
         if stage == len(groups):
             yield tuple(tuple(sorted(group)) for group in groups)
             return
-        unordered = not self.problem.pinned and len(free) == self.problem.lines * (len(groups) - stage)
-        for chosen in combinations(free, self.problem.lines - len(groups[stage])):
+        unordered = not self.problem.pinned and len(free) == self.problem.pipelines * (len(groups) - stage)
+        for chosen in combinations(free, self.problem.pipelines - len(groups[stage])):
             if unordered and chosen[0] != free[0]:
                 break  # it would repeat a partition in another order; `_ordered` finds the best order
             rest = [device for device in free if device not in chosen]
@@ -87,7 +87,7 @@ class _Search:
         self.random.shuffle(free)
         groups = self._pinned_groups()
         for group in groups:
-            while len(group) < self.problem.lines:
+            while len(group) < self.problem.pipelines:
                 group.append(free.pop())
         return tuple(tuple(sorted(group)) for group in groups)
 

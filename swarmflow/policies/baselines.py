@@ -31,6 +31,6 @@ SWARM = Baseline("swarm", BaselineRules(lambda _: StochasticWiring(), Repair.RES
 SWARM_RESTART = Baseline(
     "swarm-restart", BaselineRules(lambda _: StochasticWiring(), Repair.RESTART, lambda _: NoPipelines())
 )
-GPIPE = Baseline("gpipe", BaselineRules(lambda _: FixedRoute(), Repair.LINE, lambda _: Pipelines()))
-DTFM = Baseline("dtfm", BaselineRules(lambda _: FixedRoute(), Repair.LINE, arranged))
+GPIPE = Baseline("gpipe", BaselineRules(lambda _: FixedRoute(), Repair.PIPELINE, lambda _: Pipelines()))
+DTFM = Baseline("dtfm", BaselineRules(lambda _: FixedRoute(), Repair.PIPELINE, arranged))
 GWTF = Baseline("gwtf", BaselineRules(along_flows, Repair.RESEND, lambda _: NoPipelines(), negotiation))

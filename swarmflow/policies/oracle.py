@@ -22,14 +22,14 @@ def arranged(arena: Arena) -> Pipelines:
     if not isinstance(hardware, ScenarioHardware):
         raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")
     names = [name for name in hardware.profiles if hardware.fits(name)]
-    lines = len(names) // plan.stages
+    pipelines = len(names) // plan.stages
     links = [[hardware.link(one, other) if one != other else (0.0, float("inf")) for other in names] for one in names]
     problem = Problem(
         latency_s=[[latency_s for latency_s, _ in row] for row in links],
         bytes_per_s=[[rate for _, rate in row] for row in links],
-        lines=lines,
+        pipelines=pipelines,
         stages=plan.stages,
-        activation_bytes=plan.microbatches / max(1, lines) * hardware.boundary_bytes(0, "activation"),
+        activation_bytes=plan.microbatches / max(1, pipelines) * hardware.boundary_bytes(0, "activation"),
         gradient_bytes=[ELEMENT_BYTES * hardware.elements(f"stage-{stage}") for stage in range(plan.stages)],
         pinned={
             number: hardware.profiles[name].stage
@@ -37,5 +37,5 @@ def arranged(arena: Arena) -> Pipelines:
             if hardware.profiles[name].stage >= 0
         },
     )
-    found = arrange(problem, Random(arena.seed)).lines
-    return Pipelines({names[d]: (k, stage) for k, line in enumerate(found) for stage, d in enumerate(line)})
+    found = arrange(problem, Random(arena.seed)).pipelines
+    return Pipelines({names[d]: (k, stage) for k, pipeline in enumerate(found) for stage, d in enumerate(pipeline)})

@@ -63,7 +63,7 @@ from swarmflow.core.protocol.messages import (
 from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
 from swarmflow.core.protocol.types import Attempt, Plan, ProcessId
-from swarmflow.core.routing.flow.trust import RELIABLE_TYPES
+from swarmflow.core.routing.flow.plausibility import RELIABLE_TYPES
 from swarmflow.simulator.faults import FuzzSwarm, finish
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.settings import Settings

@@ -18,9 +18,9 @@ from swarmflow.core.routing.flow.exchange_lock import ExchangeLock
 from swarmflow.core.routing.flow.labels import Labels
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View, link_cost_s
 from swarmflow.core.routing.flow.owners import Handover, changes, cheapest_owners
-from swarmflow.core.routing.flow.relay import LABEL_REFRESH_MAX
-from swarmflow.core.routing.flow.reliable import ACKNOWLEDGED_AFTER, ReliableDelivery
-from swarmflow.core.routing.flow.reservations import ANSWER_ROUNDS, SENDS_MAX, Reservations
+from swarmflow.core.routing.flow.relay import LABEL_REPEAT_MAX_ROUNDS
+from swarmflow.core.routing.flow.reliable import ACK_TIMEOUT_ROUNDS, ReliableDelivery
+from swarmflow.core.routing.flow.reservations import ANSWER_TIMEOUT_ROUNDS, SENDS_MAX, Reservations
 from swarmflow.core.routing.flow.simplex import Numbers, PathProgram, Simplex, Terminal
 from swarmflow.core.routing.flow.source import FlowSource
 from swarmflow.core.routing.flow.whole import ENTERS, LEAVES, FlowArc, hops_of, solve
@@ -229,11 +229,11 @@ def test_a_reservation_is_repeated_under_its_number_and_given_up_in_the_end() ->
     first = reservations.request(B, D, 2, 0.0, "")
     now = 0.0
     for _ in range(SENDS_MAX - 1):
-        now += ANSWER_ROUNDS
+        now += ANSWER_TIMEOUT_ROUNDS
         repeated, silent = reservations.tick(now)
         assert [send.message for send in repeated] == [first.message]
         assert silent == []
-    repeated, silent = reservations.tick(now + ANSWER_ROUNDS)
+    repeated, silent = reservations.tick(now + ANSWER_TIMEOUT_ROUNDS)
     assert (repeated, silent) == ([], [B])
     assert reservations.pending_units(D) == 0
 
@@ -261,7 +261,7 @@ def test_a_reliable_message_is_repeated_until_it_is_acknowledged_and_handled_onc
     message = sender.wrap(FlowSend(B, "content"), 0.0).message
     assert isinstance(message, Reliable)
     assert sender.repeat(1.0) == []
-    assert [send.message for send in sender.repeat(ACKNOWLEDGED_AFTER)] == [message]
+    assert [send.message for send in sender.repeat(ACK_TIMEOUT_ROUNDS)] == [message]
     assert [receiver.first(A, message) for _ in range(2)] == [True, False]
     sender.acknowledged(Ack(message.number))
     assert sender.repeat(100.0) == []
@@ -287,7 +287,7 @@ def test_a_price_that_was_lost_is_announced_again() -> None:
         last |= {send.to: send.message for send in source.tick(float(now)) if isinstance(send.message, Price)}
     expected = last.pop(B)
     assert last == {}
-    for now in range(100, 100 + round(LABEL_REFRESH_MAX)):
+    for now in range(100, 100 + round(LABEL_REPEAT_MAX_ROUNDS)):
         again = [send.message for send in source.tick(float(now)) if isinstance(send.message, Price)]
         if again:
             break

@@ -8,10 +8,10 @@ from swarmflow.core.protocol.actions import Reset, RunForward, RunLoss
 from swarmflow.core.protocol.events import ForwardComputed, LossComputed, Tick
 from swarmflow.core.protocol.messages.negotiation import Times
 from swarmflow.core.protocol.types import EXPONENT, Ref
+from swarmflow.core.routing.flow.compute_timer import ComputeTimer
 from swarmflow.core.routing.flow.costs import FlowCosts, changed
 from swarmflow.core.routing.flow.measured import AGED_S, LinkTimes
 from swarmflow.core.routing.flow.node_types import View
-from swarmflow.core.routing.flow.pace import Pace
 from swarmflow.core.routing.flow.units import SLACK, units
 from tests.core.samples import microbatch, process
 
@@ -55,7 +55,7 @@ def test_what_was_measured_long_ago_is_not_known_any_more() -> None:
 
 
 def test_work_that_waits_for_other_work_has_not_begun() -> None:
-    pace = Pace()
+    pace = ComputeTimer()
     run = [RunForward(microbatch(0), DATA), RunForward(microbatch(1), DATA)]
     pace.watch(Tick(), list(run), 0.0)
     for index, now in ((0, 3.0), (1, 6.0)):

@@ -10,16 +10,16 @@ from swarmflow.core.protocol.messages.negotiation import ApplyExchange, Exchange
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.exchange import EXCHANGE_STATES, ExchangeState, Participation, Solver
 from swarmflow.core.routing.flow.exchange_calls import (
+    ACK_TIMEOUT_ROUNDS,
     EXCHANGE_CALL_STATES,
-    TURN_WAITED,
     ExchangeCalls,
     ExchangeCallState,
 )
 from swarmflow.core.routing.flow.exchange_lock import (
     EXCHANGE_LOCK_STATES,
-    GIVE_UP_AFTER,
-    INQUIRE_AFTER,
-    INQUIRE_EVERY,
+    GIVE_UP_ROUNDS,
+    INQUIRE_AFTER_ROUNDS,
+    INQUIRE_INTERVAL_ROUNDS,
     ExchangeLock,
     ExchangeLockState,
 )
@@ -56,18 +56,18 @@ def test_a_lock_is_held_until_the_last_exchange_releases_its_side() -> None:
     lock, first, second = ExchangeLock(1.0), Exchange(A, 1), Exchange(B, 1)
     assert lock.acquire(first, (True,), 0.0)
     assert lock.acquire(second, (False,), 1.0)
-    assert not lock.overdue(INQUIRE_AFTER)
-    assert lock.overdue(1.0 + INQUIRE_AFTER)
-    assert lock.inquire(1.0 + INQUIRE_AFTER) == [first, second]
+    assert not lock.overdue(INQUIRE_AFTER_ROUNDS)
+    assert lock.overdue(1.0 + INQUIRE_AFTER_ROUNDS)
+    assert lock.inquire(1.0 + INQUIRE_AFTER_ROUNDS) == [first, second]
     assert state_of(lock) is ExchangeLockState.INQUIRING
-    assert not lock.overdue(INQUIRE_AFTER + INQUIRE_EVERY)
+    assert not lock.overdue(INQUIRE_AFTER_ROUNDS + INQUIRE_INTERVAL_ROUNDS)
     assert lock.acquire(second, (False,), 20.0)
     assert state_of(lock) is ExchangeLockState.LOCKED
     assert lock.release(first)
     assert lock.holder(outward=True) is None
     assert state_of(lock) is ExchangeLockState.LOCKED
-    assert not lock.expired(GIVE_UP_AFTER)
-    assert lock.expired(20.0 + GIVE_UP_AFTER)
+    assert not lock.expired(GIVE_UP_ROUNDS)
+    assert lock.expired(20.0 + GIVE_UP_ROUNDS)
     assert lock.release(second)
     assert not lock.locked
     assert not lock.release(second)
@@ -158,6 +158,6 @@ def test_a_turn_is_passed_until_it_is_acknowledged_and_kept_where_most_members_d
     solved(solver, 3.0)
     assert [send.message for send in calls.solved(3.0)] == [ExchangeTurn(2)]
     assert calls.repeat(3.0) == []
-    assert [send.message for send in calls.repeat(3.0 + TURN_WAITED)] == [ExchangeTurn(2)]
+    assert [send.message for send in calls.repeat(3.0 + ACK_TIMEOUT_ROUNDS)] == [ExchangeTurn(2)]
     calls.turn_taken()
     assert calls.repeat(100.0) == []

@@ -24,7 +24,7 @@ from swarmflow.core.routing.flow.gwtf_messages import (
     UpstreamChanged,
 )
 from swarmflow.core.routing.flow.gwtf_source import GwtfSource
-from swarmflow.core.routing.flow.gwtf_swaps import ANSWERS_WAITED, GWTF_SWAP_STATES, GwtfSwapState
+from swarmflow.core.routing.flow.gwtf_swaps import ANSWER_TIMEOUT_ROUNDS, GWTF_SWAP_STATES, GwtfSwapState
 from swarmflow.core.routing.flow.node_types import INFINITE, View
 from swarmflow.core.transitions import IllegalTransition
 from swarmflow.simulator.flow.paths import find_paths
@@ -130,18 +130,22 @@ def test_a_message_that_a_newer_one_has_overtaken_changes_nothing() -> None:
     _, accepted = redirected()
     taker.handle(STAGES[1][0], accepted, 0.0)
     [newer, older] = ProcessId("a1", 0), STAGES[0][0]
-    turn = accepted.own_turn
-    taker.handle(newer, UpstreamChanged(accepted.flow, newer, FlowId(newer, 1), turn + 2), 1.0)
-    taker.handle(older, UpstreamChanged(accepted.flow, older, FlowId(older, 9), turn + 1), 2.0)
+    sender_changes = accepted.own_sender_changes
+    taker.handle(newer, UpstreamChanged(accepted.flow, newer, FlowId(newer, 1), sender_changes + 2), 1.0)
+    taker.handle(older, UpstreamChanged(accepted.flow, older, FlowId(older, 9), sender_changes + 1), 2.0)
     assert taker.inflow == {(newer, SOURCE): 1}
-    taker.handle(STAGES[2][1], DownstreamChanged(accepted.flow, STAGES[2][1], accepted.below, accepted.moves + 2), 3.0)
-    taker.handle(STAGES[2][0], DownstreamChanged(accepted.flow, STAGES[2][0], accepted.below, accepted.moves + 1), 4.0)
+    taker.handle(
+        STAGES[2][1], DownstreamChanged(accepted.flow, STAGES[2][1], accepted.below, accepted.holder_changes + 2), 3.0
+    )
+    taker.handle(
+        STAGES[2][0], DownstreamChanged(accepted.flow, STAGES[2][0], accepted.below, accepted.holder_changes + 1), 4.0
+    )
     assert taker.outflow == {(STAGES[2][1], SOURCE): 1}
 
 
 def test_a_message_for_a_flow_that_two_nodes_have_redirected_to_each_other_is_not_forwarded_forever() -> None:
     relay, accepted = redirected()
-    stale = DownstreamChanged(accepted.flow, STAGES[2][1], accepted.below, accepted.moves)
+    stale = DownstreamChanged(accepted.flow, STAGES[2][1], accepted.below, accepted.holder_changes)
     sent = 0
     while sends := relay.handle(STAGES[1][1], stale, 1.0):
         [(sent, stale)] = [(sent + 1, send.message) for send in sends]
@@ -159,7 +163,7 @@ def test_a_relay_asks_for_one_swap_at_a_time_and_gives_up_what_is_not_answered()
         states.append(relay.swaps.state)
         relay.handle(b1, message, now)
         states.append(relay.swaps.state)
-    relay.tick(3.0 + ANSWERS_WAITED)
+    relay.tick(3.0 + ANSWER_TIMEOUT_ROUNDS)
     idle, querying, requesting = GwtfSwapState
     assert states == [idle, querying, requesting, requesting, idle, querying, idle, querying, requesting]
     assert relay.swaps.state is querying

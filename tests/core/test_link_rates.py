@@ -10,14 +10,14 @@ MATE, AFTER, FAR = process("m"), process("a"), process("x")
 ELEMENTS = {"stage-1": 100, "tied": 5}
 
 
-def speeds() -> LinkRates:
+def link_rates() -> LinkRates:
     made = LinkRates()
     assert made.open((MATE,), (AFTER,)) == [MATE]
     return made
 
 
 def test_a_rate_is_told_once_and_again_when_it_has_changed() -> None:
-    made = speeds()
+    made = link_rates()
     assert made.report(ELEMENTS) is None, "nothing is known"
     made.measured(AFTER, 1000, 0.5)
     assert made.report(ELEMENTS) == LinkRateReport((("stage-1", 100), ("tied", 5)), ((AFTER, 2000.0),))
@@ -32,7 +32,7 @@ def test_a_rate_is_told_once_and_again_when_it_has_changed() -> None:
 
 
 def test_what_waited_for_another_tensor_does_not_make_a_way_slow_but_what_stays_slow_is_believed() -> None:
-    made = speeds()
+    made = link_rates()
     made.measured(AFTER, 1000, 1.0)
     made.report(ELEMENTS)
     made.measured(AFTER, 1000, 10.0)
@@ -45,7 +45,7 @@ def test_what_waited_for_another_tensor_does_not_make_a_way_slow_but_what_stays_
 
 
 def test_nothing_is_measured_of_others_or_in_no_time() -> None:
-    made = speeds()
+    made = link_rates()
     made.measured(FAR, 1000, 1.0)
     made.measured(MATE, 0, 1.0)
     made.measured(MATE, 1000, 0.0)
@@ -61,7 +61,7 @@ def test_of_a_large_stage_nothing_is_told() -> None:
 
 
 def test_who_is_gone_is_forgotten_and_who_stays_need_not_be_probed_again() -> None:
-    made = speeds()
+    made = link_rates()
     made.measured(MATE, 1000, 1.0)
     made.measured(AFTER, 1000, 1.0)
     assert made.open((MATE,), ()) == []

@@ -18,13 +18,13 @@ TENSOR = Ref(1, 50_000_000)  # 1 s on a fast way, 10 s on a slow one
 
 def detours(direct: float = SLOW, via: float = FAST, other: float = 0.0) -> Relays:
     """Ways to TO: directly, through VIA, and through OTHER; both ways of a detour have its rate."""
-    speeds = LinkRates()
-    speeds.open((VIA, OTHER), (TO,))
+    link_rates = LinkRates()
+    link_rates.open((VIA, OTHER), (TO,))
     for process_, rate in ((TO, direct), (VIA, via), (OTHER, other)):
         if rate:
-            speeds.measured(process_, 1000, 1000 / rate)
+            link_rates.measured(process_, 1000, 1000 / rate)
     made = Relays(ME, TENSOR.size_bytes)
-    made.open(speeds, {0: (VIA, OTHER), 1: (TO,)})
+    made.open(link_rates, {0: (VIA, OTHER), 1: (TO,)})
     made.learn(VIA, LinkRateReport((), ((TO, via),)))
     made.learn(OTHER, LinkRateReport((), ((TO, other),)))
     return made
@@ -68,7 +68,7 @@ def test_a_detour_that_gains_little_is_not_taken(via: float) -> None:
 
 def test_small_tensors_take_none() -> None:
     made = Relays(ME, 1 << 20)
-    made.open(detours().speeds, {0: (VIA, OTHER), 1: (TO,)})
+    made.open(detours().link_rates, {0: (VIA, OTHER), 1: (TO,)})
     made.learn(VIA, LinkRateReport((), ((TO, FAST),)))
     assert took(made.around([forward()], 0.0)) == ["to"]
     assert not made.changed
@@ -78,7 +78,7 @@ def test_small_tensors_take_none() -> None:
 def test_between_stages_of_many_peers_there_are_none(mates: int, after: int, ways: list[str]) -> None:
     made = detours()
     beside, beyond = ([process(f"{stage}{number}") for number in range(4)] for stage in ("beside", "beyond"))
-    made.open(made.speeds, {0: (VIA, *beside[: mates - 1]), 1: (TO, *beyond[: after - 1])})
+    made.open(made.link_rates, {0: (VIA, *beside[: mates - 1]), 1: (TO, *beyond[: after - 1])})
     assert took(made.around([forward()], 0.0)) == ways
 
 
@@ -103,7 +103,7 @@ def test_what_was_on_its_way_through_a_dead_peer_is_known_for_a_while() -> None:
 @pytest.mark.parametrize(("place", "ways"), [(-1, ["to"]), (0, ["via"]), (1, ["via"])])
 def test_none_leads_through_who_has_not_heard_of_the_receiver(place: int, ways: list[str]) -> None:
     made = detours()
-    made.open(made.speeds, {place: (VIA,), 1: (TO,)} if place < 1 else {1: (TO, VIA)})
+    made.open(made.link_rates, {place: (VIA,), 1: (TO,)} if place < 1 else {1: (TO, VIA)})
     assert took(made.around([forward()], 0.0)) == ways
 
 
@@ -112,17 +112,17 @@ def test_what_has_to_be_sent_again_goes_directly_until_the_next_epoch() -> None:
     assert took(made.around([forward(1), forward(1)], 0.0)) == ["via", "to"]
     back = Send(TO, Backward(microbatch(1), 0, FIRST), (TENSOR,))
     assert took(made.around([back, back], 60.0)) == ["via", "to"]
-    made.open(made.speeds, {0: (VIA, OTHER), 1: (TO,)})
+    made.open(made.link_rates, {0: (VIA, OTHER), 1: (TO,)})
     assert took(made.around([forward(1)], 0.0)) == ["via"]
 
 
 def test_what_takes_a_detour_tells_nothing_of_the_way_itself() -> None:
     made = detours()
     made.around([forward(3)], 0.0)
-    assert made.speeds.relayed == {3}
+    assert made.link_rates.relayed == {3}
     made.gone(VIA, 0.0)
     made.around([forward(3)], 0.0)
-    assert made.speeds.relayed == set()
+    assert made.link_rates.relayed == set()
 
 
 def test_nobody_can_fill_the_table_or_tell_of_impossible_ways() -> None:
@@ -132,7 +132,7 @@ def test_nobody_can_fill_the_table_or_tell_of_impossible_ways() -> None:
     made.learn(VIA, LinkRateReport((), ((TO, float("nan")), (OTHER, -1.0), (ME, float("inf")), (TO, 1e-310))))
     assert took(made.around([forward()], 0.0)) == ["to"]
     assert len(made._reported) <= 64
-    made.open(made.speeds, {1: (TO,)})
+    made.open(made.link_rates, {1: (TO,)})
     assert made._reported.keys() <= {TO}
 
 
@@ -141,5 +141,5 @@ def test_one_who_told_of_a_new_epoch_early_is_heard_once_it_is_opened_here() -> 
     new = process("new")
     made.learn(new, LinkRateReport((), ((TO, FAST), (ME, FAST))))
     assert took(made.around([forward()], 0.0)) == ["to"]
-    made.open(made.speeds, {0: (new,), 1: (TO,)})
+    made.open(made.link_rates, {0: (new,), 1: (TO,)})
     assert took(made.around([forward()], 0.0)) == ["new"]

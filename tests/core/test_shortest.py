@@ -35,7 +35,7 @@ def test_the_fastest_way_is_taken_until_as_many_are_on_it_as_make_it_slow() -> N
         to = chosen(made)
         assert to is not None
         sent[to] += 1
-        made.awaits(to, sent[to])
+        made.set_pending(to, sent[to])
     assert sent == {A: 6, B: 1}, "with 4 on it the way to a takes 6 s, the one to b 5 s, and with one on that 7.5 s"
 
 
@@ -62,10 +62,10 @@ def test_what_a_peer_takes_to_compute_counts_as_well() -> None:
 def test_a_probe_is_believed_until_something_was_sent() -> None:
     made = Shortest()
     made.announce((A, B))
-    assert not made.knows(A)
+    assert not made.is_measured(A)
     made.probed(A, 5.0, 0.0)
     made.probed(B, 1.0, 0.0)
-    assert (chosen(made), made.knows(B)) == (B, True)
+    assert (chosen(made), made.is_measured(B)) == (B, True)
     made.arrived(B, 9.0, 0.0)
     made.probed(B, 1.0, 0.0)
     assert chosen(made) == A, "what was sent says more than a probe"
@@ -86,7 +86,7 @@ def test_who_was_slow_once_is_tried_again_with_one_microbatch_and_measured_anew(
             to = chosen(made)
             assert to is not None
             sent[to] += 1
-            made.awaits(to, sent[to])
+            made.set_pending(to, sent[to])
         return sorted(sent.elements(), key=str)
 
     assert opened(0.9 * waits_s) == [A, A, A]
@@ -106,10 +106,10 @@ def test_who_is_slow_still_costs_a_small_part_of_the_time() -> None:
         made.arrived(A, 0.1, now)
         made.announce((A, B))
         if chosen(made, A) == B and chosen(made) == B:
-            made.awaits(B, 1)
+            made.set_pending(B, 1)
             assert chosen(made) == A
             made.arrived(B, 10.0, now)
-            made.awaits(B, 0)
+            made.set_pending(B, 0)
             made.measured(B, 15.0, 5.0)
             tried += 1
     assert 1 < tried * 25.0 < 0.04 * now
@@ -119,7 +119,7 @@ def test_a_stranger_counts_as_the_mean_of_those_that_are_known() -> None:
     made = router(a=1.0, b=5.0)
     made.announce((A, B, C))
     assert chosen(made, A) == C
-    assert not made.knows(C)
+    assert not made.is_measured(C)
 
 
 def test_who_is_banned_comes_back_when_it_is_announced() -> None:
@@ -155,7 +155,7 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
             case "arrived":
                 made.arrived(peer, float(number), 0.0)
             case "awaits":
-                made.awaits(peer, number)
+                made.set_pending(peer, number)
             case "told":
                 made.downstream_cost(peer, float(number))
             case "measured":
@@ -192,7 +192,7 @@ def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: s
                 case "arrived":
                     one.arrived(peer, number, 0.0)
                 case "awaits":
-                    one.awaits(peer, int(number))
+                    one.set_pending(peer, int(number))
                 case "told":
                     one.downstream_cost(peer, number)
         for each in peers:
@@ -207,4 +207,4 @@ def test_a_stranger_with_another_way_is_known_from_then_on() -> None:
     made.announce((A, B))
     made.probed(A, 5.0, 0.0)
     made.rerouted(B, 1.0)
-    assert (chosen(made), made.knows(B)) == (B, True)
+    assert (chosen(made), made.is_measured(B)) == (B, True)

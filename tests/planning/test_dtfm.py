@@ -14,28 +14,28 @@ from swarmflow.planning.arrangement import Problem, matching
 from swarmflow.planning.dtfm import arrange
 
 
-def problem(lines: int, stages: int, seed: int, spare: int = 0, pinned: dict[int, int] | None = None) -> Problem:
-    count = lines * stages + spare
+def problem(pipelines: int, stages: int, seed: int, spare: int = 0, pinned: dict[int, int] | None = None) -> Problem:
+    count = pipelines * stages + spare
     random = Random(seed)
     latency_s = [[0.0 if a == b else random.uniform(0.005, 0.125) for b in range(count)] for a in range(count)]
     rates = [[random.uniform(6e6, 6e7) for _ in range(count)] for _ in range(count)]
-    return Problem(latency_s, rates, lines, stages, 1e8, [1e8] * stages, pinned or {})
+    return Problem(latency_s, rates, pipelines, stages, 1e8, [1e8] * stages, pinned or {})
 
 
 def cheapest(given: Problem) -> float:
     """By trying every order of the devices, straight from the paper's equations."""
-    count, lines = len(given.latency_s), given.lines
+    count, pipelines = len(given.latency_s), given.pipelines
     latency_s, rate = np.array(given.latency_s), np.array(given.bytes_per_s)
     latency_s, rate = (latency_s + latency_s.T) / 2, (rate + rate.T) / 2
     best = float("inf")
-    for order in permutations(range(count), lines * given.stages):
-        groups = [order[stage * lines : (stage + 1) * lines] for stage in range(given.stages)]
+    for order in permutations(range(count), pipelines * given.stages):
+        groups = [order[stage * pipelines : (stage + 1) * pipelines] for stage in range(given.stages)]
         if any(d in given.pinned and given.pinned[d] != s for s, group in enumerate(groups) for d in group):
             continue
         if any(d not in order for d in given.pinned) or any(list(g) != sorted(g) for g in groups):
             continue
         shared = max(
-            sum(2 * (latency_s[d, e] + given.gradient_bytes[s] / (lines * rate[d, e])) for e in group if e != d)
+            sum(2 * (latency_s[d, e] + given.gradient_bytes[s] / (pipelines * rate[d, e])) for e in group if e != d)
             for s, group in enumerate(groups)
             for d in group
         )
@@ -50,25 +50,28 @@ def cheapest(given: Problem) -> float:
 
 
 @pytest.mark.parametrize(
-    ("lines", "stages", "spare", "pinned"),
+    ("pipelines", "stages", "spare", "pinned"),
     [(1, 4, 0, None), (2, 3, 0, None), (2, 3, 1, None), (2, 3, 0, {0: 0, 3: 0}), (3, 2, 0, {4: 1}), (2, 4, 0, {1: 2})],
 )
 @pytest.mark.parametrize("seed", range(2))
 def test_nothing_is_cheaper(
-    lines: int, stages: int, spare: int, pinned: dict[int, int] | None, seed: int, monkeypatch: pytest.MonkeyPatch
+    pipelines: int, stages: int, spare: int, pinned: dict[int, int] | None, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = problem(lines, stages, seed, spare, pinned)
+    given = problem(pipelines, stages, seed, spare, pinned)
     least = cheapest(given)
     tried = arrange(given, Random(seed))
     assert tried.cost_s == pytest.approx(least)
     monkeypatch.setattr(dtfm, "ENUMERATED_MAX", 0)
-    evolved = arrange(problem(lines, stages, seed, spare, pinned), Random(seed))
+    evolved = arrange(problem(pipelines, stages, seed, spare, pinned), Random(seed))
     assert evolved.cost_s == pytest.approx(least)
     for found in (tried, evolved):
-        devices = [device for line in found.lines for device in line]
-        assert len(set(devices)) == lines * stages
+        devices = [device for pipeline in found.pipelines for device in pipeline]
+        assert len(set(devices)) == pipelines * stages
         assert all(
-            line[stage] == device for device, stage in (pinned or {}).items() for line in found.lines if device in line
+            pipeline[stage] == device
+            for device, stage in (pinned or {}).items()
+            for pipeline in found.pipelines
+            if device in pipeline
         )
 
 
@@ -96,7 +99,7 @@ def test_the_search_is_close_to_the_best_of_many_random_ones_and_repeats_itself(
         groups = [(0, 1, 2), *(tuple(sorted(others[3 * n : 3 * n + 3])) for n in range(5))]
         costs.append(given.cost_s(groups))
     assert found.cost_s < min(costs)
-    assert sorted(line[0] for line in found.lines) == [0, 1, 2]
+    assert sorted(pipeline[0] for pipeline in found.pipelines) == [0, 1, 2]
 
 
 @pytest.mark.parametrize("count", [2, 5, 6])

@@ -96,7 +96,7 @@ async def linked(
         one = End(first, 1, limits=limits, settings=settings)
         two = End(second, 2, limits=limits, settings=settings)
         for end, other in ((one, two), (two, one)):
-            end.links.addresses(other.me, other.node.addresses())
+            end.links.set_addresses(other.me, other.node.addresses())
             await end.links.start()
         try:
             yield one, two

@@ -56,7 +56,7 @@ async def processes(folder: Path, count: int) -> AsyncIterator[list[Process]]:
         made = [_process(node) for node in nodes]
         for one in made:
             for other in made:
-                one.session.links.addresses(other.session.me, other.session.node.addresses())
+                one.session.links.set_addresses(other.session.me, other.session.node.addresses())
             await one.session.links.start()
         try:
             yield made

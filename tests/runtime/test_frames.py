@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.runtime.transport.frames import BadFrame, Frame, FrameLimits, pack_end, pack_front, read_frame
+from swarmflow.runtime.transport.frames import Frame, FrameLimits, FrameRefusedError, pack_end, pack_front, read_frame
 from swarmflow.runtime.transport.lanes import JOINED_BYTES_MAX
 
 LIMITS = FrameLimits(header_bytes_max=256, body_bytes_max=4096, bodies_max=3)
@@ -30,7 +30,7 @@ async def read(data: bytes, sequence: int = 0, *, ends: bool = True, stall_timeo
 
 
 async def refused(data: bytes, sequence: int = 0) -> str:
-    with pytest.raises(BadFrame) as caught:
+    with pytest.raises(FrameRefusedError) as caught:
         await read(data, sequence)
     return caught.value.kind
 
@@ -100,7 +100,7 @@ async def test_a_refusal_names_its_kind(data: bytes, sequence: int, kind: str) -
 
 @pytest.mark.asyncio
 async def test_a_frame_that_stops_half_way_is_given_up() -> None:
-    with pytest.raises(BadFrame) as caught:
+    with pytest.raises(FrameRefusedError) as caught:
         await read(packed(0, b"header", [])[:10], ends=False, stall_timeout_s=0.01)
     assert caught.value.kind == "stalled"
 
@@ -156,7 +156,7 @@ async def test_a_long_header_comes_together_from_whatever_pieces_it_arrives_in(l
 @given(st.floats(0.001, 0.999), PIECES)
 async def test_of_a_long_header_that_is_cut_anywhere_nothing_is_delivered(share: float, sizes: list[int]) -> None:
     whole = packed(0, LONG, [])
-    with pytest.raises(BadFrame) as caught:
+    with pytest.raises(FrameRefusedError) as caught:
         await read_in_pieces(whole[: int(share * len(whole))], sizes)
     assert caught.value.kind == "truncated"
 
@@ -168,7 +168,7 @@ async def test_a_flipped_bit_in_a_long_header_is_noticed(place: int, bit: int) -
     damaged[-1 - place] ^= 1 << bit
     reader = asyncio.StreamReader()
     reader.feed_data(bytes(damaged))
-    with pytest.raises(BadFrame) as caught:
+    with pytest.raises(FrameRefusedError) as caught:
         await read_frame(reader, 0, WIDE, 5.0)
     assert caught.value.kind == "checksum"
 
@@ -184,7 +184,7 @@ async def test_a_long_header_that_was_announced_takes_no_more_memory_than_has_co
         reader.feed_data(came[start : start + 7])
         await asyncio.sleep(0)
     reader.feed_eof()
-    with pytest.raises(BadFrame) as caught:
+    with pytest.raises(FrameRefusedError) as caught:
         await reading
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()

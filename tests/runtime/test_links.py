@@ -130,7 +130,7 @@ async def test_a_process_started_anew_is_another(tmp_path: Path) -> None:
         one.links.send(two.me, b"first life")
         await two.headers(1)
         again = End(one.node, one.me.incarnation + 1)
-        again.links.addresses(two.me, two.node.addresses())
+        again.links.set_addresses(two.me, two.node.addresses())
         again.links.send(two.me, b"second life")
         assert (await two.messages.get())[0] == again.me
         assert await two.losses.get() == (one.me, "was started anew")
@@ -182,7 +182,7 @@ async def test_a_first_contact_need_not_know_the_incarnation(tmp_path: Path) -> 
 async def test_another_run_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
         stranger = End(one.node, 9, run_id=RUN_ID + "-other")
-        stranger.links.addresses(two.me, two.node.addresses())
+        stranger.links.set_addresses(two.me, two.node.addresses())
         stranger.links.send(two.me, b"hello")
         process, reason = await stranger.losses.get()
         assert process == two.me
@@ -218,7 +218,7 @@ async def test_a_process_that_accepts_and_never_reads_is_lost(tmp_path: Path) ->
         await second.serve(STREAM_PROTOCOL, accept)
         one = End(first, 1, settings=LaneSettings(stall_timeout_s=0.3))
         target = ProcessId(second.name, 2)
-        one.links.addresses(target, second.addresses())
+        one.links.set_addresses(target, second.addresses())
         one.links.send(target, b"h", [bytes(100 * MEBIBYTE)], bulk=True)
         process, reason = await one.losses.get()
         assert (process, reason) == (target, "took no bytes for 0.3 s")
@@ -233,7 +233,7 @@ async def test_a_process_that_nobody_knows_is_lost_with_the_reason(tmp_path: Pat
         addresses = second.addresses()
         await second.stop()
         one = End(first, 1, settings=LaneSettings(open_timeout_s=2.0))
-        one.links.addresses(gone, addresses)
+        one.links.set_addresses(gone, addresses)
         one.links.send(gone, b"hello")
         process, reason = await one.losses.get()
         assert process == gone

@@ -70,7 +70,7 @@ async def test_a_trainer_that_announces_no_addresses_ends_nobody(tmp_path: Path)
 
         trainer.requests.serve("announced", announced)
         trainer.requests.serve("reached", reached)
-        here.links.addresses(trainer.me, trainer.node.addresses())
+        here.links.set_addresses(trainer.me, trainer.node.addresses())
         invite = Invite(RUN_ID, "run", (*nodes[1].addresses(), f"/dns4/..a/tcp/1/p2p/{WHO}"))
         await report_reach(here, invite, trainer.me)
         assert "/ip4/127.0.0.1/tcp/1" in await received

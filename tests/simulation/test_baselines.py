@@ -184,7 +184,7 @@ def pipelines(simulation: Simulation) -> set[frozenset[str]]:
     assert isinstance(simulation.world, Arena)
     assert simulation.world.lead is not None
     assert simulation.world.lead.opened is not None
-    return {frozenset(p.name for p in line if p is not None) for line in simulation.world.lead.opened.lines}
+    return {frozenset(p.name for p in line if p is not None) for line in simulation.world.lead.opened.pipelines}
 
 
 def test_an_oracle_finds_the_fast_ways(tmp_path: Path) -> None:

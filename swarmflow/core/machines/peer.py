@@ -156,7 +156,7 @@ class PeerMachine(PeerState):
         # Without a leader it shows which candidates are dead too: what is sent to them is lost.
         recipients = leaders.possible_leaders(self) if self.lease.lost else [self.leader]
         actions += self.counter.sent([Send(process, beat) for process in recipients])
-        if self.hops is not None and (rates := self.hops.dispatcher.speeds.report(self.elements)) is not None:
+        if self.hops is not None and (rates := self.hops.dispatcher.link_rates.report(self.elements)) is not None:
             actions += self.counter.sent([Send(process, rates) for process in (self.leader, *self.relays.near)])
         return actions
 

@@ -47,7 +47,7 @@ class Dispatcher:
     router: Router
     late_min_s: float = 15.0
     prober: Prober = field(default_factory=Prober)
-    speeds: LinkRates = field(default_factory=LinkRates, init=False)
+    link_rates: LinkRates = field(default_factory=LinkRates, init=False)
     next_stage: NextStage = field(init=False)
     flights: FlightTable = field(default_factory=FlightTable, init=False)
     waiting: dict[int, None] = field(default_factory=dict, init=False)  # no peer could take them
@@ -70,8 +70,8 @@ class Dispatcher:
         """
         actions = self.clear()
         self.next_stage.open(peers, shares)
-        strangers = (peer for peer in peers if not self.router.knows(peer))
-        self.prober.open(epoch, strangers, self.speeds.open(mates, peers))
+        strangers = (peer for peer in peers if not self.router.is_measured(peer))
+        self.prober.open(epoch, strangers, self.link_rates.open(mates, peers))
         self.due_s = 0.0
         return actions
 
@@ -109,8 +109,8 @@ class Dispatcher:
         entry = self.flights.held_by(sender, message.microbatch, message.attempt)
         if entry is not None and not entry.reserving and not entry.measured:
             self.router.arrived(sender, now - entry.sent_at_s, now)
-            if message.microbatch.index not in self.speeds.relayed:
-                self.speeds.measured(sender, entry.size_bytes, now - entry.sent_at_s)
+            if message.microbatch.index not in self.link_rates.relayed:
+                self.link_rates.measured(sender, entry.size_bytes, now - entry.sent_at_s)
             entry.arrived_s = now
         self.router.downstream_cost(sender, message.downstream_s)
         self._found(sender, message.microbatch, message.attempt)
@@ -132,7 +132,7 @@ class Dispatcher:
         self.due_s = now  # the next one's turn may have come
         if transfer_s is not None:
             self.router.probed(sender, transfer_s, now)
-            self.speeds.measured(sender, self.prober.boundary_bytes, transfer_s)
+            self.link_rates.measured(sender, self.prober.boundary_bytes, transfer_s)
         self.router.downstream_cost(sender, message.downstream_s)
 
     def reserved(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:

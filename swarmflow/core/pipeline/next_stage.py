@@ -52,7 +52,7 @@ class NextStage:
         self.held.clear()
         self.unasked.clear()
         for process in self._awaited:
-            self.router.awaits(process, 0)
+            self.router.set_pending(process, 0)
         self._awaited.clear()
 
     @property
@@ -128,7 +128,7 @@ class NextStage:
         self._usual_s[process] = smoothed(self._usual_s.get(process), seconds)
         self._anybody_s = smoothed(self._anybody_s, seconds)
         self._awaited[process] -= 1
-        self.router.awaits(process, self._awaited[process])
+        self.router.set_pending(process, self._awaited[process])
         self.router.measured(process, seconds, None if entry.arrived_s is None else now - entry.arrived_s)
 
     def usual_s(self, process: ProcessId) -> float | None:
@@ -187,10 +187,10 @@ class NextStage:
         """Count a microbatch as held by its holder (1), or not any more (-1)."""
         assert entry.holder is not None, "only what has a holder is counted"
         self.held[entry.holder] += more
-        self.router.carries(entry.holder, entry.source, more)
+        self.router.add_held(entry.holder, entry.source, more)
         if entry.awaited:
             self._awaited[entry.holder] += more
-            self.router.awaits(entry.holder, self._awaited[entry.holder])
+            self.router.set_pending(entry.holder, self._awaited[entry.holder])
 
     def asks(self, process: ProcessId) -> bool:
         """Return whether this sender has used up its share of the peer's slots."""

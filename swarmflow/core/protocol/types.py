@@ -18,8 +18,8 @@ class ProcessId(NamedTuple):
 
     name: the libp2p peer id (base58), proven by the connection. incarnation: random, so that what was sent to an
     earlier life is never taken for this one, whatever becomes of clocks and disks. It has no order: which of two lives
-    is the later one is known from proofs of life alone (runtime/transport/lives.py). That ids sort breaks ties, no
-    more.
+    is the later one is known from proofs of life alone (runtime/transport/incarnations.py). That ids sort breaks ties,
+    no more.
     """
 
     name: str

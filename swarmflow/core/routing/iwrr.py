@@ -78,10 +78,10 @@ class Iwrr:
             heapq.heappush(self._queue, entry)
         return choice
 
-    def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
+    def add_held(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
         """Do nothing: the total time of all work decides, finished or not."""
 
-    def awaits(self, process: ProcessId, count: int) -> None:
+    def set_pending(self, process: ProcessId, count: int) -> None:
         """Do nothing: the total time of all work decides, finished or not."""
 
     def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
@@ -115,6 +115,6 @@ class Iwrr:
         peer = self._peers.get(process)
         return None if peer is None else peer.ema_s
 
-    def knows(self, process: ProcessId) -> bool:
+    def is_measured(self, process: ProcessId) -> bool:
         """Return True: no link is probed."""
         return True

@@ -58,7 +58,7 @@ class Relays:
 
     me: ProcessId
     boundary_bytes: int = 0  # size of a boundary tensor
-    speeds: LinkRates = field(default_factory=LinkRates, init=False)  # own measurements
+    link_rates: LinkRates = field(default_factory=LinkRates, init=False)  # own measurements
     near: dict[ProcessId, int] = field(default_factory=dict, init=False)  # peer -> stage: -1 before, 0 own, 1 next
     changed: dict[ProcessId, float] = field(default_factory=dict, init=False)  # new rates in bytes/s, by receiver
     _reported: dict[ProcessId, dict[ProcessId, float]] = field(default_factory=dict, init=False)  # rates by reporter
@@ -68,9 +68,9 @@ class Relays:
     _in_flight: dict[ProcessId, list[_Sent]] = field(default_factory=dict, init=False)  # relayed tensors, by relay
     _relayed: set[tuple[ProcessId, int, type]] = field(default_factory=set, init=False)  # sent through a relay before
 
-    def open(self, speeds: LinkRates, around: Mapping[int, Iterable[ProcessId]]) -> None:
+    def open(self, link_rates: LinkRates, around: Mapping[int, Iterable[ProcessId]]) -> None:
         """Begin an epoch, nothing in flight. around: peers of the stage before (-1), the own (0) and the next (1)."""
-        self.speeds = speeds
+        self.link_rates = link_rates
         stages = around.items() if large(self.boundary_bytes) else ()
         self.near = {process: place for place, stage in stages for process in stage}
         self._reported = {process: rates for process, rates in self._reported.items() if process in self.near}
@@ -114,7 +114,7 @@ class Relays:
         key = (to, message.microbatch.index, type(message))
         relay = None if key in self._relayed else self._choose_path(to, size_bytes, now)
         if isinstance(message, Forward):
-            self.speeds.sent(message.microbatch.index, direct=relay is None)
+            self.link_rates.sent(message.microbatch.index, direct=relay is None)
         if relay is None:
             return [action]
         self._relayed.add(key)
@@ -162,7 +162,7 @@ class Relays:
 
     def _rate_from(self, one: ProcessId, other: ProcessId) -> float:
         """Return the link rate as reported by its first end, in bytes/s; 0 if it has not reported."""
-        reported = self.speeds.rates if one == self.me else self._reported.get(one)
+        reported = self.link_rates.rates if one == self.me else self._reported.get(one)
         return 0.0 if reported is None else reported.get(other, 0.0)
 
     def _find_paths(self) -> None:

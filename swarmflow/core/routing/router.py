@@ -24,10 +24,10 @@ class Router(Protocol):
     def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
         """Return the next peer for a microbatch of this trainer; None if all are excluded."""
 
-    def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
+    def add_held(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
         """Add `more` to the microbatches of this trainer that the peer holds; below 0 once one is done."""
 
-    def awaits(self, process: ProcessId, count: int) -> None:
+    def set_pending(self, process: ProcessId, count: int) -> None:
         """Set the number of this sender's microbatches that the peer has not passed on yet."""
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
@@ -45,7 +45,7 @@ class Router(Protocol):
     def rerouted(self, process: ProcessId, seconds: float) -> None:
         """Record the transfer time on another path than before."""
 
-    def knows(self, process: ProcessId) -> bool:
+    def is_measured(self, process: ProcessId) -> bool:
         """Return whether the link to the peer needs no probe."""
 
     @property

@@ -157,10 +157,10 @@ class Shortest:
         reason = f"expected back in {peer.delay_s:.3f} s: {peer.awaited} awaited, {peer.tensor_s:.3f} s to it"
         return Choice(process, f"{reason}, {peer.downstream_s:.3f} s beyond it")
 
-    def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
+    def add_held(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
         """Do nothing: only microbatches that the peer has not passed on yet count."""
 
-    def awaits(self, process: ProcessId, count: int) -> None:
+    def set_pending(self, process: ProcessId, count: int) -> None:
         """Set the number of this sender's microbatches that the peer has not passed on yet."""
         peer = self._of_its_own(process)
         if peer is not None:
@@ -202,7 +202,7 @@ class Shortest:
         peer.retry_s = None
         self._changed(process, peer)
 
-    def knows(self, process: ProcessId) -> bool:
+    def is_measured(self, process: ProcessId) -> bool:
         """Return whether the transfer time was measured or probed."""
         peer = self._peers.get(process)
         return peer is not None and peer.known

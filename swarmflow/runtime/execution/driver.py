@@ -129,10 +129,10 @@ class Driver:
         match message:
             case Request():
                 if self.requests is not None:
-                    self.requests.asked(sender, message)
+                    self.requests.on_request(sender, message)
             case Response():
                 if self.requests is not None:
-                    self.requests.answered(sender, message, bodies)
+                    self.requests.on_response(sender, message, bodies)
             case Evaluate():
                 if self._evaluate is not None:
                     self._evaluate(message, bodies)
@@ -146,7 +146,7 @@ class Driver:
     def lost(self, process: ProcessId, reason: str) -> None:
         """Handle a broken connection."""
         if self.requests is not None:
-            self.requests.lost(process, reason)
+            self.requests.on_process_lost(process, reason)
         self.post(Lost(process, reason))
 
     def perform(self, actions: list[Action]) -> None:

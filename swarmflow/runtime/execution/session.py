@@ -14,8 +14,8 @@ from swarmflow.runtime.execution.driver import Driver, Effect
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
 from swarmflow.runtime.transport.directory import Directory
+from swarmflow.runtime.transport.incarnations import new_incarnation
 from swarmflow.runtime.transport.links import Links
-from swarmflow.runtime.transport.lives import new_incarnation
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Requests
 from swarmflow.runtime.transport.wire import Evaluate, message_name
@@ -178,12 +178,12 @@ class Session:
         """Set the addresses of other processes."""
         for member in action.members:
             if member.addresses:
-                self.links.addresses(member.process, member.addresses)
+                self.links.set_addresses(member.process, member.addresses)
 
     def _forget(self, action: Forget) -> None:
         """Close the connections of a process: a frozen one would keep them open, and requests would wait for it."""
         self.links.forget(action.process)
-        self.requests.lost(action.process, "it was given up")
+        self.requests.on_process_lost(action.process, "it was given up")
 
     def _log(self, action: Log) -> None:
         log.log(logging.getLevelNamesMapping()[action.level.upper()], "%s", action.text)

@@ -117,13 +117,13 @@ async def _ask(session: Session, name: str, addresses: tuple[str, ...]) -> Found
         if itself.leader is None or itself.leader[:2] != (leader_name, incarnation):
             return None
     leader = ProcessId(leader_name, incarnation)
-    session.links.addresses(leader, where or addresses)
+    session.links.set_addresses(leader, where or addresses)
     return FoundRun(leader, manifest)
 
 
 async def _describe(session: Session, name: str, addresses: tuple[str, ...]) -> tuple[Description, Manifest]:
     stranger = ProcessId(name, 0)  # whichever life of it answers
-    session.links.addresses(stranger, addresses)
+    session.links.set_addresses(stranger, addresses)
     answer = await session.requests.ask(stranger, "describe", timeout_s=_ASK_TIMEOUT_S)
     try:
         description = msgspec.json.decode(answer[0], type=Description)

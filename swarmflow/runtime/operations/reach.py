@@ -70,7 +70,7 @@ async def report_reach(session: Session, invite: Invite, leader: ProcessId) -> N
     names = {peer_of(address) for address in invited} - {leader.name, session.me.name}
     for trainer in (leader, *(ProcessId(name, 0) for name in sorted(names))):
         if trainer != leader:
-            session.links.addresses(trainer, [text for text in invited if peer_of(text) == trainer.name])
+            session.links.set_addresses(trainer, [text for text in invited if peer_of(text) == trainer.name])
         try:
             answer = await session.requests.ask(trainer, "announced")
             addresses = msgspec.json.decode(answer[0], type=list[str])[:ADDRESSES_MAX]

@@ -10,7 +10,7 @@ import msgspec
 from swarmflow.core.protocol.messages import Negotiate
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.trust import RELIABLE_TYPES
+from swarmflow.core.routing.flow.plausibility import RELIABLE_TYPES
 from swarmflow.errors import FrameError
 
 NamedPayload = tuple[str, msgspec.Raw]

@@ -34,7 +34,7 @@ FrameErrorKind = Literal[
 ]
 
 
-class BadFrame(FrameError):
+class FrameRefusedError(FrameError):
     """A refused frame; `kind` has few values, so that it can label a metric."""
 
     def __init__(self, kind: FrameErrorKind, detail: str) -> None:
@@ -99,8 +99,8 @@ async def read_frame(
 ) -> Frame | None:
     """Return the next frame, which must carry this sequence number; None when the stream ended between two frames.
 
-    Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece. Raises BadFrame
-    when the frame is refused, OSError when the connection broke.
+    Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece. Raises
+    FrameRefusedError when the frame is refused, OSError when the connection broke.
     """
     start = await reader.read(_FRONT.size)
     if not start:
@@ -110,11 +110,11 @@ async def read_frame(
     table = await _read(reader, bodies * _LENGTH.size, stall_timeout_s)
     sizes = [size for (size,) in _LENGTH.iter_unpack(table)]
     if any(size > limits.body_bytes_max for size in sizes):
-        raise BadFrame("body_size", f"a body of {max(sizes)} bytes, the limit is {limits.body_bytes_max}")
+        raise FrameRefusedError("body_size", f"a body of {max(sizes)} bytes, the limit is {limits.body_bytes_max}")
     (checksum,) = _CHECKSUM.unpack(await _read(reader, _CHECKSUM.size, stall_timeout_s))
     header = await _read(reader, header_bytes, stall_timeout_s)
     if zlib.crc32(header, zlib.crc32(front + table)) != checksum:
-        raise BadFrame("checksum", "its front or its header is damaged")
+        raise FrameRefusedError("checksum", "its front or its header is damaged")
     views = []
     for size in sizes:
         # Left uninitialised, so that the system gives the memory page by page as bytes arrive: a sender that announces
@@ -125,20 +125,22 @@ async def read_frame(
 
 
 def _check_front(front: bytes, sequence: int, limits: FrameLimits) -> tuple[int, int]:
-    """Return (length of the header in bytes, number of bodies). Raises BadFrame when the front is refused."""
+    """Return (length of the header in bytes, number of bodies). Raises FrameRefusedError when the front is refused."""
     magic, form, bodies, reserved, number, header_bytes = _FRONT.unpack(front)
     if magic != MAGIC:
-        raise BadFrame("magic", "it does not start as a frame of swarmflow")
+        raise FrameRefusedError("magic", "it does not start as a frame of swarmflow")
     if form != FORMAT or reserved:
-        raise BadFrame("format", f"format {form}.{reserved}, this software reads {FORMAT}.0")
+        raise FrameRefusedError("format", f"format {form}.{reserved}, this software reads {FORMAT}.0")
     if number != sequence:
-        raise BadFrame("sequence", f"number {number} where {sequence} is due: replayed, lost or out of order")
+        raise FrameRefusedError("sequence", f"number {number} where {sequence} is due: replayed, lost or out of order")
     if header_bytes > limits.header_bytes_max:
-        raise BadFrame("header_size", f"a header of {header_bytes} bytes, the limit is {limits.header_bytes_max}")
+        raise FrameRefusedError(
+            "header_size", f"a header of {header_bytes} bytes, the limit is {limits.header_bytes_max}"
+        )
     if bodies > limits.bodies_max:
-        raise BadFrame("body_count", f"{bodies} bodies, the limit is {limits.bodies_max}")
+        raise FrameRefusedError("body_count", f"{bodies} bodies, the limit is {limits.bodies_max}")
     if bodies and not header_bytes:
-        raise BadFrame("header_size", "bodies without a header")
+        raise FrameRefusedError("header_size", "bodies without a header")
     return header_bytes, bodies
 
 
@@ -163,7 +165,7 @@ async def _read_piece(reader: asyncio.StreamReader, missing_bytes: int, stall_ti
         async with asyncio.timeout(stall_timeout_s):
             piece = await reader.read(min(missing_bytes, READ_BYTES))
     except TimeoutError:
-        raise BadFrame("stalled", f"nothing came for {stall_timeout_s:g} s inside it") from None
+        raise FrameRefusedError("stalled", f"nothing came for {stall_timeout_s:g} s inside it") from None
     if not piece:
-        raise BadFrame("truncated", f"the stream ended inside it, {missing_bytes} bytes short")
+        raise FrameRefusedError("truncated", f"the stream ended inside it, {missing_bytes} bytes short")
     return piece

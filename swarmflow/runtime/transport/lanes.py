@@ -51,7 +51,7 @@ class LaneSettings:
     queue_frames_max: int = 16384
 
 
-class LinkBroken(Exception):
+class LinkBrokenError(Exception):
     """The stream is broken; the text is the reason."""
 
 
@@ -147,54 +147,56 @@ class OutboundLane:
                 writer.transport.abort()
                 raise
             writer.close()
-        except LinkBroken as broken:
+        except LinkBrokenError as broken:
             self._on_broken(str(broken))
 
     async def _open(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open the stream and shake hands. Raises LinkBroken."""
+        """Open the stream and shake hands. Raises LinkBrokenError."""
         try:
             reader, writer = await self._open_stream()
         except NetworkError as error:
-            raise LinkBroken(f"cannot be reached: {error}") from None
+            raise LinkBrokenError(f"cannot be reached: {error}") from None
         accepted = False
         try:
             writer.write(pack_hello(self._hello))
             reply = await read_reply(reader, self._settings.open_timeout_s)
             if reply.reason:
-                raise LinkBroken(f"refused the connection: {reply.reason}")
+                raise LinkBrokenError(f"refused the connection: {reply.reason}")
             if not self._on_welcome(reply.incarnation):
-                raise LinkBroken("a life of it that has been replaced answered")
+                raise LinkBrokenError("a life of it that has been replaced answered")
             writer.write(CONFIRMATION)
             accepted = True
         except TimeoutError:
-            raise LinkBroken(f"accepted a stream and said nothing for {self._settings.open_timeout_s:g} s") from None
+            raise LinkBrokenError(
+                f"accepted a stream and said nothing for {self._settings.open_timeout_s:g} s"
+            ) from None
         except (OSError, FrameError) as error:
-            raise LinkBroken(f"broke the connection while it was opened: {error}") from None
+            raise LinkBrokenError(f"broke the connection while it was opened: {error}") from None
         finally:
             if not accepted:
                 writer.transport.abort()
         return reader, writer
 
     async def _transmit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Write messages until the other side has acknowledged the end of the stream. Raises LinkBroken."""
+        """Write messages until the other side has acknowledged the end of the stream. Raises LinkBrokenError."""
         reasons: list[str] = []
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._watch(reader))
                 group.create_task(self._write_all(writer))
-        except* LinkBroken as broken:
+        except* LinkBrokenError as broken:
             reasons = [str(error) for error in broken.exceptions]
         if reasons:
-            raise LinkBroken(reasons[0])
+            raise LinkBrokenError(reasons[0])
 
     async def _watch(self, reader: asyncio.StreamReader) -> None:
-        """Wait for the acknowledgement of the end, the only thing that the other side writes, or raise LinkBroken."""
+        """Wait for the acknowledgement of the end, all that the other side ever writes, or raise LinkBrokenError."""
         try:
             data = await reader.read(1)
         except OSError as error:
-            raise LinkBroken(f"the connection broke: {error}") from None
+            raise LinkBrokenError(f"the connection broke: {error}") from None
         if data != END_ACKNOWLEDGED or not self._finishing:
-            raise LinkBroken("closed the connection" if not data else "wrote on a stream that it should read")
+            raise LinkBrokenError("closed the connection" if not data else "wrote on a stream that it should read")
 
     async def _write_all(self, writer: asyncio.StreamWriter) -> None:
         while not (self._finishing and not self._queue):
@@ -228,6 +230,6 @@ class OutboundLane:
             async with asyncio.timeout(self._settings.stall_timeout_s):
                 await writer.drain()
         except TimeoutError:
-            raise LinkBroken(f"took no bytes for {self._settings.stall_timeout_s:g} s") from None
+            raise LinkBrokenError(f"took no bytes for {self._settings.stall_timeout_s:g} s") from None
         except OSError as error:
-            raise LinkBroken(f"the connection broke: {error}") from None
+            raise LinkBrokenError(f"the connection broke: {error}") from None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import FrameError
-from swarmflow.runtime.transport.frames import BadFrame, FrameLimits, read_frame
+from swarmflow.runtime.transport.frames import FrameLimits, FrameRefusedError, read_frame
 from swarmflow.runtime.transport.hello import (
     PROTOCOL_VERSION,
     Hello,
@@ -20,8 +20,8 @@ from swarmflow.runtime.transport.hello import (
     read_confirmation,
     read_hello,
 )
+from swarmflow.runtime.transport.incarnations import IncarnationTracker
 from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
-from swarmflow.runtime.transport.lives import Lives
 from swarmflow.runtime.transport.node import Node
 
 log = logging.getLogger(__name__)
@@ -85,7 +85,7 @@ class Links:
         self._limits = limits or FrameLimits()
         self._settings = settings or LaneSettings()
         self._links: dict[ProcessId, _Link] = {}
-        self._lives = Lives()
+        self._lives = IncarnationTracker()
         self._addresses: dict[str, tuple[str, ...]] = {}  # name -> multiaddrs to dial
         self._pending_hellos: Counter[str] = Counter()  # by name: streams whose handshake is not finished
         self._accepted: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # by the task that reads the stream
@@ -96,7 +96,7 @@ class Links:
         """Accept streams from other processes from now on."""
         await self._node.serve(STREAM_PROTOCOL, self._accept)
 
-    def addresses(self, to: ProcessId | str, maddrs: Sequence[str]) -> None:
+    def set_addresses(self, to: ProcessId | str, maddrs: Sequence[str]) -> None:
         """Set where to dial a process (multiaddrs), in place of earlier addresses."""
         self._addresses[to.name if isinstance(to, ProcessId) else to] = tuple(maddrs)
 
@@ -282,7 +282,7 @@ class Links:
             reason = str(error)
             if not stream.dropped:
                 log.info("from %s: %s", sender, error)
-                self._counters.refused(error.kind if isinstance(error, BadFrame) else "message")
+                self._counters.refused(error.kind if isinstance(error, FrameRefusedError) else "message")
         except OSError:
             raise
         except Exception as error:  # a bug that a message of this sender has triggered: only its stream is closed

@@ -61,7 +61,7 @@ class Requests:
         finally:
             self._pending.pop(number, None)
 
-    def asked(self, sender: ProcessId, message: Request) -> None:
+    def on_request(self, sender: ProcessId, message: Request) -> None:
         """Answer a request that has arrived, in a task of its own."""
         if len(self._answering) >= ANSWERING_MAX:
             self._links.send(sender, encode_header(Response(message.id, "busy; ask again")))
@@ -70,7 +70,7 @@ class Requests:
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    def answered(self, sender: ProcessId, message: Response, bodies: list[memoryview]) -> None:
+    def on_response(self, sender: ProcessId, message: Response, bodies: list[memoryview]) -> None:
         """Complete the request that a response belongs to; ignore one that was not asked for."""
         asked, future = self._pending.get(message.id, (None, None))
         if future is None or future.done() or (asked is not None and asked.name != sender.name):
@@ -80,7 +80,7 @@ class Requests:
         else:
             future.set_result(bodies)
 
-    def lost(self, process: ProcessId, reason: str) -> None:
+    def on_process_lost(self, process: ProcessId, reason: str) -> None:
         """Fail the requests to a process that is lost."""
         for asked, future in list(self._pending.values()):
             if asked == process and not future.done():

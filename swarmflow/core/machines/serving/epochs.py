@@ -42,7 +42,7 @@ def on_open_step(peer: PeerState, event: Received, now: float) -> list[Action]:
     actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
     nearby = {0: mates, 1: next_stage, -1: before if peer.stage > 0 else ()}
     few = {place: stage for place, stage in nearby.items() if len(stage) <= NEAR_MAX}
-    peer.relays.open(peer.hops.dispatcher.speeds, few)
+    peer.relays.open(peer.hops.dispatcher.link_rates, few)
     peer.relays.report_changes(peer.hops.dispatcher.router)
     return actions + (peer.flows.open(message.roster, now) if peer.flows is not None else [])
 

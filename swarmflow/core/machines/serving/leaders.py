@@ -74,7 +74,7 @@ def on_elect(peer: PeerState, event: Received, now: float) -> list[Action]:
     peer.grant = -1  # no grant of the new leader has this number: it counts its own
     if peer.hops is not None:
         peer.hops.leader = sender
-        peer.hops.dispatcher.speeds.forget_reports()  # the new leader has none: all are due again
+        peer.hops.dispatcher.link_rates.forget_reports()  # the new leader has none: all are due again
     answer: list[Action] = [Connect((message.me,)), Send(sender, _report(peer, epoch_view, message))]
     return answer if is_followed else [*answer, Log("info", f"trainer {sender} leads from here on")]
 

@@ -2,7 +2,7 @@
 
 The wire decodes a message into its types (runtime/transport/wire.py); the ranges of its numbers, texts and sequences
 stand here, once for production and simulator. The messages of the flow negotiation have a table of their own
-(core/routing/flow/trust.py).
+(core/routing/flow/plausibility.py).
 """
 
 from __future__ import annotations

@@ -25,10 +25,10 @@ from swarmflow.core.transitions import Transitions
 REACH = 1  # stages of a window on either side of the solver's
 MEMBERS_MAX = 128  # members of a window in each stage
 NEAR = 4  # tenths of the members that are chosen for their cost, where a stage has more nodes than MEMBERS_MAX
-ANSWERS_WAITED = 8.0  # rounds before the window is solved without the nodes that have not answered
-REPEATED_AFTER = 3.5  # rounds before requests are repeated; where nothing is lost, all have answered by then
-REPEATED_EVERY = 2.5  # rounds between two repetitions
-KEPT = 8  # exchanges whose outcome is remembered, for nodes that inquire
+ANSWER_TIMEOUT_ROUNDS = 8.0  # before the window is solved without the nodes that have not answered
+FIRST_REPEAT_ROUNDS = 3.5  # before requests are repeated; where nothing is lost, all have answered by then
+REPEAT_ROUNDS = 2.5  # between two repetitions
+OUTCOMES_KEPT = 8  # exchanges whose outcome is remembered, for nodes that inquire
 
 
 class ExchangeState(StrEnum):
@@ -131,7 +131,7 @@ class Solver:
     def start(self, offer: Locked, now: float) -> list[FlowSend]:
         """Ask nodes of the own and the neighbouring stages to lock their links. offer: the own links."""
         view = self.view
-        self.open = OpenExchange(offer.exchange, now, {view.me: view.stage}, now + REPEATED_AFTER * self.round_s)
+        self.open = OpenExchange(offer.exchange, now, {view.me: view.stage}, now + FIRST_REPEAT_ROUNDS * self.round_s)
         self.open.offers[view.me] = offer
         sends = self._request_locks(view.stage, view.beside, MEMBERS_MAX - 1)
         if view.stage > 0:
@@ -223,7 +223,7 @@ class Solver:
         if current is None:
             return []
         if current.state is ExchangeState.GATHERING:
-            if not current.answered and now - current.since < ANSWERS_WAITED * self.round_s:
+            if not current.answered and now - current.since < ANSWER_TIMEOUT_ROUNDS * self.round_s:
                 return self._repeat(current, now)
             current.begin_solving(self.random)
         assert current.work is not None, f"an exchange that is {current.state} has no work to continue"
@@ -237,7 +237,7 @@ class Solver:
         """Repeat the requests without an answer, when it is time: a message may be lost."""
         if now < current.repeat_at:
             return []
-        current.repeat_at = now + REPEATED_EVERY * self.round_s
+        current.repeat_at = now + REPEAT_ROUNDS * self.round_s
         sends = []
         for node, stage in current.asked.items():
             if node not in current.offers and node not in current.denied:
@@ -275,7 +275,7 @@ class Solver:
                 tuple((other, source, n) for (other, source), n in change.outflow.items()),
             )
         self._outcomes[current.exchange] = outcome
-        while len(self._outcomes) > KEPT:
+        while len(self._outcomes) > OUTCOMES_KEPT:
             del self._outcomes[next(iter(self._outcomes))]
         reason = "saves something" if changes else "nothing to save"
         return [FlowSend(node, message, reason) for node, message in outcome.items()]

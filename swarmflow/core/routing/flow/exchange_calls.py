@@ -11,11 +11,11 @@ from swarmflow.core.routing.flow.exchange import MEMBERS_MAX, Participation, Sol
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend
 from swarmflow.core.transitions import Transitions
 
-TURN_WAITED = 6.0  # rounds without an acknowledgement before the turn is passed to another node
-SPREAD = 3.0  # rounds of random delay for each node around: the first exchange mostly locks the others before they call
-SPREAD_CALM = 120.0  # the same, where nothing but measured times has changed
-QUIET = 7.0  # rounds after the last reservation here before an exchange may be called
-RETRY = (2.0, 8.0)  # rounds before another call, where one was impossible or most members denied the lock
+ACK_TIMEOUT_ROUNDS = 6.0  # before a turn that is not acknowledged is passed to another node
+SPREAD_ROUNDS = 3.0  # of random delay for each node around: the first exchange mostly locks the others before they call
+CALM_SPREAD_ROUNDS = 120.0  # the same, where nothing but measured times has changed
+QUIET_ROUNDS = 7.0  # after the last reservation here before an exchange may be called
+RECALL_ROUNDS = (2.0, 8.0)  # before another call, where one was impossible or most members denied the lock
 
 
 class ExchangeCallState(StrEnum):
@@ -75,7 +75,7 @@ class ExchangeCalls:
     def changed(self, now: float) -> None:
         """Schedule a call soon: links or costs have changed here."""
         self._turn = ExchangeTurn(0)
-        at = now + (QUIET + self.random.uniform(0.0, SPREAD * self._nodes_around())) * self.round_s
+        at = now + (QUIET_ROUNDS + self.random.uniform(0.0, SPREAD_ROUNDS * self._nodes_around())) * self.round_s
         if self.state is ExchangeCallState.TURN:
             self._schedule(ExchangeCallState.TURN, at)
         else:
@@ -85,7 +85,7 @@ class ExchangeCalls:
         """Schedule a call for later, unless there is one: measured times have changed, as they always do."""
         if self.state is ExchangeCallState.IDLE:
             self._turn = ExchangeTurn(2 * self._exchanges_around())  # passed on only if this exchange saves something
-            at = now + self.random.uniform(0.0, SPREAD_CALM * self._nodes_around()) * self.round_s
+            at = now + self.random.uniform(0.0, CALM_SPREAD_ROUNDS * self._nodes_around()) * self.round_s
             self._schedule(ExchangeCallState.SCHEDULED, at)
 
     def turn_arrived(self, turn: ExchangeTurn, now: float) -> None:
@@ -130,7 +130,7 @@ class ExchangeCalls:
 
     def repeat(self, now: float) -> list[FlowSend]:
         """Pass the turn to another node if it is not acknowledged: the message is lost, or its receiver is dead."""
-        if self._passed is None or now - self._passed.since < TURN_WAITED * self.round_s:
+        if self._passed is None or now - self._passed.since < ACK_TIMEOUT_ROUNDS * self.round_s:
             return []
         return self._pass(self._passed.turn, "not taken", now)
 
@@ -140,7 +140,7 @@ class ExchangeCalls:
         return [] if successor is None else [FlowSend(successor, turn, reason)]
 
     def _retry_at(self, now: float) -> float:
-        return now + self.random.uniform(*RETRY) * self.round_s
+        return now + self.random.uniform(*RECALL_ROUNDS) * self.round_s
 
     def _exchanges_around(self) -> int:
         """Return the number of exchanges that include every node about once."""

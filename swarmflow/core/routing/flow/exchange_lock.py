@@ -10,10 +10,10 @@ from swarmflow.core.protocol.messages.negotiation import Exchange
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.transitions import Transitions
 
-INQUIRE_AFTER = 7.0  # rounds before the solver is asked for the outcome
-INQUIRE_EVERY = 3.0  # rounds between two such questions
-GIVE_UP_AFTER = 48.0  # rounds before a lock is released without an outcome
-REMEMBERED = 32  # finished exchanges whose late requests are ignored
+INQUIRE_AFTER_ROUNDS = 7.0  # before the solver is asked for the outcome
+INQUIRE_INTERVAL_ROUNDS = 3.0  # between two such questions
+GIVE_UP_ROUNDS = 48.0  # before a lock is released without an outcome
+REMEMBERED_MAX = 32  # finished exchanges whose late requests are ignored
 
 
 class ExchangeLockState(StrEnum):
@@ -81,7 +81,7 @@ class ExchangeLock:
             return False
         for side in sides:
             self._sides[side] = exchange
-        self._since, self._inquire_at = now, now + INQUIRE_AFTER * self.round_s
+        self._since, self._inquire_at = now, now + INQUIRE_AFTER_ROUNDS * self.round_s
         self._move(ExchangeLockState.LOCKED)
         return True
 
@@ -93,7 +93,7 @@ class ExchangeLock:
         if held and not self._sides:
             self._move(ExchangeLockState.UNLOCKED)
         self._finished[exchange] = None
-        while len(self._finished) > REMEMBERED:
+        while len(self._finished) > REMEMBERED_MAX:
             del self._finished[next(iter(self._finished))]
         return bool(held)
 
@@ -103,11 +103,11 @@ class ExchangeLock:
 
     def expired(self, now: float) -> bool:
         """Return whether the lock has been held for so long that it is to be released without an outcome."""
-        return now - self._since >= GIVE_UP_AFTER * self.round_s
+        return now - self._since >= GIVE_UP_ROUNDS * self.round_s
 
     def inquire(self, now: float) -> list[Exchange]:
-        """Return the exchanges whose outcome is to be asked for; the next inquiry is due after INQUIRE_EVERY."""
-        self._inquire_at = now + INQUIRE_EVERY * self.round_s
+        """Return the exchanges whose outcome is to be asked for; the next time is after INQUIRE_INTERVAL_ROUNDS."""
+        self._inquire_at = now + INQUIRE_INTERVAL_ROUNDS * self.round_s
         self._move(ExchangeLockState.INQUIRING)
         return self.exchanges
 

@@ -31,7 +31,7 @@ from swarmflow.core.routing.flow.gwtf_messages import (
 from swarmflow.core.routing.flow.gwtf_swaps import GwtfSwaps, Objective
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, View
 
-LOOSE = 4.0  # rounds after which an unpaired inflow is denied, if no node offers an outflow for it
+LOOSE_ROUNDS = 4.0  # after which an unpaired inflow is denied, if no node offers an outflow for it
 
 
 class GwtfRelay:
@@ -153,17 +153,17 @@ class GwtfRelay:
         self._requested.pop((sender, message.source), None)
         unit = self.flows.table.setdefault(message.flow, Outflow(message.flow, message.source, INFINITE))
         unit.downstream, unit.cost = FlowEnd(sender, message.below), message.cost + self.view.cost[sender]
-        unit.turn, unit.moves = message.turn, message.moves
+        unit.sender_changes, unit.holder_changes = message.sender_changes, message.holder_changes
         return self.flows.broadcast()
 
     def _deny_unpaired(self, now: float) -> list[FlowSend]:
-        """Deny unpaired inflows for which no node has offered an outflow for LOOSE rounds (GWTF, V-D)."""
+        """Deny unpaired inflows for which no node has offered an outflow for LOOSE_ROUNDS rounds (GWTF, V-D)."""
         reachable = {source for (_, source), cost in self._offered_cost.items() if cost < INFINITE}
         waiting = [u for u in self.flows.loose if u.source not in reachable and u.flow not in self._requested.values()]
         self._unpaired_since = {unit.flow: self._unpaired_since.get(unit.flow, now) for unit in waiting}
         sends: list[FlowSend] = []
         for unit in waiting:
-            if now - self._unpaired_since[unit.flow] >= LOOSE * self.round_s:
+            if now - self._unpaired_since[unit.flow] >= LOOSE_ROUNDS * self.round_s:
                 assert unit.upstream is not None, "an outflow without any end is removed"
                 del self.flows.table[unit.flow]
                 denial = FlowDenied(unit.upstream.flow, unit.flow, self.view.me)

@@ -40,10 +40,10 @@ class Outflow:
     cost: float  # from this node to the sink
     downstream: FlowEnd | None = None  # None: the node is the sink, or the inflow of a relay is unpaired
     upstream: FlowEnd | None = None  # None: the outflow is unpaired
-    own_turn: int = 0  # how often its upstream end has changed
-    own_moves: int = 0  # how often it has moved to another node of the stage
-    turn: int = 0  # own_turn of the downstream outflow
-    moves: int = 0  # own_moves of the downstream outflow
+    own_sender_changes: int = 0  # how often its upstream end has changed
+    own_holder_changes: int = 0  # how often it has moved to another node of the stage
+    sender_changes: int = 0  # own_sender_changes of the downstream outflow
+    holder_changes: int = 0  # own_holder_changes of the downstream outflow
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,16 +155,18 @@ class Outflows:
         if unit is None or unit.cost != message.cost:
             cost = INFINITE if unit is None else unit.cost
             return [FlowSend(sender, FlowRejected(message.source, cost, message.flow), "no such outflow")]
-        unit.upstream, unit.own_turn = FlowEnd(sender, message.flow), unit.own_turn + 1
-        approval = FlowApproved(message.source, unit.cost, message.flow, unit.flow, unit.own_turn, unit.own_moves)
+        unit.upstream, unit.own_sender_changes = FlowEnd(sender, message.flow), unit.own_sender_changes + 1
+        approval = FlowApproved(
+            message.source, unit.cost, message.flow, unit.flow, unit.own_sender_changes, unit.own_holder_changes
+        )
         return [FlowSend(sender, approval, "unpaired at that cost"), *self.broadcast()]
 
     def new_before(self, message: UpstreamChanged) -> list[FlowSend]:
         """Replace the upstream end of an outflow; forward the message where the outflow was redirected."""
         unit = self.table.get(message.flow)
         if unit is not None:
-            if message.turn > unit.own_turn:
-                unit.upstream, unit.own_turn = FlowEnd(message.before, message.above), message.turn
+            if message.sender_changes > unit.own_sender_changes:
+                unit.upstream, unit.own_sender_changes = FlowEnd(message.before, message.above), message.sender_changes
             return []
         transfer = self.redirected.get(message.flow)
         return [] if transfer is None else self._forward(transfer.to, message)
@@ -173,8 +175,8 @@ class Outflows:
         """Replace the downstream node of an outflow; forward the message where the outflow was transferred."""
         unit = self.table.get(message.flow)
         if unit is not None and unit.downstream is not None and unit.downstream.flow == message.below:
-            if message.moves > unit.moves:
-                unit.downstream, unit.moves = FlowEnd(message.after, message.below), message.moves
+            if message.holder_changes > unit.holder_changes:
+                unit.downstream, unit.holder_changes = FlowEnd(message.after, message.below), message.holder_changes
             return []
         transfer = self._transfer_of(message.flow, message.below)
         return [] if transfer is None else self._forward(transfer.to, replace(message, flow=transfer.flow))

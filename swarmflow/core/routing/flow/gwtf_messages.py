@@ -43,8 +43,8 @@ class FlowApproved:
     cost: float  # of `below`
     flow: FlowId
     below: FlowId
-    turn: int  # how often the node that sends to `below` has changed
-    moves: int  # how often `below` has moved to another node
+    sender_changes: int  # how often the node that sends to `below` has changed
+    holder_changes: int  # how often `below` has moved to another node
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +88,8 @@ class RequestChange:
     mine: FlowId  # the sender's outflow
     mine_after: ProcessId  # its receiver
     mine_below: FlowId  # the outflow there
-    turn: int  # counters of `mine_below`
-    moves: int
+    sender_changes: int  # counters of `mine_below`
+    holder_changes: int
     theirs: FlowId  # the receiver's outflow
     theirs_after: ProcessId  # its receiver
     costs: tuple[float, float]  # of the sender's link, before and after the change
@@ -104,8 +104,8 @@ class ChangeAccepted:
     theirs: FlowId  # the sender's outflow
     after: ProcessId
     below: FlowId
-    turn: int  # counters of `below` before the change
-    moves: int
+    sender_changes: int  # counters of `below` before the change
+    holder_changes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,10 +130,10 @@ class RedirectAccepted:
     above: FlowId  # the outflow at `before`
     below: FlowId  # the outflow at `after`
     cost: float  # from `after` to the sink
-    turn: int  # counters of `below` before the redirect
-    moves: int
-    own_turn: int  # counters of the outflow before the redirect
-    own_moves: int
+    sender_changes: int  # counters of `below` before the redirect
+    holder_changes: int
+    own_sender_changes: int  # counters of the outflow before the redirect
+    own_holder_changes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class UpstreamChanged:
     flow: FlowId
     before: ProcessId
     above: FlowId
-    turn: int  # counter of `flow` after the change
+    sender_changes: int  # counter of `flow` after the change
     passed: int = 0  # times that this message was forwarded because the flow had moved to another node
 
 
@@ -181,5 +181,5 @@ class DownstreamChanged:
     flow: FlowId
     after: ProcessId
     below: FlowId
-    moves: int  # counter of `below` after the change
+    holder_changes: int  # counter of `below` after the change
     passed: int = 0  # as in UpstreamChanged

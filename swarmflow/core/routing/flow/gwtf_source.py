@@ -61,8 +61,8 @@ class GwtfSource:
                     self.view.me,
                     cost,
                     FlowEnd(sender, message.below),
-                    turn=message.turn,
-                    moves=message.moves,
+                    sender_changes=message.sender_changes,
+                    holder_changes=message.holder_changes,
                 )
             case RequestFlow():
                 return self.sink.requested(sender, message)

@@ -27,7 +27,7 @@ from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend
 from swarmflow.core.transitions import Transitions
 
 Objective = Literal["minmax", "sum"]  # what a change reduces: the larger of the two relays' sending costs, or their sum
-ANSWERS_WAITED = 4.0  # rounds after which a query is repeated, or a request is given up
+ANSWER_TIMEOUT_ROUNDS = 4.0  # after which a query is repeated, or a request is given up
 
 
 class GwtfSwapState(StrEnum):
@@ -86,7 +86,7 @@ class GwtfSwaps:
 
     def waits(self, now: float) -> bool:
         """Return whether an answer to the query or the request is awaited and not overdue."""
-        return self.state is not GwtfSwapState.IDLE and now - self._sent_at < ANSWERS_WAITED * self.round_s
+        return self.state is not GwtfSwapState.IDLE and now - self._sent_at < ANSWER_TIMEOUT_ROUNDS * self.round_s
 
     def query(self, now: float) -> list[FlowSend]:
         """Ask the other relays of the stage for their flows."""
@@ -157,11 +157,13 @@ class GwtfSwaps:
         gain = self._gain((message.costs[0], old), (message.costs[1], new))
         if gain <= 0 and not message.anneal:
             return refused
-        accepted = ChangeAccepted(message.mine, message.theirs, former.node, former.flow, unit.turn, unit.moves)
+        accepted = ChangeAccepted(
+            message.mine, message.theirs, former.node, former.flow, unit.sender_changes, unit.holder_changes
+        )
         self.flows.swapped[former.flow] = FlowTransfer(sender, message.mine, unit.flow, former)
         self.flows.swapped.pop(message.mine_below, None)
         unit.downstream, unit.cost = FlowEnd(message.mine_after, message.mine_below), unit.cost - old + new
-        unit.turn, unit.moves = message.turn + 1, message.moves
+        unit.sender_changes, unit.holder_changes = message.sender_changes + 1, message.holder_changes
         self.annealing.changed()
         return [FlowSend(sender, accepted, f"saves {gain:g}"), *self._announce(unit, unit.downstream, "swapped")]
 
@@ -174,13 +176,13 @@ class GwtfSwaps:
         former, sends = unit.downstream, []
         if isinstance(pending, RequestChange) and former.node != pending.mine_after:
             # The downstream end has moved to another node since the request was sent.
-            newer = DownstreamChanged(message.theirs, former.node, former.flow, unit.moves)
+            newer = DownstreamChanged(message.theirs, former.node, former.flow, unit.holder_changes)
             sends.append(FlowSend(sender, newer, "redirected meanwhile"))
         self.flows.swapped[former.flow] = FlowTransfer(sender, message.theirs, unit.flow, former)
         self.flows.swapped.pop(message.below, None)
         unit.cost += self.flows.view.cost[message.after] - self.flows.view.cost[former.node]
         unit.downstream = FlowEnd(message.after, message.below)
-        unit.turn, unit.moves = message.turn + 1, message.moves
+        unit.sender_changes, unit.holder_changes = message.sender_changes + 1, message.holder_changes
         self.annealing.changed()
         return sends + self._announce(unit, unit.downstream, "swapped")
 
@@ -207,10 +209,10 @@ class GwtfSwaps:
             upstream.flow,
             downstream.flow,
             unit.cost - cost[downstream.node],
-            unit.turn,
-            unit.moves,
-            unit.own_turn,
-            unit.own_moves,
+            unit.sender_changes,
+            unit.holder_changes,
+            unit.own_sender_changes,
+            unit.own_holder_changes,
         )
         return [FlowSend(sender, accepted, f"saves {gain:g}")]
 
@@ -224,21 +226,27 @@ class GwtfSwaps:
             message.cost + self.flows.view.cost[message.after],
             FlowEnd(message.after, message.below),
             FlowEnd(message.before, message.above),
-            message.own_turn,
-            message.own_moves + 1,
-            message.turn + 1,
-            message.moves,
+            message.own_sender_changes,
+            message.own_holder_changes + 1,
+            message.sender_changes + 1,
+            message.holder_changes,
         )
         self.annealing.changed()
         me = self.flows.view.me
         return [
-            FlowSend(message.before, DownstreamChanged(message.above, me, message.flow, unit.own_moves), "redirected"),
-            FlowSend(message.after, UpstreamChanged(message.below, me, message.flow, unit.turn), "redirected"),
+            FlowSend(
+                message.before,
+                DownstreamChanged(message.above, me, message.flow, unit.own_holder_changes),
+                "redirected",
+            ),
+            FlowSend(
+                message.after, UpstreamChanged(message.below, me, message.flow, unit.sender_changes), "redirected"
+            ),
         ]
 
     def _announce(self, unit: Outflow, downstream: FlowEnd, reason: str) -> list[FlowSend]:
         """Notify the new receiver of an outflow, and the stage before if the cheapest costs have changed."""
-        moved = UpstreamChanged(downstream.flow, self.flows.view.me, unit.flow, unit.turn)
+        moved = UpstreamChanged(downstream.flow, self.flows.view.me, unit.flow, unit.sender_changes)
         return [FlowSend(downstream.node, moved, reason), *self.flows.broadcast()]
 
     def _gain(self, now: tuple[float, float], then: tuple[float, float]) -> float:
@@ -262,8 +270,8 @@ class GwtfSwaps:
                         unit.flow,
                         downstream.node,
                         downstream.flow,
-                        unit.turn,
-                        unit.moves,
+                        unit.sender_changes,
+                        unit.holder_changes,
                         shown.flow,
                         shown.after,
                         pair,

@@ -17,14 +17,13 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View
 from swarmflow.core.routing.flow.owners import Handover, RelayPath, changes, cheapest_owners
 
-# Times in rounds.
-ANSWERS_WAITED = 12.0  # before handovers are decided without the nodes that have not answered
-REPEATED_EVERY = 3.0  # between two requests to a node that has not answered
-REPORTS_GATHERED = 3.0  # after the last report, for others to follow
-AGAIN = 20.0  # between two traces
-AGAIN_CALM = 240.0  # the same, where a handover has to save a share of its path's cost
-TRIES = 5  # traces in a row because a path had changed; a number, not rounds
-QUIET = 8.0  # after a change of the own links, before they are traced
+ANSWER_TIMEOUT_ROUNDS = 12.0  # before handovers are decided without the nodes that have not answered
+REPEAT_ROUNDS = 3.0  # between two requests to a node that has not answered
+GATHER_ROUNDS = 3.0  # after the last report, for others to follow
+TRACE_INTERVAL_ROUNDS = 20.0  # between two traces
+TRACE_INTERVAL_CALM_ROUNDS = 240.0  # the same, where a handover has to save a share of its path's cost
+TRACES_MAX = 5  # in a row because a path had changed
+QUIET_ROUNDS = 8.0  # after a change of the own links, before they are traced
 
 
 @dataclass(slots=True)
@@ -62,15 +61,15 @@ class Handovers:
         self._outcomes: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}  # of the last exchange
 
     @property
-    def leader(self) -> ProcessId:
+    def decider(self) -> ProcessId:
         """Return the data node that decides."""
         return min(self.view.me, *self.view.beside) if self.view.beside else self.view.me
 
     def changed(self, now: float) -> None:
         """Schedule a trace of the own links, which have changed."""
         if self._trace_at is None:
-            again = AGAIN_CALM if self.worth else AGAIN
-            self._trace_at = max(now + QUIET * self.round_s, self._traced_at + again * self.round_s)
+            again = TRACE_INTERVAL_CALM_ROUNDS if self.worth else TRACE_INTERVAL_ROUNDS
+            self._trace_at = max(now + QUIET_ROUNDS * self.round_s, self._traced_at + again * self.round_s)
 
     def retrace(self, now: float) -> None:
         """Trace the own links at once."""
@@ -84,7 +83,7 @@ class Handovers:
     def reported(self, sender: ProcessId, message: OwnFlows, now: float) -> None:
         """Store the traced flows of a data node."""
         self._reports[sender] = message
-        self._decide_at = now + REPORTS_GATHERED * self.round_s
+        self._decide_at = now + GATHER_ROUNDS * self.round_s
 
     def tick(self, outflow: dict[ProcessId, int], now: float) -> list[FlowSend]:
         """Do what is due. outflow: own units, by relay of the first stage."""
@@ -142,7 +141,7 @@ class Handovers:
             return []
         self._returned = None
         own = OwnFlows(self.view.capacity, tuple(paths), tuple(sorted(self.view.cost.items())))
-        return [FlowSend(self.leader, own, "to find the cheapest owners")]
+        return [FlowSend(self.decider, own, "to find the cheapest owners")]
 
     def _decide(self, now: float) -> list[FlowSend]:
         """Find the cheapest owner of each reported path, and ask the nodes on the paths that change to lock."""
@@ -158,7 +157,7 @@ class Handovers:
         self._exchanges += 1
         exchange = Exchange(self.view.me, self._exchanges)
         asked = dict.fromkeys(node for h in handovers for node in (h.giver, h.taker, *h.path))
-        self.open = OpenHandover(exchange, now, handovers, asked, now + REPEATED_EVERY * self.round_s)
+        self.open = OpenHandover(exchange, now, handovers, asked, now + REPEAT_ROUNDS * self.round_s)
         return [FlowSend(node, LockRequest(exchange, False, False, True), "to hand flows over") for node in asked]
 
     def _finish(self, now: float) -> list[FlowSend]:
@@ -167,17 +166,18 @@ class Handovers:
         if current is None:
             return []
         silent = [node for node in current.asked if node not in current.offers and node not in current.denied]
-        if silent and now - current.since < ANSWERS_WAITED * self.round_s:
+        if silent and now - current.since < ANSWER_TIMEOUT_ROUNDS * self.round_s:
             if now < current.repeat_at:
                 return []
-            current.repeat_at = now + REPEATED_EVERY * self.round_s
+            current.repeat_at = now + REPEAT_ROUNDS * self.round_s
             return [
                 FlowSend(node, LockRequest(current.exchange, False, False, True), "no answer yet") for node in silent
             ]
         self.open = None
         link_changes = changes(current.handovers, current.offers)
         retraces: list[FlowSend] = []
-        if not all(set(handover.path) <= link_changes.keys() for handover in current.handovers) and self._tries < TRIES:
+        complete = all(set(handover.path) <= link_changes.keys() for handover in current.handovers)
+        if not complete and self._tries < TRACES_MAX:
             self._tries += 1
             retraces = [FlowSend(node, RetraceFlows(), "a path has changed") for node in self.view.beside]
             self.retrace(now)

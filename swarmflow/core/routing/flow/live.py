@@ -21,13 +21,13 @@ from swarmflow.core.protocol.messages.negotiation import (
 )
 from swarmflow.core.protocol.shares import shares
 from swarmflow.core.protocol.types import Member, ProcessId, Roster
+from swarmflow.core.routing.flow.compute_timer import ComputeTimer
 from swarmflow.core.routing.flow.costs import FlowCosts, changed
 from swarmflow.core.routing.flow.node_types import FlowSend, View
-from swarmflow.core.routing.flow.pace import Pace
+from swarmflow.core.routing.flow.plausibility import is_plausible
 from swarmflow.core.routing.flow.relay import FlowRelay
 from swarmflow.core.routing.flow.router import NO_FLOWS, FlowRouter
 from swarmflow.core.routing.flow.source import FlowSource
-from swarmflow.core.routing.flow.trust import is_plausible
 from swarmflow.core.routing.flow.units import units
 
 TRAINER = -1
@@ -58,7 +58,7 @@ class FlowNegotiation:
     router: FlowRouter  # follows the negotiated flows
     random: Random  # of this process alone
     most: int = 1  # microbatches that this process takes at a time, as a multiple of its capacity
-    pace: Pace = field(init=False, default_factory=Pace)  # measures the compute time here
+    pace: ComputeTimer = field(init=False, default_factory=ComputeTimer)  # measures the compute time here
     node: FlowRelay | FlowSource | None = field(init=False, default=None)  # None: this process takes no part
     costs: FlowCosts = field(init=False)
     _places: dict[ProcessId, int] = field(init=False, default_factory=dict)  # stage of each process known here

@@ -26,8 +26,8 @@ from swarmflow.core.routing.flow.node_types import FlowSend, Link, View
 from swarmflow.core.routing.flow.reliable import ReliableDelivery
 from swarmflow.core.routing.flow.reservations import Reservations
 
-SETTLE = 14.0  # rounds after which a changed link is audited
-RECEIVER_SETTLES = 1.7  # times SETTLE for the receiving end: it audits only if the sending end has not
+SETTLE_ROUNDS = 14.0  # after which a changed link is audited
+RECEIVER_SETTLE_FACTOR = 1.7  # times SETTLE_ROUNDS for the receiving end: it audits only if the sending end has not
 
 
 class NodeBase(ABC):
@@ -170,7 +170,7 @@ class NodeBase(ABC):
                 others = [exchange for exchange in self.lock.inquire(now) if exchange.solver != self.view.me]
                 sends += [FlowSend(exchange.solver, Inquire(exchange), "the outcome is overdue") for exchange in others]
         for (node, outward), since in list(self.books.suspects.items()):
-            settle_s = (SETTLE if outward else RECEIVER_SETTLES * SETTLE) * self.round_s
+            settle_s = (SETTLE_ROUNDS if outward else RECEIVER_SETTLE_FACTOR * SETTLE_ROUNDS) * self.round_s
             if now - since < settle_s or self._unsettled(node, outward):
                 continue
             self.books.suspects[node, outward] = now

@@ -26,20 +26,19 @@ from swarmflow.core.protocol.messages.negotiation import (
 )
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.exchange import Solver
-from swarmflow.core.routing.flow.exchange_calls import QUIET, ExchangeCalls
+from swarmflow.core.routing.flow.exchange_calls import QUIET_ROUNDS, ExchangeCalls
 from swarmflow.core.routing.flow.labels import Labels, worth_announcing
 from swarmflow.core.routing.flow.node import NodeBase
 from swarmflow.core.routing.flow.node_types import FlowSend, View
 
-# All in rounds.
-PATIENCE = 8.0  # before loose units without a next hop are dropped
-HOLD = 12.0  # before orphans are released
-RELEASED_EARLIER = 0.75  # share of HOLD that is skipped for released units: the node that released them has waited
-LABEL_EVERY = 1.0  # between two labels while flows are built
-LABEL_CALM = 24.0  # between two labels, once no reservation was made here for as long
-LABEL_REFRESH = 30.0  # before an unchanged label is repeated; doubled at each repetition
-LABEL_REFRESH_MAX = 960.0
-AVOID = 3.0  # before another request to a node that answered that it is locked
+PATIENCE_ROUNDS = 8.0  # before loose units without a next hop are dropped
+ORPHAN_ROUNDS = 12.0  # before orphans are released
+RELEASED_EARLIER = 0.75  # share of these that released units skip: the node that released them has waited
+LABEL_INTERVAL_ROUNDS = 1.0  # between two labels while flows are built
+LABEL_INTERVAL_CALM_ROUNDS = 24.0  # between two labels, once no reservation was made here for as long
+LABEL_REPEAT_ROUNDS = 30.0  # before an unchanged label is repeated; doubled at each repetition
+LABEL_REPEAT_MAX_ROUNDS = 960.0
+AVOID_ROUNDS = 3.0  # before another request to a node that answered that it is locked
 
 
 class FlowRelay(NodeBase):
@@ -55,9 +54,9 @@ class FlowRelay(NodeBase):
         self.solver = Solver(view, random, round_s, worth)
         self.calls = ExchangeCalls(self.solver, random, round_s)
         self._announced: Label | None = None  # the latest label that was sent
-        self._announced_at = -LABEL_CALM * round_s  # when it was sent
-        self._compared_at = -LABEL_EVERY * round_s  # when the label was last compared with the announced one
-        self._refresh = LABEL_REFRESH  # rounds before an unchanged label is repeated
+        self._announced_at = -LABEL_INTERVAL_CALM_ROUNDS * round_s  # when it was sent
+        self._compared_at = -LABEL_INTERVAL_ROUNDS * round_s  # when the label was last compared with the announced one
+        self._refresh = LABEL_REPEAT_ROUNDS  # before an unchanged label is repeated
         self._active_at = 0.0  # when a reservation was last requested or handled here
         self._avoid: dict[ProcessId, float] = {}  # node that was locked -> when it may be asked again
         self._stuck_since: dict[ProcessId, float] = {}  # data node -> since when its loose units have no next hop
@@ -78,7 +77,7 @@ class FlowRelay(NodeBase):
                 self.dropped(sender, message, now)
             case ReleaseUnits():
                 self.released(sender, message, now)
-                self._orphans_since.setdefault(message.source, now - RELEASED_EARLIER * HOLD * self.round_s)
+                self._orphans_since.setdefault(message.source, now - RELEASED_EARLIER * ORPHAN_ROUNDS * self.round_s)
             case LockRequest():
                 return self._lock_requested(message, now)
             case Locked():
@@ -130,7 +129,8 @@ class FlowRelay(NodeBase):
         self.update_view(view)
         self.solver.view = view
         self.labels.cost = view.cost
-        self._announced, self._announced_at = None, now - LABEL_CALM * self.round_s  # the new nodes need the label soon
+        self._announced = None  # the new nodes need the label soon
+        self._announced_at = now - LABEL_INTERVAL_CALM_ROUNDS * self.round_s
         self.calls.changed(now)
 
     def resize(self, capacity: int, now: float) -> list[FlowSend]:
@@ -193,19 +193,19 @@ class FlowRelay(NodeBase):
 
     def _announce(self, now: float) -> list[FlowSend]:
         """Send the label to the stage before if it has changed or is due for repetition, at a limited rate."""
-        calm = now - self._active_at > LABEL_CALM * self.round_s
-        every_s = LABEL_EVERY * self.round_s
+        calm = now - self._active_at > LABEL_INTERVAL_CALM_ROUNDS * self.round_s
+        every_s = LABEL_INTERVAL_ROUNDS * self.round_s
         if (
-            now - self._announced_at < (LABEL_CALM * self.round_s if calm else every_s)
+            now - self._announced_at < (LABEL_INTERVAL_CALM_ROUNDS * self.round_s if calm else every_s)
             or now - self._compared_at < every_s
         ):
             return []
         self._compared_at = now
         label = self._label()
         if worth_announcing(self._announced, label):
-            self._refresh = LABEL_REFRESH
+            self._refresh = LABEL_REPEAT_ROUNDS
         elif self._announced is not None and now - self._announced_at >= self._refresh * self.round_s:
-            self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)  # the last one may have been lost
+            self._refresh = min(LABEL_REPEAT_MAX_ROUNDS, 2 * self._refresh)  # the last one may have been lost
         else:
             return []
         self._announced, self._announced_at = label, now
@@ -232,11 +232,11 @@ class FlowRelay(NodeBase):
     def _units_reserved(self, sender: ProcessId, message: UnitsReserved, now: float) -> None:
         self.labels.received(sender, message.label)
         if message.busy:
-            self._avoid[sender] = now + AVOID * self.round_s
+            self._avoid[sender] = now + AVOID_ROUNDS * self.round_s
         self.answered(sender, message, now)
 
     def _extend(self, source: ProcessId, now: float) -> list[FlowSend]:
-        """Request next hops for loose units of a data node; drop them once there has been none for PATIENCE."""
+        """Request next hops for loose units of a data node; drop them once there has been none for PATIENCE_ROUNDS."""
         loose = self.books.loose(source) - self.reservations.pending_units(source)
         if loose <= 0:
             self._stuck_since.pop(source, None)
@@ -256,7 +256,7 @@ class FlowRelay(NodeBase):
             self._active_at = now
         if sends or self.reservations.pending_units(source):
             self._stuck_since.pop(source, None)
-        elif now - self._stuck_since.setdefault(source, now) >= PATIENCE * self.round_s and not self.lock.locked:
+        elif now - self._stuck_since.setdefault(source, now) >= PATIENCE_ROUNDS * self.round_s and not self.lock.locked:
             return self._remove_units(False, source, loose, now)
         return sends
 
@@ -277,12 +277,12 @@ class FlowRelay(NodeBase):
         return sends
 
     def _release_orphans(self, source: ProcessId, now: float) -> list[FlowSend]:
-        """Release orphans that no reservation has continued for HOLD: they occupy capacity for nothing."""
+        """Release orphans that no reservation has continued for ORPHAN_ROUNDS: they occupy capacity for nothing."""
         orphans = -self.books.loose(source)
         if orphans <= 0:
             self._orphans_since.pop(source, None)
             return []
-        if self.lock.locked or now - self._orphans_since.setdefault(source, now) < HOLD * self.round_s:
+        if self.lock.locked or now - self._orphans_since.setdefault(source, now) < ORPHAN_ROUNDS * self.round_s:
             return []
         return self._remove_units(True, source, orphans, now)
 
@@ -328,7 +328,7 @@ class FlowRelay(NodeBase):
         """Start an own exchange when it is due, unless a lock or a recent reservation prevents it."""
         if not self.calls.due(now) or self.solver.open is not None:
             return []
-        if self.lock.locked or self.reservations.pending or now - self._active_at < QUIET * self.round_s:
+        if self.lock.locked or self.reservations.pending or now - self._active_at < QUIET_ROUNDS * self.round_s:
             self.calls.postpone(now)
             return []
         self.calls.called()

@@ -8,9 +8,9 @@ from swarmflow.core.protocol.messages.negotiation import Ack, Reliable
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import FlowSend
 
-ACKNOWLEDGED_AFTER = 3.0  # rounds without an acknowledgement before a message is repeated
-TRIES = 6  # how often a message is sent; after that it is dropped
-REMEMBERED = 512  # received messages whose duplicates are recognised
+ACK_TIMEOUT_ROUNDS = 3.0  # without an acknowledgement before a message is repeated
+SENDS_MAX = 6  # how often a message is sent; after that it is dropped
+REMEMBERED_MAX = 512  # received messages whose duplicates are recognised
 
 
 @dataclass(slots=True)
@@ -48,7 +48,7 @@ class ReliableDelivery:
         if key in self._received:
             return False
         self._received[key] = None
-        while len(self._received) > REMEMBERED:
+        while len(self._received) > REMEMBERED_MAX:
             del self._received[next(iter(self._received))]
         return True
 
@@ -56,9 +56,9 @@ class ReliableDelivery:
         """Return the messages to repeat; those that were sent often enough are dropped."""
         sends = []
         for number, sent in list(self.sent.items()):
-            if now - sent.at < ACKNOWLEDGED_AFTER * self.round_s:
+            if now - sent.at < ACK_TIMEOUT_ROUNDS * self.round_s:
                 continue
-            if sent.tries >= TRIES:
+            if sent.tries >= SENDS_MAX:
                 del self.sent[number]
             else:
                 sent.at, sent.tries = now, sent.tries + 1

@@ -12,7 +12,7 @@ from swarmflow.core.protocol.messages.negotiation import ReserveUnits, UnitsRese
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import FlowSend
 
-ANSWER_ROUNDS = 4.0  # rounds of the negotiation without an answer before a request is repeated
+ANSWER_TIMEOUT_ROUNDS = 4.0  # without an answer before a request is repeated
 SENDS_MAX = 4  # of one request; after that its receiver counts as silent
 ANSWERS_KEPT = 64  # the newest of all nodes: requests are repeated within a few rounds, in which few others arrive
 
@@ -72,7 +72,7 @@ class Reservations:
         """
         sends, silent = [], []
         for number, request in list(self.pending.items()):
-            if now - request.sent_s < ANSWER_ROUNDS * self.round_s:
+            if now - request.sent_s < ANSWER_TIMEOUT_ROUNDS * self.round_s:
                 continue
             if request.sends >= SENDS_MAX:
                 del self.pending[number]

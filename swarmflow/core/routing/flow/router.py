@@ -82,15 +82,15 @@ class FlowRouter:
         self.followed = self.otherwise = 0
         return found
 
-    def carries(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
+    def add_held(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
         """Add `more` to the microbatches of a trainer that a peer holds; below 0 once one is done, denied or lost."""
         if source is not None:
             _add(self.busy, (process, source), more)
             _add(self.held, process, more)
 
-    def awaits(self, process: ProcessId, count: int) -> None:
+    def set_pending(self, process: ProcessId, count: int) -> None:
         """Set the number of this sender's microbatches that a peer has not passed on yet."""
-        self.shortest.awaits(process, count)
+        self.shortest.set_pending(process, count)
 
     def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
         """Record the time from sending a microbatch until a peer passed it on; inside_s: from its arrival, if known."""
@@ -115,7 +115,7 @@ class FlowRouter:
         self.shortest.rerouted(process, seconds)
         self.link_times.rerouted(process, seconds)
 
-    def knows(self, process: ProcessId) -> bool:
+    def is_measured(self, process: ProcessId) -> bool:
         """Return whether the link has been measured lately, so that it needs no probe."""
         return self.link_times.tensor_s(process) is not None
 

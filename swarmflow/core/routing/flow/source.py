@@ -29,11 +29,11 @@ from swarmflow.core.routing.flow.handover import Handovers
 from swarmflow.core.routing.flow.labels import WIDE, Labels
 from swarmflow.core.routing.flow.node import NodeBase
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View
-from swarmflow.core.routing.flow.relay import AVOID, LABEL_REFRESH, LABEL_REFRESH_MAX
+from swarmflow.core.routing.flow.relay import AVOID_ROUNDS, LABEL_REPEAT_MAX_ROUNDS, LABEL_REPEAT_ROUNDS
 
-PACE = 2  # a data node requests 1 / PACE of its flows at a time, so that labels are updated in between
-PACE_OF_MANY = 8  # the same for each of several, so that the cheapest one does not take all units before labels change
-RETRY = 12.0  # rounds without new reservations after units were dropped
+REQUEST_PARTS = 2  # in which a data node requests its flows, so that labels are updated in between
+REQUEST_PARTS_OF_MANY = 8  # of each of several, so that the cheapest one does not take all units before labels change
+PAUSE_ROUNDS = 12.0  # without new reservations after units were dropped
 
 
 class FlowSource(NodeBase):
@@ -49,7 +49,7 @@ class FlowSource(NodeBase):
         self.others: dict[ProcessId, Price] = {}  # the latest price of each other data node
         self._announced: Price | None = None  # the latest price that was sent
         self._announce_at = 0.0  # when the label and the price are repeated
-        self._refresh = LABEL_REFRESH  # rounds between two repetitions
+        self._refresh = LABEL_REPEAT_ROUNDS  # between two repetitions
         self._pause_until = 0.0  # until when no flow is reserved
         self._avoid: dict[ProcessId, float] = {}  # node that was locked -> when it may be asked again
 
@@ -66,7 +66,7 @@ class FlowSource(NodeBase):
                 self._units_reserved(sender, message, now)
             case Drop():
                 self.dropped(sender, message, now)
-                self._pause_until = now + RETRY * self.round_s
+                self._pause_until = now + PAUSE_ROUNDS * self.round_s
             case ReleaseUnits():
                 self.released(sender, message, now)
             case (
@@ -126,7 +126,7 @@ class FlowSource(NodeBase):
         sends: list[FlowSend] = []
         if self._announce_at <= now:
             self._announce_at = now + self._refresh * self.round_s
-            self._refresh = min(LABEL_REFRESH_MAX, 2 * self._refresh)
+            self._refresh = min(LABEL_REPEAT_MAX_ROUNDS, 2 * self._refresh)
             sends += [FlowSend(node, self._sink_label(), "the sink of its flows") for node in self.view.before]
             if self._announced is not None:
                 sends += [FlowSend(node, self._announced, "it may have been lost") for node in self.view.beside]
@@ -156,7 +156,7 @@ class FlowSource(NodeBase):
         self.update_view(view)
         self.handovers.view = view
         self.labels.cost = view.cost
-        self._announced, self._announce_at, self._refresh = None, now, LABEL_REFRESH
+        self._announced, self._announce_at, self._refresh = None, now, LABEL_REPEAT_ROUNDS
         self.handovers.changed(now)
 
     def resize(self, capacity: int, now: float) -> list[FlowSend]:
@@ -209,8 +209,8 @@ class FlowSource(NodeBase):
         price = Price(self._cheapest(), self.held + self.reservations.pending_units(self.view.me))
         if self._announced == price or (self._announced is None and price.cost == INFINITE):
             return []
-        self._announced, self._refresh = price, LABEL_REFRESH
-        self._announce_at = min(self._announce_at, now + LABEL_REFRESH * self.round_s)
+        self._announced, self._refresh = price, LABEL_REPEAT_ROUNDS
+        self._announce_at = min(self._announce_at, now + LABEL_REPEAT_ROUNDS * self.round_s)
         return [FlowSend(node, price, "it has changed") for node in self.view.beside]
 
     def _reserve(self, now: float) -> list[FlowSend]:
@@ -221,7 +221,8 @@ class FlowSource(NodeBase):
         least = min((price.cost for price in self.others.values()), default=INFINITE)
         if cost > least or (self.view.beside and self.reservations.pending):
             return []
-        left = min(self._wanted, -(-self.view.capacity // (PACE_OF_MANY if self.view.beside else PACE)))
+        parts = REQUEST_PARTS_OF_MANY if self.view.beside else REQUEST_PARTS
+        left = min(self._wanted, -(-self.view.capacity // parts))
         sends = []
         for path in self.labels.paths(self.view.me):
             if left <= 0:
@@ -249,6 +250,6 @@ class FlowSource(NodeBase):
     def _units_reserved(self, sender: ProcessId, message: UnitsReserved, now: float) -> None:
         self.labels.received(sender, message.label)
         if message.busy:
-            self._avoid[sender] = now + AVOID * self.round_s
+            self._avoid[sender] = now + AVOID_ROUNDS * self.round_s
         if self.answered(sender, message, now):
             self.handovers.changed(now)

@@ -7,7 +7,7 @@ from itertools import permutations
 import pytest
 
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.runtime.transport.lives import NAMES_MAX, RETIRED_MAX, Lives, new_incarnation
+from swarmflow.runtime.transport.incarnations import NAMES_MAX, RETIRED_MAX, IncarnationTracker, new_incarnation
 
 
 def life(incarnation: int, name: str = "p") -> ProcessId:
@@ -16,7 +16,7 @@ def life(incarnation: int, name: str = "p") -> ProcessId:
 
 @pytest.mark.parametrize("numbers", list(permutations((1, 2, 3))))
 def test_each_life_replaces_the_one_before_whatever_their_numbers(numbers: tuple[int, ...]) -> None:
-    lives, former = Lives(), None
+    lives, former = IncarnationTracker(), None
     for number in numbers:
         assert lives.answered(life(number), lives.challenge()) == (True, former)
         former = life(number)
@@ -26,7 +26,7 @@ def test_each_life_replaces_the_one_before_whatever_their_numbers(numbers: tuple
 
 
 def test_an_answer_to_an_earlier_challenge_that_is_read_late_changes_nothing() -> None:
-    lives = Lives()
+    lives = IncarnationTracker()
     old, new = lives.challenge(), lives.challenge()
     assert lives.answered(life(7), new) == (True, None)
     assert lives.answered(life(9), old) == (False, None)
@@ -34,14 +34,14 @@ def test_an_answer_to_an_earlier_challenge_that_is_read_late_changes_nothing() -
 
 
 def test_answers_in_the_order_of_the_challenges_are_lives_in_that_order() -> None:
-    lives = Lives()
+    lives = IncarnationTracker()
     old, new = lives.challenge(), lives.challenge()
     assert lives.answered(life(9), old) == (True, None)
     assert lives.answered(life(7), new) == (True, life(9))
 
 
 def test_the_memory_is_bounded() -> None:
-    lives = Lives()
+    lives = IncarnationTracker()
     for number in range(1, RETIRED_MAX + 3):
         lives.answered(life(number), lives.challenge())
     assert [lives.retired(life(number)) for number in (1, 2, RETIRED_MAX + 1)] == [False, True, True]

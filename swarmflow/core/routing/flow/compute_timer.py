@@ -14,7 +14,7 @@ _ENDS = {ForwardComputed: _FORTH, LossComputed: _FORTH, BackwardComputed: _BACK,
 
 
 @dataclass(slots=True)
-class Pace:
+class ComputeTimer:
     """Measures the compute time. Work is sequential: work issued while other work runs starts when that ends."""
 
     # (direction, microbatch) -> when the work was issued

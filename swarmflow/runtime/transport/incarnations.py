@@ -27,7 +27,7 @@ class _NameHistory:
     retired: OrderedDict[ProcessId, None] = field(default_factory=OrderedDict)  # replaced ones, oldest first
 
 
-class Lives:
+class IncarnationTracker:
     """Remembers which incarnation of a process is the current one, and refuses for ever those that it has replaced.
 
     A process that answers a challenge was alive after the challenge was made. Two incarnations of one process never
