@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.commit.piece_owners import LinkTable
 from swarmflow.core.commit.step import Step
 from swarmflow.core.machines.leader import Leader
 from swarmflow.core.membership.findings import SAME_PEER_MAX, TRIES_MAX, Finding, Findings, plain
@@ -33,6 +32,7 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import FIRST, Epoch, Microbatch, Plan, ProcessId, Roster
+from swarmflow.core.routing.link_rates import LinkTable
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, written
 
 A, B, C = process("a"), process("b"), process("c")

@@ -7,7 +7,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.commit.piece_owners import LinkTable
 from swarmflow.core.commit.reduce import diverged, reduction_groups
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_phase import STEP, StepPhase
@@ -24,6 +23,7 @@ from swarmflow.core.protocol.messages import (
     Unprepared,
 )
 from swarmflow.core.protocol.types import FIRST, Attempt, Epoch, Group, Plan, ProcessId, Roster
+from swarmflow.core.routing.link_rates import LinkTable
 from swarmflow.core.transitions import IllegalTransition
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
 

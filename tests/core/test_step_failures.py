@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.commit.piece_owners import LinkTable
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.protocol.messages import (
@@ -20,6 +19,7 @@ from swarmflow.core.protocol.messages import (
     Unrepairable,
 )
 from swarmflow.core.protocol.types import FIRST, Epoch, Plan, ProcessId, Roster
+from swarmflow.core.routing.link_rates import LinkTable
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
 
 A, B, C = process("a"), process("b"), process("c")

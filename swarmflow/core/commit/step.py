@@ -9,7 +9,7 @@ from typing import Any
 from swarmflow.core.commit.assignment import Assignment
 from swarmflow.core.commit.ledger import Ledger
 from swarmflow.core.commit.norms import clipping, fits, squared_norms
-from swarmflow.core.commit.piece_owners import LinkTable, peers_beside, shared_out
+from swarmflow.core.commit.piece_owners import adjacent_peers, choose_owners
 from swarmflow.core.commit.reduce import agree, differing
 from swarmflow.core.commit.step_ballot import StepBallot, by_group
 from swarmflow.core.commit.step_members import StepMembers
@@ -32,6 +32,7 @@ from swarmflow.core.protocol.messages import (
     Unrepairable,
 )
 from swarmflow.core.protocol.types import Epoch, Group, Member, Plan, ProcessId, Roster
+from swarmflow.core.routing.link_rates import LinkTable
 
 AboutStep = Done | Prepared | Unprepared | Unrepairable | Overflow | NotFinite | Committed
 
@@ -212,7 +213,7 @@ class Step:
         actions = self.members.join_update(newcomers)
         entries = self.ledger.entries()
         groups: dict[ProcessId, list[Group]] = {}
-        for group in shared_out(self.members.groups, entries, peers_beside(self.roster), links):
+        for group in choose_owners(self.members.groups, entries, adjacent_peers(self.roster), links):
             for process in dict.fromkeys((*group.members, *group.owners)):
                 groups.setdefault(process, []).append(group)
         newcomers = tuple(self.members.newcomers.values())

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any, get_args
 
 from swarmflow.core.commit.announcing import announce
-from swarmflow.core.commit.piece_owners import LinkTable
 from swarmflow.core.commit.step import AboutStep, Step, received, summary, waits_for
 from swarmflow.core.commit.step_phase import OVER, StepPhase
 from swarmflow.core.election.candidacy import Takeover
@@ -48,7 +47,7 @@ from swarmflow.core.protocol.messages import (
     Suspect,
 )
 from swarmflow.core.protocol.types import ProcessId, Roster
-from swarmflow.core.routing.link_rates import REPORTED_MAX
+from swarmflow.core.routing.link_rates import REPORTED_MAX, LinkTable
 
 
 @dataclass(slots=True)

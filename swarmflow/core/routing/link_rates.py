@@ -1,8 +1,10 @@
-"""Measured rates of the links from this process, and their reports to the leader and the neighbouring stages."""
+"""Link rates: those that a process measures, their reports, and the table that a leader makes of the reports."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
+from statistics import median
 
 from swarmflow.core.protocol.messages import LinkRateReport
 from swarmflow.core.protocol.types import ProcessId
@@ -12,6 +14,8 @@ AGING = 0.9  # factor of the former rate at each measurement, so that a link tha
 CHANGED = 0.25  # relative change of a rate before it is reported again
 REPORTED_MAX = 64  # links in a report: a peer has no more to its own and the neighbouring stages
 SLOWEST, FASTEST = 1.0, 1e12  # bytes/s; reported rates outside are ignored
+
+LinkEnds = tuple[ProcessId, ProcessId]
 
 
 def plausible_rates(report: LinkRateReport) -> dict[ProcessId, float]:
@@ -66,3 +70,44 @@ class LinkRates:
             return None
         self._reported = dict(self.rates)
         return LinkRateReport(tuple(sorted(elements.items())), tuple(self.rates.items()))
+
+
+@dataclass
+class LinkTable:
+    """The link rates that processes have reported."""
+
+    rates: dict[LinkEnds, float] = field(default_factory=dict)  # bytes/s, by (reporter, other end)
+    elements: dict[str, int] = field(default_factory=dict)  # length of a gradient, by group; 0: its peers disagree
+    _fastest: dict[ProcessId, float] = field(default_factory=dict)  # of all links of a process, in bytes/s
+
+    def learn(self, process: ProcessId, stage: int, report: LinkRateReport) -> None:
+        """Record a report: the rates, and the gradient length of the reporter's own stage.
+
+        The length of another stage is ignored, and all peers of a stage must agree: with a wrong one the parts of
+        honest peers would not fit.
+        """
+        name = f"stage-{stage}"
+        for group, elements in report.elements:
+            if group == name:
+                self.elements[name] = elements if self.elements.get(name, elements) == elements else 0
+        for other, rate in plausible_rates(report).items():
+            self.rates[process, other] = rate
+            for end in (process, other):
+                self._fastest[end] = max(self._fastest.get(end, 0.0), rate)
+
+    @cached_property
+    def median_rate(self) -> float:
+        """The median rate of the measured links, which is assumed for the others, in bytes/s."""
+        return median(self.rates.values())
+
+    def is_measured(self, one: ProcessId, other: ProcessId) -> bool:
+        """Return whether either end has reported the rate of this link."""
+        return (one, other) in self.rates or (other, one) in self.rates
+
+    def rate(self, one: ProcessId, other: ProcessId) -> float:
+        """Return the rate of a link, else that of the reverse direction, else the median rate, in bytes/s."""
+        return self.rates.get((one, other)) or self.rates.get((other, one)) or self.median_rate
+
+    def connection_rate(self, process: ProcessId) -> float:
+        """Return the rate of the fastest link of a process, which is taken for that of its connection, in bytes/s."""
+        return self._fastest.get(process) or self.median_rate
