@@ -14,13 +14,15 @@ from typing import Any
 import pytest
 import uvloop
 from xdist.scheduler import LoadScopeScheduling
+from xdist.workermanage import WorkerController
 
 from swarmflow.local.patience import crowding
 
 # Set before torch or OpenMP is loaded: the tests start many processes, and more threads than cores only slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-TOGETHER = {"tests/swarm/test_faults.py", "tests/swarm/test_lifecycle.py"}
+# Their tests share a swarm, and some of them change it.
+TOGETHER = {f"tests/swarm/test_{name}.py" for name in ("dashboard", "faults", "lifecycle", "status")}
 DEADLINE_S = 60.0  # of an asynchronous test, on a machine that has time
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
@@ -28,12 +30,28 @@ LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
 }
 
 
+class SwarmsFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no types
+    """Gives the first worker the tests from the front, where those of swarms are, and the others those from the back.
+
+    A swarm uses what a machine has. Two at once take longer than one after the other: in each, processes train on
+    while one of them is late.
+    """
+
+    def _assign_work_unit(self, node: WorkerController) -> None:
+        if node is not self.nodes[0]:
+            self.workqueue.move_to_end(next(reversed(self.workqueue)), last=False)
+        super()._assign_work_unit(node)
+
+    def _split_scope(self, nodeid: str) -> str:
+        """Return what tests have in common that have to run in one worker: the swarm of their file, or nothing."""
+        file = nodeid.partition("::")[0]
+        return file if file in TOGETHER else nodeid
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:  # noqa: ANN401
-    """Give each test to whichever worker is free, but those that share a swarm to one: else it is set up twice."""
-    scheduling = LoadScopeScheduling(config, log)
-    scheduling._split_scope = scope_of
-    return scheduling
+    """Schedule single tests, but those that share a swarm as one: else it is set up twice."""
+    return SwarmsFirst(config, log)
 
 
 def pytest_collection_finish() -> None:
@@ -42,10 +60,18 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def scope_of(test: str) -> str:
-    """What tests have in common that have to run in one worker: their file, or nothing but themselves."""
-    file = test.partition("::")[0]
-    return file if file in TOGETHER else test
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put the tests of real swarms in front."""
+    items.sort(key=lambda item: item.get_closest_marker("swarm") is None)
+
+
+@pytest.fixture
+def without_collection() -> Iterator[None]:
+    """Finalize nothing that earlier tests left: at the bottom of a recursion finalizers fail, and pytest reports it."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
 
 
 def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:

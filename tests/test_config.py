@@ -175,6 +175,7 @@ def test_each_impossible_key_is_named(tmp_path: Path, section: str, line: str, e
         (SHORT + 'tokenizer = "~nobody-of-that-name/t.json"\n', "home folder of a user that is not there"),
     ],
 )
+@pytest.mark.usefixtures("without_collection")
 def test_what_does_not_fit_together_is_named(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in refusal(tmp_path, text)
 

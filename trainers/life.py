@@ -239,7 +239,7 @@ class TrainerLife:
                 version, addresses = record.get("version"), record.get("addresses")
                 claims = record.get("leads") is True and name != session.me.name
                 if claims and isinstance(version, int) and isinstance(addresses, list):
-                    rival = await leads_itself(session, name, tuple(a for a in addresses if isinstance(a, str)))
+                    rival = await leads_itself(session, name, tuple(addresses))
                     if rival is not None:
                         session.driver.post(Rival(rival, version))
 

@@ -127,7 +127,9 @@ def test_a_record_is_bound_to_its_owner_key_and_expiry(tmp_path: Path) -> None:
 async def test_owned_records_whose_content_is_no_record_are_left_out(tmp_path: Path) -> None:
     async with started(tmp_path, 2) as (first, second):
         subkey = OwnedRecords(second.key).own_subkey
-        contents = [b"\xc1", msgspec.msgpack.encode([1]), msgspec.msgpack.encode({1: 2}), b"\x91" * 3000]
+        contents = [b"\xc1", b"\x91" * 3000, b"\x81\xa1x" + b"\x91" * 3000]
+        malformed: list[object] = [[1], {1: 2}, {"x": {}}, {"x": [1]}, {"x": None}]
+        contents += map(msgspec.msgpack.encode, malformed)
         for index, content in enumerate(contents):
             expiry = time.time() + 60.0 + index
             assert await second.dht.store("swarmflow/run/peer", content, expiry, subkey=subkey)

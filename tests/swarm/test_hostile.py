@@ -101,16 +101,19 @@ async def attack_all(swarm: LocalSwarm, folder: Path) -> list[str]:
             while not (records := await Directory(node, invite.run_id).find("stage-0")):
                 pass
         ((name, record),) = records.items()
-        peer = ProcessId(name, record["incarnation"])
-        victims = [(peer_of(invite.trainers[0]), invite.trainers), (name, tuple(record["addresses"]))]
-        for process, (victim, addresses) in zip((swarm.trainers[0], swarm.peers[0]), victims, strict=True):
+        incarnation, addresses = record["incarnation"], record["addresses"]
+        assert isinstance(incarnation, int)
+        assert isinstance(addresses, list)
+        peer = ProcessId(name, incarnation)
+        victims = [(peer_of(invite.trainers[0]), invite.trainers), (name, tuple(addresses))]
+        for process, (victim, where) in zip((swarm.trainers[0], swarm.peers[0]), victims, strict=True):
             for number, (reason, data) in enumerate(attacks(peer)):
                 wanted = refused(process)[reason] + 1
-                await attack(node, invite.run_id, victim, addresses, data, incarnation=number + 1)
+                await attack(node, invite.run_id, victim, where, data, incarnation=number + 1)
                 swarm.wait(partial(has_refused, process, reason, wanted), f"{reason} to be counted", DIAL_S)
             orders: list[Message] = [Finished(7), Evicted("go"), said_gone(peer)]
             data = b"".join(frame(order, sequence) for sequence, order in enumerate(orders))
-            await attack(node, invite.run_id, victim, addresses, data, incarnation=100)
+            await attack(node, invite.run_id, victim, where, data, incarnation=100)
     finally:
         await node.stop()
     return [reason for reason, _ in attacks(peer)]

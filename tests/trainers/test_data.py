@@ -281,6 +281,7 @@ def test_what_cannot_be_used_is_named(tmp_path: Path, text_file: str, tokenizer_
         ("a.parquet", b"PAR1", "a.parquet is not a readable parquet file"),
     ],
 )
+@pytest.mark.usefixtures("without_collection")
 def test_a_bad_record_is_named(tmp_path: Path, name: str, content: bytes, expected: str) -> None:
     (tmp_path / name).write_bytes(content)
     assert f"{tmp_path / name}" in refusal(tmp_path, path=str(tmp_path / name))

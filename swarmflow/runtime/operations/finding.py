@@ -95,7 +95,7 @@ async def _trainers(session: Session, invite: Invite) -> dict[str, tuple[str, ..
         records = {}
     for name, record in sorted(records.items(), key=lambda item: not item[1].get("leads")):
         addresses = record.get("addresses", ())
-        known[name] = tuple(text for text in addresses if isinstance(text, str)) if isinstance(addresses, list) else ()
+        known[name] = tuple(addresses) if isinstance(addresses, list) else ()
     for address in invite.trainers:
         name = peer_of(address)
         if address not in known.get(name, ()):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
@@ -15,6 +14,11 @@ from swarmflow.runtime.transport.records import VALUE_BYTES_MAX, OwnedRecords, o
 
 ENTRIES_MAX = 10_000  # records of one kind that are read
 TOMBSTONE_S = 1.0  # how much later an empty record expires than the one that it replaces
+
+# A record is flat: anybody may store one, and a value of any depth would let a reader recurse as deep as Python goes,
+# where the finalizers that the garbage collector happens to run fail.
+Field = bool | int | float | str | list[str]
+_DECODER = msgspec.msgpack.Decoder(dict[str, Field])
 
 
 class Directory:
@@ -30,10 +34,10 @@ class Directory:
         self._run_id = run_id
         self._expiry: dict[str, float] = {}  # kind -> Unix time in s at which the last record expires
 
-    async def announce(self, kind: str, value: Mapping[str, Any], expiry_s: float, timeout_s: float = 20.0) -> bool:
+    async def announce(self, kind: str, value: Mapping[str, Field], expiry_s: float, timeout_s: float = 20.0) -> bool:
         """Store this process's record of a kind for `expiry_s`, and return whether any node of the DHT has stored it.
 
-        value: encodable as msgpack, at most VALUE_BYTES_MAX bytes. Raises ValueError when it is larger, NetworkError
+        value: at most VALUE_BYTES_MAX bytes as msgpack. Raises ValueError when it is larger, NetworkError
         when the DHT does not answer within `timeout_s`.
         """
         data = msgspec.msgpack.encode(value)
@@ -56,7 +60,7 @@ class Directory:
         except TimeoutError:
             raise NetworkError(f"the directory took no record within {timeout_s:g} s") from None
 
-    async def find(self, kind: str, timeout_s: float = 20.0) -> dict[str, dict[str, Any]]:
+    async def find(self, kind: str, timeout_s: float = 20.0) -> dict[str, dict[str, Field]]:
         """Return the unexpired records of a kind by the names of their owners, in the order of the names.
 
         Malformed records are left out. Raises NetworkError when the DHT does not answer within `timeout_s`.
@@ -69,7 +73,7 @@ class Directory:
         if found is None or not isinstance(found.value, dict):
             return {}
         now = time.time()
-        records: dict[str, dict[str, Any]] = {}
+        records: dict[str, dict[str, Field]] = {}
         for subkey, entry in list(found.value.items())[:ENTRIES_MAX]:
             name = owner_of(subkey) if isinstance(subkey, bytes) else None
             value = _decoded(entry.value)
@@ -81,11 +85,11 @@ class Directory:
         return f"swarmflow/{self._run_id}/{kind}"
 
 
-def _decoded(data: object) -> dict[str, Any] | None:
+def _decoded(data: object) -> dict[str, Field] | None:
     """Return the value of a record; None where it is malformed or withdrawn."""
     if not isinstance(data, bytes) or not 0 < len(data) <= VALUE_BYTES_MAX:
         return None
     try:
-        return msgspec.msgpack.decode(data, type=dict[str, Any])
-    except (msgspec.DecodeError, RecursionError):
+        return _DECODER.decode(data)
+    except msgspec.DecodeError:
         return None
