@@ -12,6 +12,7 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,7 @@ from swarmflow.core.protocol.messages.checks import checks_of
 from swarmflow.core.protocol.types import ADDRESSES_MAX, Member, Plan, ProcessId
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.transport.addresses import (
+    accepts_connection,
     announced_addresses,
     check_port_free,
     dialable,
@@ -31,7 +33,7 @@ from swarmflow.runtime.transport.addresses import (
     outgoing_addresses,
     peer_of,
 )
-from swarmflow.runtime.transport.daemon import remove_stale_sockets
+from swarmflow.runtime.transport.daemon import Daemon, remove_stale_sockets
 from swarmflow.runtime.transport.identity import IdentityLock, load_identity
 from swarmflow.runtime.transport.node import Node, refusal
 from tests.runtime.nodes import started
@@ -111,6 +113,55 @@ async def test_a_node_waits_for_one_that_is_about_to_start(tmp_path: Path, caplo
         await early.shutdown()
     finally:
         logging.getLogger("swarmflow.runtime.transport.node").removeHandler(handler)
+
+
+@pytest.mark.asyncio
+async def test_a_network_that_is_gone_is_dialled_again_only_when_a_port_of_it_accepts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With each dial in vain libp2p would refuse the next ones for longer."""
+    dials, tries = 0, 0
+    dial, try_port, tried = Daemon.connect, accepts_connection, asyncio.Event()
+
+    async def counted_dial(daemon: Daemon, name: str, addresses: Sequence[bytes], timeout_s: float) -> None:
+        nonlocal dials
+        dials += 1
+        await dial(daemon, name, addresses, timeout_s)
+
+    async def counted_try(maddr: str) -> bool:
+        nonlocal tries
+        tries += 1
+        if tries == 10:
+            tried.set()
+        return await try_port(maddr)
+
+    monkeypatch.setattr(Daemon, "connect", counted_dial)
+    monkeypatch.setattr("swarmflow.runtime.transport.node.accepts_connection", counted_try)
+    monkeypatch.setattr("swarmflow.runtime.transport.node._RETRY_S", 0.1)
+    first = await Node.start(identity_path=tmp_path / "first.id")
+    (address,) = first.addresses()
+    await first.stop()
+    joining = asyncio.create_task(Node.start(identity_path=tmp_path / "id", bootstrap=[address], patient=True))
+    await tried.wait()
+    assert dials == 1
+    first = await Node.start(identity_path=tmp_path / "first.id", listen=[address.partition("/p2p/")[0]])
+    node = await joining
+    await node.stop()
+    await first.stop()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("address", "expected"),
+    [
+        ("/ip4/127.0.0.1/tcp/1", False),
+        ("/dns4/localhost/tcp/1", False),
+        ("/ip4/127.0.0.1/udp/1/quic-v1", True),
+        (f"/ip4/127.0.0.1/tcp/1/p2p/{NAME}/p2p-circuit", True),
+    ],
+)
+async def test_a_port_accepts_or_cannot_be_tried(address: str, expected: bool) -> None:
+    assert await accepts_connection(address) == expected
 
 
 @pytest.mark.asyncio

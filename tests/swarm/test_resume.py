@@ -132,6 +132,15 @@ def kill_all(swarm: LocalSwarm, before: int = 0) -> int:
     return reached
 
 
+def wait_finished(swarm: LocalSwarm) -> None:
+    """Wait for the end of the run. A peer that was not back before it waits for a trainer, and is ended."""
+    swarm.wait(lambda: all(trainer.exit_code is not None for trainer in swarm.trainers), "the run's end", FINISH_S)
+    for peer in swarm.peers:
+        if "serving stage" not in log_of(peer):
+            peer.send(signal.SIGTERM)
+    swarm.wait_finished(FINISH_S)
+
+
 def start_all_again(swarm: LocalSwarm, order: Sequence[LocalProcess]) -> None:
     for process in list(order):
         swarm.start_again(process)
@@ -162,7 +171,7 @@ def test_every_process_is_killed_and_started_again_three_times(undisturbed: Undi
             shutil.rmtree(swarm.state_folder(trainer.name) / "checkpoints")
         start_all_again(swarm, swarm.trainers + swarm.peers)
 
-        swarm.wait_finished(FINISH_S)
+        wait_finished(swarm)
         assert " from the disks of others" in logs_of(swarm.trainers)  # whichever of them led again
         assert "loading version 0" not in logs_of(swarm.peers)
         assert_same(swarm, undisturbed)

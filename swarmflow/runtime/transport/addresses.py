@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import ipaddress
 import socket
@@ -12,6 +13,9 @@ from hivemind.utils.multiaddr import Multiaddr
 from swarmflow.core.protocol.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError, PortTakenError
 from swarmflow.runtime.transport.invite import is_address
+
+_PROBE_TIMEOUT_S = 3.0
+_HOSTS = ("ip4", "ip6", "dns", "dns4", "dns6")
 
 
 def multiaddr(text: str, *, listening: bool) -> str:
@@ -157,3 +161,18 @@ def check_port_free(maddr: str) -> None:
             where = f"{host}:{port_text}"
             kind = PortTakenError if error.errno == errno.EADDRINUSE else NetworkError
             raise kind(f"cannot listen on {where}: {error.strerror}; choose another --listen") from None
+
+
+async def accepts_connection(maddr: str) -> bool:
+    """Return whether a TCP port accepts a connection; True for an address of another kind, which cannot be tried."""
+    parts = parts_of(maddr)
+    host = next((parts[kind] for kind in _HOSTS if kind in parts), None)
+    if host is None or "tcp" not in parts or "p2p-circuit" in parts:
+        return True
+    try:
+        async with asyncio.timeout(_PROBE_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(host, int(parts["tcp"]))
+    except (OSError, TimeoutError):
+        return False
+    writer.transport.abort()
+    return True

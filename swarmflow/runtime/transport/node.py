@@ -18,7 +18,14 @@ from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.transport.addresses import announced_addresses, check_port_free, dialable, multiaddr, peer_of
+from swarmflow.runtime.transport.addresses import (
+    accepts_connection,
+    announced_addresses,
+    check_port_free,
+    dialable,
+    multiaddr,
+    peer_of,
+)
 from swarmflow.runtime.transport.daemon import Daemon
 from swarmflow.runtime.transport.identity import IdentityKey, IdentityLock, load_identity
 from swarmflow.runtime.transport.p2pd import address_bytes
@@ -177,7 +184,11 @@ async def _attach(daemon: Daemon, timeout_s: float) -> P2P:
 async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool, patient: bool) -> list[str]:
     """Connect to the bootstrap addresses, all at once, and if `patient` again and again; return those that answered."""
 
-    async def connect(text: str, name: str) -> NetworkError | None:
+    async def connect(text: str, name: str, again: bool = False) -> NetworkError | None:
+        # After a failure libp2p refuses to dial for 5 s, after k more for 5 + k² s, up to 5 minutes. So the network is
+        # not dialled again before a port accepts a connection: else it would be found minutes after it is back.
+        if again and not await accepts_connection(text):
+            return NetworkError("no connection is accepted")
         try:
             await daemon.connect(name, _packed(dialable([text], name)), BOOTSTRAP_TIMEOUT_S)
         except NetworkError as error:
@@ -189,7 +200,7 @@ async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool,
         log.info("waiting for the run: nobody answers at %s", ", ".join(entries))
         while all(errors):
             await asyncio.sleep(_RETRY_S)
-            errors = await asyncio.gather(*(connect(text, name) for text, name in entries.items()))
+            errors = await asyncio.gather(*(connect(text, name, again=True) for text, name in entries.items()))
     failures = [f"{text} ({error})" for text, error in zip(entries, errors, strict=True) if error is not None]
     if failures and len(failures) == len(entries) and not may_be_alone:
         raise NetworkError(f"nobody answers at {', '.join(failures)}: is the run alive and the invite current?")
