@@ -203,19 +203,28 @@ class LocalSwarm:
 
     def command(self, *arguments: str) -> str:
         """Run a `swarmflow` command to its end and return its output. Raises LocalSwarmError if it fails."""
+        output, errors = self.folder / f"{arguments[0]}.log", self.folder / f"{arguments[0]}.err"
         try:
-            done = subprocess.run(
-                _command(arguments),
-                env=environment(self._threads),
-                capture_output=True,
-                text=True,
-                timeout=COMMAND_S * crowding(),
-            )
+            if self._forks is not None:
+                forked = self._forks.start(arguments, output, errors=errors)
+                try:
+                    code = forked.wait(COMMAND_S)
+                finally:
+                    forked.send_signal(signal.SIGKILL)
+            else:
+                with output.open("wb") as out, errors.open("wb") as err:
+                    code = subprocess.run(
+                        _command(arguments),
+                        env=environment(self._threads),
+                        stdout=out,
+                        stderr=err,
+                        timeout=COMMAND_S * crowding(),
+                    ).returncode
         except subprocess.TimeoutExpired as error:
             raise LocalSwarmError(f"swarmflow {arguments[0]} took more than {error.timeout:.0f} s") from error
-        if done.returncode:
-            raise LocalSwarmError(f"swarmflow {arguments[0]} ended with {done.returncode}: {done.stderr.strip()}")
-        return done.stdout
+        if code:
+            raise LocalSwarmError(f"swarmflow {arguments[0]} ended with {code}: {_text(errors).strip()}")
+        return _text(output)
 
     def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float) -> T:
         """Return the first true value of `ready`. Raises LocalSwarmError when it is late or when a process fails."""

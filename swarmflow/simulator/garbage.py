@@ -13,14 +13,20 @@ COLLECT = (2_000_000, 10, 100)
 
 @contextlib.contextmanager
 def searched_rarely() -> Iterator[None]:
-    """Within the block, exclude all present objects from collections, and collect new ones rarely."""
-    before = gc.get_threshold()
+    """Within the block, exclude all present objects from collections, and collect new ones rarely.
+
+    Where the caller has frozen objects already, it has chosen what is excluded: `gc.unfreeze` would undo that.
+    """
+    before, chosen = gc.get_threshold(), gc.get_freeze_count() > 0
     gc.collect()
-    gc.freeze()
+    if not chosen:
+        gc.freeze()
     gc.set_threshold(*COLLECT)
     try:
         yield
     finally:
-        gc.freeze()  # else all new objects would be collected now
+        if not chosen:
+            gc.freeze()  # else all new objects would be collected now
         gc.set_threshold(*before)
-        gc.unfreeze()
+        if not chosen:
+            gc.unfreeze()

@@ -43,7 +43,7 @@ def test_what_takes_detours_and_is_summed_by_others_is_learnt_to_the_bit(tmp_pat
         trainer.send(signal.SIGINT)
         swarm.wait(lambda: trainer.exit_code is not None, "the trainer's end", FINISH_S)
         steps = swarm.steps()
-    swarm.command("export", "--state-dir", str(swarm.state_folder("trainer-0")), "--out", str(tmp_path / "found"))
+        swarm.command("export", "--state-dir", str(swarm.state_folder("trainer-0")), "--out", str(tmp_path / "found"))
     run["train"]["steps"] = run["train"]["checkpoint_every"] = len(steps)
     with LocalSwarm(tmp_path / "undisturbed", run, forks=forks) as alone:
         alone.start_trainer()
