@@ -11,7 +11,6 @@ from swarmflow.compute.layout import StageLayout, stage_layout
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.compute.weights import LayoutReader
 from swarmflow.config import RunSection
-from swarmflow.core.durability.memories import NOTHING
 from swarmflow.core.protocol.actions import WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, DiskSpace, Progressed
 from swarmflow.errors import CorruptError, NetworkError, NoRoomError, SwarmflowError
@@ -147,7 +146,7 @@ class Checkpoints:
         if action.last:
             try:
                 self._export(generation, final_folder(self._output))
-                self._folder.keep_former(NOTHING)  # the peers leave: none of them holds a version any more
+                self._folder.forget_peers()
             except (SwarmflowError, OSError) as error:
                 lacks = str(error)
         if self._every and generation.version % self._every == 0 and generation.version > 0:

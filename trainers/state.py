@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 
 import msgspec
 from blake3 import blake3
@@ -55,6 +56,8 @@ class StateFolder:
         self._dirty: set[Path] = set()  # files whose content is not on the disk yet
         self._key = b""  # the content of identity.key
         self._write_failed = False  # and was logged; until a write succeeds
+        self._writing = RLock()  # several threads keep files here
+        self._peers_leave = False
 
     @classmethod
     def open(cls, stack: ExitStack, asked_for: Path | None, output: Path) -> StateFolder:
@@ -133,8 +136,16 @@ class StateFolder:
             self._keep(self._begun_file, b"")
 
     def keep_former(self, former: Former) -> None:
-        """Record how far the run has come, and which peers hold that version in memory."""
-        self._keep(self._former_file, msgspec.json.encode(former))
+        """Record how far the run has come, and which peers hold that version in memory; unless they leave."""
+        with self._writing:
+            if not self._peers_leave:
+                self._keep(self._former_file, msgspec.json.encode(former))
+
+    def forget_peers(self) -> None:
+        """Record that the run is over and its peers leave: none of them holds a version any more."""
+        with self._writing:
+            self.keep_former(NOTHING)
+            self._peers_leave = True
 
     @property
     def former(self) -> Former:
@@ -178,21 +189,23 @@ class StateFolder:
         return self._contents[path]
 
     def _keep(self, path: Path, data: bytes) -> None:
-        self._contents[path] = data
-        self._dirty.add(path)
-        self._flush()
+        with self._writing:
+            self._contents[path] = data
+            self._dirty.add(path)
+            self._flush()
 
     def _flush(self) -> None:
-        for path in sorted(self._dirty):
-            try:
-                write_sealed(path, self._contents[path])
-            except OSError as error:
-                if not self._write_failed:
-                    log.warning("%s cannot be written: %s; it is tried again", path, error.strerror)
-                self._write_failed = True
-                return
-            self._dirty.discard(path)
-        self._write_failed = False
+        with self._writing:
+            for path in sorted(self._dirty):
+                try:
+                    write_sealed(path, self._contents[path])
+                except OSError as error:
+                    if not self._write_failed:
+                        log.warning("%s cannot be written: %s; it is tried again", path, error.strerror)
+                    self._write_failed = True
+                    return
+                self._dirty.discard(path)
+            self._write_failed = False
 
     def _make_again(self) -> bool:
         """Make the folder, or the lock in it, again after it was deleted, and return whether that succeeded."""

@@ -21,6 +21,15 @@ def test_the_farthest_of_all_trainers_of_the_output_counts(tmp_path: Path) -> No
             assert newest_version(folder, tmp_path, "run").former == Former(9, frozenset(("a",)))
 
 
+def test_nothing_is_left_of_a_run_that_is_over_although_a_thread_records_it_later(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        folder = StateFolder.open(stack, None, tmp_path)
+        folder.keep_former(Former(7, frozenset(("a", "b"))))
+        folder.forget_peers()
+        folder.keep_former(Former(8, frozenset(("a", "b"))))
+        assert newest_version(folder, tmp_path, "run").former == NOTHING
+
+
 @pytest.mark.parametrize("data", [b"", b"{", b'{"version": "many"}', b"[]"])
 def test_what_a_crash_has_cut_short_is_nothing(tmp_path: Path, data: bytes) -> None:
     with ExitStack() as stack:
