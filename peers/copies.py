@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from swarmflow.compute.checkpoint import Generation, StageFile, readable
+from swarmflow.compute.checkpoint import Checkpoint, StageFile, readable
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.protocol.actions import DropCopies, KeepCopies
 from swarmflow.core.protocol.events import CopiesChanged
@@ -17,7 +17,7 @@ from swarmflow.files import require_room
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.state_transfer import Listing, copy_stage
-from swarmflow.runtime.operations.exporting import state_elements
+from swarmflow.runtime.operations.exporting import state_tensor_lengths
 
 log = logging.getLogger("swarmflow")
 
@@ -82,8 +82,8 @@ class CopyKeeper:
         async with self._copying:
             try:
                 snapshot = action.snapshot
-                generation = await asyncio.to_thread(
-                    Generation.begin_copy,
+                checkpoint = await asyncio.to_thread(
+                    Checkpoint.begin_copy,
                     self._folder,
                     snapshot.version,
                     manifest.fingerprint,
@@ -91,15 +91,15 @@ class CopyKeeper:
                     snapshot.digests,
                 )
                 self._close(
-                    lambda stage, version: version == generation.version and stage not in generation.stages_held
+                    lambda stage, version: version == checkpoint.version and stage not in checkpoint.stages_held
                 )
-                missing = [stage for stage in action.stages if stage not in generation.stages_held]
-                elements = {stage: state_elements(manifest, stage) for stage in missing}
+                missing = [stage for stage in action.stages if stage not in checkpoint.stages_held]
+                elements = {stage: state_tensor_lengths(manifest, stage) for stage in missing}
                 needed = sum(file_bytes(of) for of in elements.values())
-                require_room(f"a copy of version {snapshot.version}", generation.path, needed)
+                require_room(f"a copy of version {snapshot.version}", checkpoint.path, needed)
                 for stage in missing:
                     await copy_stage(
-                        session.requests, generation, stage, (action.holder,), elements[stage], snapshot.digests[stage]
+                        session.requests, checkpoint, stage, (action.holder,), elements[stage], snapshot.digests[stage]
                     )
             except (SwarmflowError, OSError) as error:
                 failed = str(error)
@@ -113,9 +113,9 @@ class CopyKeeper:
 
     def _delete(self, action: DropCopies) -> None:
         self._close(lambda stage, version: not action.oldest <= version <= action.newest)
-        for generation in self._generations():
-            if not action.oldest <= generation.version <= action.newest:
-                generation.remove()
+        for checkpoint in self._checkpoints():
+            if not action.oldest <= checkpoint.version <= action.newest:
+                checkpoint.remove()
 
     def _close(self, of_no_use: Callable[[int, int], bool]) -> None:
         """Close the files of these (stage, version), whose content is replaced."""
@@ -129,7 +129,7 @@ class CopyKeeper:
             if self._unread or self._unlisted:
                 session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings)))
 
-    def _generations(self) -> list[Generation]:
+    def _checkpoints(self) -> list[Checkpoint]:
         if self._manifest is None or self._folder is None:
             return []
         return readable(self._folder, self._manifest.fingerprint)
@@ -137,40 +137,40 @@ class CopyKeeper:
     def _holdings(self, verify: bool = False) -> tuple[Holding, ...]:
         found: list[Holding] = []
         try:
-            generations = self._generations()
+            checkpoints = self._checkpoints()
         except CheckpointError as error:
             log.warning("no copy is offered: %s; it is tried again", error)
             self._unlisted = True
             return ()
         verify, self._unlisted = verify or self._unlisted, False
-        for generation in generations:
-            version = generation.version
-            trusted = {stage for stage in generation.stages_held if not verify and (stage, version) not in self._unread}
-            stages = [stage for stage in generation.stages_held if stage in trusted or self._right(generation, stage)]
+        for checkpoint in checkpoints:
+            version = checkpoint.version
+            trusted = {stage for stage in checkpoint.stages_held if not verify and (stage, version) not in self._unread}
+            stages = [stage for stage in checkpoint.stages_held if stage in trusted or self._right(checkpoint, stage)]
             if stages:
-                found.append(Holding(Snapshot(generation.version, generation.digests), tuple(stages)))
+                found.append(Holding(Snapshot(checkpoint.version, checkpoint.digests), tuple(stages)))
         return tuple(found)
 
-    def _right(self, generation: Generation, stage: int) -> bool:
-        key = (stage, generation.version)
+    def _right(self, checkpoint: Checkpoint, stage: int) -> bool:
+        key = (stage, checkpoint.version)
         try:
-            generation.state(stage).close()
+            checkpoint.state(stage).close()
         except CorruptError as error:
-            generation.set_aside(stage, str(error))
+            checkpoint.set_aside(stage, str(error))
         except CheckpointError as error:
             if key not in self._unread:
                 log.warning("a copy is not offered: %s; it is tried again", error)
             self._unread.add(key)
             return False
         self._unread.discard(key)
-        return stage in generation.stages_held
+        return stage in checkpoint.stages_held
 
-    def _opened(self, generation: Generation, stage: int) -> StageFile:
+    def _opened(self, checkpoint: Checkpoint, stage: int) -> StageFile:
         """Open a copy for a request; one that has become useless is reported to the leader."""
         try:
-            return generation.state(stage)
+            return checkpoint.state(stage)
         except CorruptError as error:
-            generation.set_aside(stage, str(error))
+            checkpoint.set_aside(stage, str(error))
             if self._session is not None and self._loop is not None:
                 self._loop.call_soon_threadsafe(self._session.driver.post, CopiesChanged(self._holdings()))
             raise
@@ -178,9 +178,9 @@ class CopyKeeper:
     def _source(self, stage: int, version: int) -> StageFile:
         key = (stage, version)
         if key not in self._open:
-            for generation in self._generations():
-                if generation.version == version and stage in generation.stages_held:
-                    self._open[key] = self._opened(generation, stage)
+            for checkpoint in self._checkpoints():
+                if checkpoint.version == version and stage in checkpoint.stages_held:
+                    self._open[key] = self._opened(checkpoint, stage)
                     return self._open[key]
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
         return self._open[key]

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from peers.kept import KeptStage
-from swarmflow.compute.checkpoint import Generation, remove_all_but, tensor_name, version_folder
+from swarmflow.compute.checkpoint import Checkpoint, remove_all_but, tensor_name, version_folder
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.tensorfile import file_bytes
@@ -69,7 +69,7 @@ class LeftState:
                 note = self._named()
                 self._sweep(note)
                 if note is not None and note.run == run:
-                    self._generation(note).state(note.held.stage).close()
+                    self._checkpoint(note).state(note.held.stage).close()
                     self._note = note
             except (OSError, CheckpointError) as error:
                 kept = self._set_aside() if isinstance(error, CorruptError) else "; it stays for the next start"
@@ -103,12 +103,12 @@ class LeftState:
         if earlier is not None and (earlier.held.version == held.version or free_bytes(self._folder) < needed):
             self._remove()
         require_room(what, self._folder, needed)
-        generation = Generation.begin_copy(self._folder, held.version, note.run, served.stage.layout.stages, ())
-        writer = generation.writer(held.stage, elements)
+        checkpoint = Checkpoint.begin_copy(self._folder, held.version, note.run, served.stage.layout.stages, ())
+        writer = checkpoint.writer(held.stage, elements)
         try:
             for name, start, stop in _chunks(elements):
                 writer.write(name, start, state.read(name, start, stop))
-            generation.add(held.stage, writer)
+            checkpoint.add(held.stage, writer)
         finally:
             writer.abandon()
         write_sealed(self._folder / "held", msgspec.json.encode(note))
@@ -123,7 +123,7 @@ class LeftState:
             for name, group in served.stage.groups.items():
                 served.reduced[name] = torch.empty_like(group.summed)
         state = _state(served, with_gradient=bool(note.held.upcoming))
-        with self._lock, self._generation(note).state(note.held.stage) as file:
+        with self._lock, self._checkpoint(note).state(note.held.stage) as file:
             if file.elements != state.elements():
                 raise CheckpointError(f"{file.path} does not hold stage {note.held.stage}")
             for name, start, stop in _chunks(file.elements):
@@ -165,9 +165,9 @@ class LeftState:
         assert self._folder is not None, "there may be something in it"
         remove_all_but(self._folder, () if note is None else (note.held.version,))
 
-    def _generation(self, note: _Note) -> Generation:
+    def _checkpoint(self, note: _Note) -> Checkpoint:
         assert self._folder is not None, "there is something in it"
-        return Generation.open(version_folder(self._folder, note.held.version))
+        return Checkpoint.open(version_folder(self._folder, note.held.version))
 
     def _set_aside(self) -> str:
         assert self._folder is not None, "there is something in it"

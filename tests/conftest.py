@@ -16,7 +16,7 @@ import uvloop
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from swarmflow.local.patience import crowding
+from swarmflow.local.load_aware import load_factor
 
 # Set before torch or OpenMP is loaded: the tests start many processes, and more threads than cores only slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -90,7 +90,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 def within_deadline(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Coroutine[Any, Any, None]]:
     @functools.wraps(test)
     async def bounded(*args: object, **kwargs: object) -> None:
-        async with asyncio.timeout(DEADLINE_S * crowding()):
+        async with asyncio.timeout(DEADLINE_S * load_factor()):
             await test(*args, **kwargs)
 
     return bounded

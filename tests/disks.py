@@ -13,7 +13,7 @@ from random import Random
 
 import pytest
 
-from swarmflow.compute.checkpoint import generations
+from swarmflow.compute.checkpoint import checkpoints
 
 _BLOCK_BYTES = 1 << 16
 
@@ -82,5 +82,5 @@ def flip_bit(path: Path, random: Random) -> None:
 
 def newest_files(state_folder: Path) -> list[Path]:
     """The stages' files of the newest version in a trainer's state folder."""
-    newest = generations(state_folder / "checkpoints")[0]
+    newest = checkpoints(state_folder / "checkpoints")[0]
     return [newest.path / f"stage-{stage}.safetensors" for stage in newest.stages_held]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from swarmflow.compute.checkpoint import Generation, StageFile, prune, readable, remove_unfinished
+from swarmflow.compute.checkpoint import Checkpoint, StageFile, prune, readable, remove_unfinished
 from swarmflow.compute.export import KIND
 from swarmflow.compute.layout import StageLayout, stage_layout
 from swarmflow.compute.tensorfile import file_bytes
@@ -19,7 +19,7 @@ from swarmflow.manifest import Manifest
 from swarmflow.ownership import is_intact
 from swarmflow.runtime.execution.session import Session, log
 from swarmflow.runtime.execution.state_transfer import Listing, copy_stage, serve_state
-from swarmflow.runtime.operations.exporting import content_of, export_generation, state_elements
+from swarmflow.runtime.operations.exporting import content_id, export_checkpoint, state_tensor_lengths
 from trainers.data import Corpus
 from trainers.exports import exports_bytes, final_folder, prune_exports, step_folder
 from trainers.state import StateFolder, parts
@@ -38,14 +38,14 @@ class Checkpoints:
         self._weights = weights  # the folder of version 0, if the run began from one
         self._corpus = corpus
         self._every = every  # steps between two exports; 0: only the last version is exported
-        self._newest: Generation | None = None
+        self._newest: Checkpoint | None = None
         self._writing = asyncio.Lock()  # of two copies of a version, each would name only its own files
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: dict[tuple[int, int], StageFile | LayoutReader] = {}
 
-    def begin(self, session: Session, generation: Generation | None) -> None:
-        """Begin a life: serve the versions here to peers. generation: the newest version on disk."""
-        self._session, self._loop, self._newest = session, asyncio.get_running_loop(), generation
+    def begin(self, session: Session, checkpoint: Checkpoint | None) -> None:
+        """Begin a life: serve the versions here to peers. checkpoint: the newest version on disk."""
+        self._session, self._loop, self._newest = session, asyncio.get_running_loop(), checkpoint
         serve_state(session.requests, self._listing, self._read)
 
     def look(self) -> None:
@@ -108,25 +108,25 @@ class Checkpoints:
         digests = newest.digests if newest is not None else ()
         self._session.driver.post(DiskChanged(version, reason, digests, left))
 
-    async def _copy(self, session: Session, action: WriteCheckpoint) -> Generation:
+    async def _copy(self, session: Session, action: WriteCheckpoint) -> Checkpoint:
         """Copy all stages in parallel, each from the first holder that sends it whole."""
         manifest = self._manifest
         await asyncio.to_thread(remove_unfinished, self._folder.checkpoints, manifest.fingerprint, action.version)
-        generation = await asyncio.to_thread(
-            Generation.begin_copy,
+        checkpoint = await asyncio.to_thread(
+            Checkpoint.begin_copy,
             self._folder.checkpoints,
             action.version,
             manifest.fingerprint,
             manifest.stages,
             action.digests,
         )
-        missing = [stage for stage in range(manifest.stages) if stage not in generation.stages_held]
+        missing = [stage for stage in range(manifest.stages) if stage not in checkpoint.stages_held]
         needed = await asyncio.to_thread(lambda: sum(file_bytes(self._elements(stage)) for stage in missing))
-        require_room(f"a copy of version {action.version}", generation.path, needed)
+        require_room(f"a copy of version {action.version}", checkpoint.path, needed)
         jobs = [
             copy_stage(
                 session.requests,
-                generation,
+                checkpoint,
                 stage,
                 action.roster.stages[stage],
                 self._elements(stage),
@@ -138,39 +138,39 @@ class Checkpoints:
         for outcome in await asyncio.gather(*jobs, return_exceptions=True):
             if isinstance(outcome, BaseException):
                 raise outcome
-        return generation
+        return checkpoint
 
-    def _after(self, generation: Generation, action: WriteCheckpoint) -> str:
+    def _after(self, checkpoint: Checkpoint, action: WriteCheckpoint) -> str:
         """Return why the last version is not exported; empty: it is, or need not be."""
         lacks = ""
         if action.last:
             try:
-                self._export(generation, final_folder(self._output))
+                self._export(checkpoint, final_folder(self._output))
                 self._folder.forget_peers()
             except (SwarmflowError, OSError) as error:
                 lacks = str(error)
-        if self._every and generation.version % self._every == 0 and generation.version > 0:
-            self._export_step(generation)
+        if self._every and checkpoint.version % self._every == 0 and checkpoint.version > 0:
+            self._export_step(checkpoint)
         for key in list(self._open):  # other threads may open more meanwhile, for requests
-            if key[1] not in (generation.version, action.spare):
+            if key[1] not in (checkpoint.version, action.spare):
                 self._open.pop(key).close()
         prune(self._folder.checkpoints, self._manifest.fingerprint, spare={action.spare})
         return lacks
 
-    def _export_step(self, generation: Generation) -> None:
+    def _export_step(self, checkpoint: Checkpoint) -> None:
         try:
-            self._export(generation, step_folder(self._output, generation.version))
+            self._export(checkpoint, step_folder(self._output, checkpoint.version))
             if self._keep:
                 prune_exports(self._output, self._manifest.run_id, self._keep)
         except (SwarmflowError, OSError) as error:  # the version is on disk: `swarmflow export` can still write it
-            log.warning("version %d is not exported: %s", generation.version, error)
+            log.warning("version %d is not exported: %s", checkpoint.version, error)
 
-    def _export(self, generation: Generation, out: Path) -> None:
+    def _export(self, checkpoint: Checkpoint, out: Path) -> None:
         """Write a version as a Hugging Face folder, unless it is there. Raises CheckpointError, ForeignFileError."""
-        if is_intact(out, KIND, self._manifest.run_id, content_of(generation)):
+        if is_intact(out, KIND, self._manifest.run_id, content_id(checkpoint)):
             return  # another trainer of this output has written it
-        export_generation(self._manifest, generation, out, self._corpus.save_tokenizer)
-        log.info("version %d is exported to %s", generation.version, out)
+        export_checkpoint(self._manifest, checkpoint, out, self._corpus.save_tokenizer)
+        log.info("version %d is exported to %s", checkpoint.version, out)
 
     # --- what others ask for ------------------------------------------------------------------------------------------
 
@@ -206,13 +206,13 @@ class Checkpoints:
         newest = self._newest
         found = [newest] if newest is not None and newest.version == version else []
         found += readable(self._folder.checkpoints, self._manifest.fingerprint)
-        for generation in found:
-            if generation.version != version or stage not in generation.stages_held:
+        for checkpoint in found:
+            if checkpoint.version != version or stage not in checkpoint.stages_held:
                 continue
             try:
-                return generation.state(stage)
+                return checkpoint.state(stage)
             except CorruptError as error:
-                generation.set_aside(stage, str(error))
+                checkpoint.set_aside(stage, str(error))
                 self._loop.call_soon_threadsafe(self._changed, str(error))
                 raise
         raise NetworkError(f"stage {stage} of version {version} is not on this trainer's disk")
@@ -221,4 +221,4 @@ class Checkpoints:
         return stage_layout(self._manifest.model, self._manifest.cut, stage)
 
     def _elements(self, stage: int) -> dict[str, int]:
-        return state_elements(self._manifest, stage)
+        return state_tensor_lengths(self._manifest, stage)

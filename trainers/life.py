@@ -8,7 +8,7 @@ from secrets import token_hex
 from typing import Any
 
 from swarmflow import __version__
-from swarmflow.compute.codec import encode_ints
+from swarmflow.compute.codec import encode_tokens
 from swarmflow.config import RunConfig
 from swarmflow.core.commit.schedule import learning_rate
 from swarmflow.core.durability.memories import Former
@@ -214,7 +214,7 @@ class TrainerLife:
         epoch_view = machine.epoch_view
         if epoch_view is None or epoch_view.epoch.step == self._remembered:
             return
-        names = sorted(process.name for process in epoch_view.opened.roster.serving)
+        names = sorted(process.name for process in epoch_view.opened.roster.peer_ids)
         former = Former(epoch_view.epoch.step, frozenset(names[:FORMER_PEERS_MAX]))
         try:
             await asyncio.to_thread(self._folder.keep_former, former)
@@ -259,7 +259,7 @@ class TrainerLife:
         microbatch = action.microbatch
         inputs, targets = self._corpus.microbatch(microbatch.epoch.step, microbatch.index)
         store = self._session.store
-        tokens, wanted = store.add(encode_ints(inputs)), store.add(encode_ints(targets))
+        tokens, wanted = store.add(encode_tokens(inputs)), store.add(encode_tokens(targets))
         self._session.driver.post(MicrobatchFormed(microbatch, tokens, wanted))
 
     def _write(self, action: WriteCheckpoint) -> None:

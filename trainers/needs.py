@@ -12,7 +12,7 @@ from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.config import RunConfig
 from swarmflow.files import existing_parent, free_bytes, readable_size
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.operations.exporting import state_elements
+from swarmflow.runtime.operations.exporting import state_tensor_lengths
 
 _CHECKPOINTS = GENERATIONS_KEPT + 1  # those that stay, and the one that is being written
 _EXPORTS_WRITTEN = 2  # `final`, and the one that is being written
@@ -45,7 +45,7 @@ class DiskNeeds:
 
 def disk_needs(manifest: Manifest, config: RunConfig) -> DiskNeeds:
     """Return the most that a run takes on the disk of one trainer, the token cache aside."""
-    checkpoint = sum(file_bytes(state_elements(manifest, stage)) for stage in range(manifest.stages))
+    checkpoint = sum(file_bytes(state_tensor_lengths(manifest, stage)) for stage in range(manifest.stages))
     parameters = sum(stage_layout(manifest.model, manifest.cut, stage).parameters for stage in range(manifest.stages))
     every = config.train.checkpoint_every if config.run.export_every is None else config.run.export_every
     written = config.train.steps // every if every else 0

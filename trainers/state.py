@@ -12,7 +12,7 @@ from threading import RLock
 import msgspec
 from blake3 import blake3
 
-from swarmflow.compute.checkpoint import Generation, generations, newest_complete, newest_known, readable
+from swarmflow.compute.checkpoint import Checkpoint, checkpoints, newest_complete, newest_known, readable
 from swarmflow.core.durability.memories import NOTHING, Former
 from swarmflow.core.protocol.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError, ConfigError, IncompatibleError, SwarmflowError, TakenError
@@ -249,7 +249,7 @@ def _point_to(folder: Path, state: Path, *, held: bool = False) -> Path | None:
 class OnDisk:
     """The versions on disk from which a trainer may go on."""
 
-    newest: Generation | None  # the newest version that is whole and correct
+    newest: Checkpoint | None  # the newest version that is whole and correct
     newest_seen: int  # the newest version that was ever on a disk, by the files of the folders
     former: Former = NOTHING  # how far the run had come, with which peers: they may hold that version in memory
     parts: tuple[Holding, ...] = ()  # stages of later versions in the own folder, none of which is whole there
@@ -277,21 +277,21 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
 
     Corrupt versions are logged and left out, and set aside in this trainer's own folder.
     """
-    found: list[Generation] = []
+    found: list[Checkpoint] = []
     others = _other_folders(folder, output)
     seen = max(folder.newest_seen, *map(_newest_seen, others), 0)
     roots = [folder.checkpoints, *(path / "checkpoints" for path in others)]
     for root in dict.fromkeys(path.absolute() for path in roots):
         try:
-            generation = newest_complete(root, run, mend=root == folder.checkpoints.absolute())
+            checkpoint = newest_complete(root, run, mend=root == folder.checkpoints.absolute())
         except CheckpointError:
-            generation = None  # each was logged; others may have copies
+            checkpoint = None  # each was logged; others may have copies
         with suppress(CheckpointError):  # the folder cannot be listed
             seen = max(seen, newest_known(root, run))
-        if generation is not None:
-            found.append(generation)
+        if checkpoint is not None:
+            found.append(checkpoint)
     former = max((folder.former, *map(_former, others)), key=lambda each: each.version)
-    newest = max(found, key=lambda generation: generation.version, default=None)
+    newest = max(found, key=lambda checkpoint: checkpoint.version, default=None)
     left = parts(folder.checkpoints, run, newest.version if newest is not None else 0)
     return OnDisk(newest, seen, former, left)
 
@@ -335,7 +335,7 @@ def check_joins(folder: StateFolder, output: Path, run_id: str, run: str | None 
     own = folder.manifest()
     if own is None or own.run_id != run_id:
         known = own is not None or run is not None
-        foreign = known and any(found.run != run for found in generations(folder.checkpoints))
+        foreign = known and any(found.run != run for found in checkpoints(folder.checkpoints))
         if foreign or (own is not None and _has_begun(folder.path)):
             raise _another_run(folder.path, own, run_id)
     for place in _other_folders(folder, output):

@@ -13,7 +13,7 @@ from swarmflow.manifest import Manifest
 def status_of(leader: Leader, manifest: Manifest) -> dict[str, Any]:
     """Return everything that `swarmflow status --json` prints (docs/status.md)."""
     last = leader.last
-    serving = leader.step.roster.processes() if leader.step is not None else ()
+    serving = leader.step.roster.ids if leader.step is not None else ()
 
     def phase(entry: MemberRecord) -> str:
         if entry.draining:

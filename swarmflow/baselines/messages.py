@@ -263,7 +263,7 @@ def wire_bytes(message: BaselineMessage) -> int:
         case Aggregate():
             return size + PROCESS * sum(len(members) for _, members in message.groups)
         case BaselineNegotiate(FlowReport() as flows):
-            return size + PROCESS * (4 * len(flows.shown) + len(flows.costs))
+            return size + PROCESS * (4 * len(flows.swappable) + len(flows.link_costs))
         case BaselineNegotiate():
             return size + NAMES * PROCESS
     return size

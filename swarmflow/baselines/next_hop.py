@@ -54,7 +54,7 @@ class StochasticWiring:
 
     def open(self, opened: BaselineOpen, stage: int) -> None:
         """Newcomers begin at the least total time; a banned peer that is listed again may be chosen again."""
-        self._router.announce(opened.stages[stage])
+        self._router.begin_epoch(opened.stages[stage])
 
     def choose(self, trip: Trip, exclude: Collection[ProcessId]) -> ProcessId | None:
         """Return the peer with the smallest total time."""
@@ -69,14 +69,14 @@ class StochasticWiring:
 
     def done(self, trip: Trip, process: ProcessId, seconds: float) -> None:
         """Measure a response time, queue and network included."""
-        self._router.measured(process, seconds)
+        self._router.record_response(process, seconds)
 
     def freed(self, trip: Trip) -> None:
         """Measure nothing."""
 
     def lost(self, process: ProcessId) -> None:
         """Ban it."""
-        self._router.ban(process)
+        self._router.remove_peer(process)
 
 
 class FixedRoute:

@@ -101,7 +101,7 @@ class StageFile:
         return data
 
 
-class Generation:
+class Checkpoint:
     """The folder of one committed version at one process; complete when it has the file of every stage."""
 
     def __init__(self, path: Path, manifest: Mapping[str, Any]) -> None:
@@ -118,8 +118,8 @@ class Generation:
     @classmethod
     def begin(
         cls, root: Path, version: int, run: str, stages: int, extra: Mapping[str, Any] | None = None
-    ) -> Generation:
-        """Return the generation of a version; a missing one is created.
+    ) -> Checkpoint:
+        """Return the checkpoint of a version; a missing one is created.
 
         run: fingerprint of the run. extra: small JSON values that the manifest stores. Raises CheckpointError when the
         folder has another run's state, or cannot be written.
@@ -136,8 +136,8 @@ class Generation:
         return made
 
     @classmethod
-    def begin_copy(cls, root: Path, version: int, run: str, stages: int, digests: Sequence[str]) -> Generation:
-        """Return a generation to write the files of a version into.
+    def begin_copy(cls, root: Path, version: int, run: str, stages: int, digests: Sequence[str]) -> Checkpoint:
+        """Return a checkpoint to write the files of a version into.
 
         digests: of every stage's file, where the files are copies; empty where this process computed them. An earlier
         copy with the same digests is continued. Any other content of the folder is incomplete or from another lineage:
@@ -152,8 +152,8 @@ class Generation:
         return cls.begin(root, version, run, stages, {_DIGESTS: list(digests)} if digests else None)
 
     @classmethod
-    def _readable(cls, path: Path) -> Generation | None:
-        """Return the generation in a folder. None: the folder has no manifest, or a corrupt one and is set aside.
+    def _readable(cls, path: Path) -> Checkpoint | None:
+        """Return the checkpoint in a folder. None: the folder has no manifest, or a corrupt one and is set aside.
 
         Raises CheckpointError where the manifest cannot be read now.
         """
@@ -169,7 +169,7 @@ class Generation:
             return None
 
     @classmethod
-    def open(cls, path: Path) -> Generation:
+    def open(cls, path: Path) -> Checkpoint:
         """Read the manifest; each stage's file is verified when it is opened.
 
         Raises CorruptError, and CheckpointError where the manifest cannot be read now.
@@ -313,22 +313,22 @@ def _remove(path: Path) -> None:
         log.warning("%s cannot be removed: %s", path, error.strerror)
 
 
-def generations(root: Path) -> list[Generation]:
-    """Return the generations under a folder, the newest first; a manifest that cannot be read is logged.
+def checkpoints(root: Path) -> list[Checkpoint]:
+    """Return the checkpoints under a folder, the newest first; a manifest that cannot be read is logged.
 
     Raises CheckpointError where the folder cannot be listed now.
     """
-    found: list[Generation] = []
+    found: list[Checkpoint] = []
     for path in _paths(root):
         try:
-            found.append(Generation.open(path))
+            found.append(Checkpoint.open(path))
         except CheckpointError as error:
             log.warning("a checkpoint is of no use: %s", error)
     return found
 
 
 def _paths(root: Path) -> list[Path]:
-    """Return the folders of generations that have a manifest, the newest first. Raises CheckpointError."""
+    """Return the folders of checkpoints that have a manifest, the newest first. Raises CheckpointError."""
     try:
         found = [path for path in root.iterdir() if _NAME.fullmatch(path.name)] if root.is_dir() else []
         found = [path for path in found if (path / _MANIFEST).is_file()]
@@ -337,10 +337,10 @@ def _paths(root: Path) -> list[Path]:
     return sorted(found, key=lambda path: -int(path.name.split("-")[1]))
 
 
-def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -> Generation | None:
-    """Return the newest generation that has every stage with the right digest; None: none was ever written in full.
+def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -> Checkpoint | None:
+    """Return the newest checkpoint that has every stage with the right digest; None: none was ever written in full.
 
-    run: consider only generations with this fingerprint. A generation that was written in full, and has a corrupt,
+    run: consider only checkpoints with this fingerprint. A checkpoint that was written in full, and has a corrupt,
     short or missing file now, is skipped with a warning. Raises CheckpointError where all were skipped: the run must
     not start again from version 0.
     mend: set corrupt files aside, so that each is logged once and a copy can replace it; only for the owner of the
@@ -349,15 +349,15 @@ def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -
     failure: CheckpointError | None = None
     for path in _paths(root):
         try:
-            generation = Generation.open(path)
-            if not generation.names_all_stages or run not in (None, generation.run):
+            checkpoint = Checkpoint.open(path)
+            if not checkpoint.names_all_stages or run not in (None, checkpoint.run):
                 continue
-            wrong = generation.wrong_stages()
+            wrong = checkpoint.wrong_stages()
             if not wrong:
-                return generation
+                return checkpoint
             for stage, error in wrong:
                 if mend and isinstance(error, CorruptError):
-                    generation.set_aside(stage, str(error))
+                    checkpoint.set_aside(stage, str(error))
                 else:
                     log.warning("a checkpoint is of no use: %s", error)
             failure = failure or wrong[0][1]
@@ -369,35 +369,35 @@ def newest_complete(root: Path, run: str | None = None, *, mend: bool = False) -
     return None
 
 
-def readable(root: Path, run: str) -> list[Generation]:
-    """Return the generations of a run under a folder, the newest first; a corrupt manifest is logged."""
-    return [generation for generation in generations(root) if generation.run == run]
+def readable(root: Path, run: str) -> list[Checkpoint]:
+    """Return the checkpoints of a run under a folder, the newest first; a corrupt manifest is logged."""
+    return [checkpoint for checkpoint in checkpoints(root) if checkpoint.run == run]
 
 
 def newest_known(root: Path, run: str) -> int:
     """Return the newest version whose manifest has all digests: some process had it complete once. 0: none."""
-    return max((generation.version for generation in readable(root, run) if generation.digests), default=0)
+    return max((checkpoint.version for checkpoint in readable(root, run) if checkpoint.digests), default=0)
 
 
 def prune(root: Path, run: str, keep: int = GENERATIONS_KEPT, spare: Collection[int] = ()) -> None:
-    """Delete the generations of a run that are older than its `keep` newest complete ones.
+    """Delete the checkpoints of a run that are older than its `keep` newest complete ones.
 
     spare: versions that are never deleted. Generations of other runs are neither counted nor deleted.
     """
     found = readable(root, run)
-    complete = [generation.version for generation in found if generation.complete]
+    complete = [checkpoint.version for checkpoint in found if checkpoint.complete]
     if len(complete) < keep:
         return
-    for generation in found:
-        if generation.version < complete[keep - 1] and generation.version not in spare:
-            generation.remove()
+    for checkpoint in found:
+        if checkpoint.version < complete[keep - 1] and checkpoint.version not in spare:
+            checkpoint.remove()
 
 
 def remove_unfinished(root: Path, run: str, before: int) -> None:
-    """Delete a run's generations before this version that no process ever completed: nothing can use them."""
-    for generation in readable(root, run):
-        if generation.version < before and not generation.digests:
-            generation.remove()
+    """Delete a run's checkpoints before this version that no process ever completed: nothing can use them."""
+    for checkpoint in readable(root, run):
+        if checkpoint.version < before and not checkpoint.digests:
+            checkpoint.remove()
 
 
 def remove_all_but(root: Path, keep: Collection[int]) -> None:

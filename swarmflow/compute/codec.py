@@ -9,8 +9,8 @@ Layout, little-endian: format version (1 byte), codec (1), dtype (1), number of 
   of "8-Bit Optimizers via Block-wise Quantization" (Dettmers et al., 2022), as bitsandbytes computes it.
 - tokens: the elements as int32.
 
-Not-a-number and infinity are never hidden: `none` and `fp16` carry them as they are, and a `blockwise8` block that
-holds one decodes to not-a-number as a whole. Peers send none, and refuse what holds one, whatever the codec.
+NaN and infinity are never hidden: `none` and `fp16` carry them as they are, and a `blockwise8` block that holds one
+decodes to NaN as a whole. Peers never send a value that is not finite, and refuse a tensor that holds one.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import logging
 import math
 import os
 import struct
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,7 @@ _HEADER: Final = struct.Struct("<BBBB")
 _DTYPE_IDS: Final = {torch.float32: 1, torch.bfloat16: 2, torch.int32: 3}
 _TOKENS_CODEC_ID: Final = 16
 _NO_COMPILER: Final = "TORCHDYNAMO_DISABLE"
+_IMPORTING: Final = threading.Lock()
 
 
 class Codec(ABC):
@@ -148,13 +150,13 @@ class BlockwiseCodec(Codec):
         return _blocks(elements) * 4 + elements
 
     def _write(self, flat: Tensor, data: npt.NDArray[np.uint8]) -> None:
-        # bitsandbytes turns not-a-number into an ordinary number without a word, so it must not see one.
+        # bitsandbytes turns NaN into an ordinary number silently, so it must not see one.
         finite = all(map(math.isfinite, _extremes(flat)))
         source = flat if finite else torch.nan_to_num(flat, nan=0.0, posinf=0.0, neginf=0.0)
-        indices, scales = _operations().quantize_blockwise(source, _dynamic_map(flat.device), BLOCK_ELEMENTS)
+        indices, scales = _bitsandbytes().quantize_blockwise(source, _dynamic_map(flat.device), BLOCK_ELEMENTS)
         if not finite:
-            broken = torch.nonzero(~torch.isfinite(flat)).flatten() // BLOCK_ELEMENTS
-            scales[broken] = math.nan
+            affected_blocks = torch.nonzero(~torch.isfinite(flat)).flatten() // BLOCK_ELEMENTS
+            scales[affected_blocks] = math.nan
         scale_bytes = scales.numel() * 4
         data[:scale_bytes] = _bytes_of(scales)
         data[scale_bytes:] = _bytes_of(indices)
@@ -163,7 +165,7 @@ class BlockwiseCodec(Codec):
         scale_bytes = _blocks(elements) * 4
         scales = _tensor_of(data[:scale_bytes], _blocks(elements), torch.float32).to(device)
         indices = _tensor_of(data[scale_bytes:], elements, torch.uint8).to(device)
-        decoded: Tensor = _operations().dequantize_blockwise(
+        decoded: Tensor = _bitsandbytes().dequantize_blockwise(
             indices, scales, _dynamic_map(device), BLOCK_ELEMENTS, dtype
         )
         return decoded
@@ -180,24 +182,26 @@ def codec_named(name: str) -> Codec:
     return codec
 
 
-def ints_wire_bytes(shape: Sequence[int]) -> int:
+def tokens_wire_bytes(shape: Sequence[int]) -> int:
     """The exact length of the wire form of tokens of this shape."""
     return _header_bytes(len(shape)) + 4 * math.prod(shape)
 
 
-def encode_ints(tokens: npt.NDArray[np.int32]) -> memoryview:
+def encode_tokens(tokens: npt.NDArray[np.int32]) -> memoryview:
     """The wire form of token ids (int32 [B, T])."""
     header = _header(_TOKENS_CODEC_ID, torch.int32, tokens.shape)
     return memoryview(header + tokens.astype("<i4", casting="safe", copy=False).tobytes())
 
 
-def decode_ints(buffer: WireBytes, shape: Sequence[int], vocab_size: int, device: torch.device | str = "cpu") -> Tensor:
+def decode_tokens(
+    buffer: WireBytes, shape: Sequence[int], vocab_size: int, device: torch.device | str = "cpu"
+) -> Tensor:
     """The token ids (int64 `shape`, on `device`) whose wire form is `buffer`: int64 because cross-entropy wants it.
 
     Raises FrameError where codec, shape or length differ from what is expected or an id is outside [0, vocab_size).
     """
     expected = _header(_TOKENS_CODEC_ID, torch.int32, shape)
-    data = _checked_data(buffer, expected, ints_wire_bytes(shape), "tokens")
+    data = _checked_data(buffer, expected, tokens_wire_bytes(shape), "tokens")
     tokens = _tensor_of(data, math.prod(shape), torch.int32)
     if tokens.numel():
         lowest, highest = (int(extreme) for extreme in torch.aminmax(tokens))
@@ -237,7 +241,7 @@ def _blocks(elements: int) -> int:
 
 
 def _extremes(flat: Tensor) -> tuple[float, float]:
-    """The lowest and the highest element ([elements], at least one); not-a-number where there is one."""
+    """The lowest and the highest element ([elements], at least one); NaN where there is one."""
     lowest, highest = torch.stack(torch.aminmax(flat)).tolist()
     return lowest, highest
 
@@ -255,11 +259,11 @@ def _tensor_of(data: npt.NDArray[np.uint8], elements: int, dtype: torch.dtype) -
 
 
 def preload() -> None:
-    """Load what a process loads with its first tensor in 8 bits: for processes that are forked."""
-    _operations()
+    """Import bitsandbytes now, so that processes that are forked from this one need not."""
+    _bitsandbytes()
 
 
-class _Operations:
+class _Bitsandbytes:
     """The two bitsandbytes operations in use, imported at first use.
 
     Without transformers the import takes seconds and 120 MB, which neither a trainer nor a run with another codec
@@ -289,16 +293,21 @@ def _without_compiler() -> Iterator[None]:
         yield
     finally:
         if before is None:
-            del os.environ[_NO_COMPILER]
+            os.environ.pop(_NO_COMPILER, None)
         else:
             os.environ[_NO_COMPILER] = before
 
 
+def _bitsandbytes() -> _Bitsandbytes:
+    with _IMPORTING:  # functools.cache alone lets two threads import it at once, and both change the environment
+        return _imported()
+
+
 @functools.cache
-def _operations() -> _Operations:
-    return _Operations()
+def _imported() -> _Bitsandbytes:
+    return _Bitsandbytes()
 
 
 @functools.cache
 def _dynamic_map(device: torch.device) -> Tensor:
-    return _operations().dynamic_map.to(device)
+    return _bitsandbytes().dynamic_map.to(device)

@@ -15,7 +15,7 @@ from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.report import MINUTE_S, DeviceUse, Iteration, SimulationReport
 from swarmflow.simulator.scenario import Scenario
 from swarmflow.simulator.scenario_hardware import ScenarioHardware, capacity_of, trainer_name
-from swarmflow.simulator.settings import Settings, Surroundings
+from swarmflow.simulator.settings import Environment, Settings
 from swarmflow.simulator.swarm import PeerLife, Swarm
 
 Progress = Callable[[int, float], None]  # (iterations, virtual seconds)
@@ -80,13 +80,13 @@ class Simulation:
             journal_bytes_max=1 << 62,
             recompute=run.recompute,
         )
-        self.world = policy.swarm(settings, self.seed, self._surroundings)
+        self.world = policy.swarm(settings, self.seed, self._make_environment)
         self.world.trace, self.world.on_result = self.trace, self._result
         self.churn = ScenarioChurn(self.world, self._hardware, Random(self.seed + 1))
 
-    def _surroundings(self, random: Random) -> Surroundings:
+    def _make_environment(self, random: Random) -> Environment:
         self._hardware = ScenarioHardware(self.scenario, self.seed, random)
-        return Surroundings(self._hardware.network, self._hardware)
+        return Environment(self._hardware.network, self._hardware)
 
     def run(self) -> SimulationReport:
         """Run the scenario to its end, or to the first violated invariant."""

@@ -6,6 +6,7 @@ swarm whose processes are started again and again would spend the machine's time
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import importlib
 import json
@@ -22,7 +23,7 @@ from types import TracebackType
 from typing import NoReturn, Self
 
 from swarmflow.errors import SwarmflowError
-from swarmflow.local.patience import Patience, crowding
+from swarmflow.local.load_aware import LoadAwareTimeout, load_factor
 from swarmflow.runtime.execution.heap import heap_environment
 
 _READY_S = 120.0
@@ -33,7 +34,7 @@ _COMMANDS = ("swarmflow.cli", "peers.command", "peers.process", "trainers.comman
 _ADDRESS_CODECS = tuple(f"hivemind.utils.multiaddr.codecs.{codec}" for codec in ("ip4", "uint16be", "cid"))
 _CODEC_MODULE = "swarmflow.compute.codec"
 _FAMILIES_MODULE = "swarmflow.compute.families"
-_FAMILIES = ("gpt2", "llama")  # of the models of a demo and of the tests; any other is loaded by each process itself
+_FAMILIES = ("gpt2", "llama")  # model families of the demo and of the tests; a process loads any other itself
 _ENDED = "the fork server has ended, and with it all of its processes"
 
 
@@ -41,7 +42,7 @@ class ForkServerError(SwarmflowError):
     """The server does not start or has ended."""
 
 
-class Forked:
+class ForkedProcess:
     """A process that the server has forked, with the interface of a subprocess.Popen."""
 
     def __init__(self, server: ForkServer, pid: int) -> None:
@@ -49,14 +50,14 @@ class Forked:
         self._server = server
 
     def poll(self) -> int | None:
-        """Return its exit code, -N where signal N ended it; None while it runs."""
+        """Return the exit code, -N where signal N ended the process; None while it runs."""
         return self._server.exit_code(self.pid)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end, and return its exit code. Raises subprocess.TimeoutExpired."""
-        patience = Patience(timeout if timeout is not None else float("inf"))
+        """Wait until the process ends, and return its exit code. Raises subprocess.TimeoutExpired."""
+        deadline = LoadAwareTimeout(timeout if timeout is not None else float("inf"))
         while (code := self.poll()) is None:
-            if patience.over():
+            if deadline.expired():
                 raise subprocess.TimeoutExpired("swarmflow", timeout or 0.0)
             time.sleep(_POLL_S)
         return code
@@ -74,7 +75,7 @@ class ForkServer:
     """
 
     def __init__(self, environment: Mapping[str, str], module: str = __name__) -> None:
-        """environment: of the server. What libraries read at import (number of threads) holds for all forked processes.
+        """environment: of the server; what libraries read at import, as the number of threads, holds in every child.
 
         module: run by the server; it must end by calling `main`.
         """
@@ -93,7 +94,7 @@ class ForkServer:
             stdout=subprocess.PIPE,
             start_new_session=True,
         )
-        self._answer(_READY_S * crowding())
+        self._answer(_READY_S * load_factor())
         return self
 
     def __exit__(
@@ -102,7 +103,7 @@ class ForkServer:
         assert self._server.stdin is not None
         assert self._server.stdout is not None
         self._server.stdin.close()
-        self._server.wait(_ANSWER_S * crowding())
+        self._server.wait(_ANSWER_S * load_factor())
         self._server.stdout.close()
 
     def start(
@@ -111,7 +112,7 @@ class ForkServer:
         log: Path,
         environment: Mapping[str, str] | None = None,
         errors: Path | None = None,
-    ) -> Forked:
+    ) -> ForkedProcess:
         """Run `swarmflow ARGUMENTS` and write its output to `log`. Raises ForkServerError; OSError for its logs.
 
         environment: its own; None: the server's. errors: the file for its stderr; None: `log` too. Both files exist
@@ -122,18 +123,18 @@ class ForkServer:
         errors = errors or log
         for file in (log, errors):
             file.write_bytes(b"")  # the child opens them some time after it has reported its process ID
-        order = [own, str(log), str(errors), *arguments]
+        request = [own, str(log), str(errors), *arguments]
         with self._lock:
-            self._server.stdin.write(json.dumps(order).encode() + b"\n")
+            self._server.stdin.write(json.dumps(request).encode() + b"\n")
             self._server.stdin.flush()
-            return Forked(self, self._answer(_ANSWER_S * crowding()))
+            return ForkedProcess(self, self._answer(_ANSWER_S * load_factor()))
 
     def exit_code(self, pid: int) -> int | None:
-        """Return the exit code of a forked process; None while it runs. Raises ForkServerError without a server."""
+        """Return the exit code of a forked process; None while it runs. Raises ForkServerError: the server is gone."""
         with self._lock:
             if pid not in self._exit_codes:
                 for answer in self._answers(0.0):
-                    raise ForkServerError(f"the fork server speaks out of turn: {answer}")
+                    raise ForkServerError(f"the fork server sent an unexpected answer: {answer}")
             return self._exit_codes.get(pid)
 
     def _answer(self, timeout_s: float) -> int:
@@ -194,7 +195,9 @@ def _serve() -> None:
                 children.remove(pid)
                 _report([pid, ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status])
     for pid in sorted(children):
-        os.killpg(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGKILL)  # a child that has just been forked has no session of its own yet
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     os._exit(0)
 
@@ -218,7 +221,7 @@ def _set_up_child(log: str, errors: str, arguments: list[str], environment: dict
     """Set up what a shell would for the command, in the child; report its process ID once it has a session."""
     if environment is not None:
         os.environ.clear()
-        os.environ |= {**environment, **heap_environment()}
+        os.environ |= {**environment, **heap_environment()}  # for the processes that the child starts
     os.setsid()
     _report(os.getpid())
     with open(os.devnull, "rb") as nothing, open(log, "wb") as file:

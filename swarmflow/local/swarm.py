@@ -17,8 +17,8 @@ from types import FrameType, TracebackType
 from typing import Any, Self, TypeVar
 
 from swarmflow.errors import SwarmflowError
-from swarmflow.local.forkserver import Forked, ForkServer
-from swarmflow.local.patience import Patience, crowding
+from swarmflow.local.forkserver import ForkedProcess, ForkServer
+from swarmflow.local.load_aware import LoadAwareTimeout, load_factor
 from swarmflow.runtime.transport.invite import TRAINERS_MAX, Invite
 
 POLL_S = 0.05
@@ -47,7 +47,7 @@ class LocalProcess:
 
     name: str
     log: Path  # file with all its output
-    process: subprocess.Popen[bytes] | Forked
+    process: subprocess.Popen[bytes] | ForkedProcess
     expendable: bool = False  # killed or stopped on purpose, so that its exit code is no failure of the swarm
     arguments: tuple[str, ...] = ()  # of its `swarmflow` command
     life: int = 1  # number of its starts
@@ -69,7 +69,7 @@ class LocalProcess:
     def kill(self) -> None:
         """Send SIGKILL, as by a power cut. The process is gone when this returns."""
         self.send(signal.SIGKILL)
-        self.process.wait(STOP_S * crowding())
+        self.process.wait(STOP_S * load_factor())
 
     def tail(self) -> str:
         """Return the last lines of its log."""
@@ -96,7 +96,7 @@ class LocalSwarm:
     """Runs `swarmflow` processes until the `with` block ends, then stops every one of them.
 
     All files lie under `folder`: RUN.toml, a log and a state folder per process, a JSON file per trainer. Each process
-    computes with `threads` threads. Every wait has a timeout, in seconds of an idle machine (local/patience.py), and
+    computes with `threads` threads. Every wait has a timeout, in seconds of an idle machine (local/load_aware.py), and
     fails with the ends of the logs.
     """
 
@@ -218,7 +218,7 @@ class LocalSwarm:
                         env=environment(self._threads),
                         stdout=out,
                         stderr=err,
-                        timeout=COMMAND_S * crowding(),
+                        timeout=COMMAND_S * load_factor(),
                     ).returncode
         except subprocess.TimeoutExpired as error:
             raise LocalSwarmError(f"swarmflow {arguments[0]} took more than {error.timeout:.0f} s") from error
@@ -228,12 +228,12 @@ class LocalSwarm:
 
     def wait(self, ready: Callable[[], T | None], what: str, timeout_s: float) -> T:
         """Return the first true value of `ready`. Raises LocalSwarmError when it is late or when a process fails."""
-        patience = Patience(timeout_s)
+        timeout = LoadAwareTimeout(timeout_s)
         while True:
             self.check()
             if value := ready():
                 return value
-            if patience.over():
+            if timeout.expired():
                 raise LocalSwarmError(f"waited {timeout_s:.0f} s in vain for {what}", self.processes)
             time.sleep(POLL_S)
 
@@ -263,7 +263,7 @@ class LocalSwarm:
             if process.exit_code is None:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, signal.SIGKILL)
-                process.process.wait(STOP_S * crowding())
+                process.process.wait(STOP_S * load_factor())
 
     def _start(self, name: str, *arguments: str, before: LocalProcess | None = None) -> LocalProcess:
         """Start a process and list it. before: its former life, which it replaces in the list."""
@@ -277,7 +277,9 @@ class LocalSwarm:
             self.processes[self.processes.index(before)] = started
         return started
 
-    def _spawn(self, within: Sequence[str], arguments: Sequence[str], log: Path) -> subprocess.Popen[bytes] | Forked:
+    def _spawn(
+        self, within: Sequence[str], arguments: Sequence[str], log: Path
+    ) -> subprocess.Popen[bytes] | ForkedProcess:
         own = environment(self._threads)
         if self._forks is not None:
             return self._forks.start(arguments, log, own)

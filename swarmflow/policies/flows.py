@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from random import Random
 
-from swarmflow.baselines.arena import Arena
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.negotiation import TRAINER, GwtfNegotiation, Place
 from swarmflow.baselines.next_hop import FlowRoute, NextHop
+from swarmflow.baselines.world import BaselineWorld
 from swarmflow.core.routing.flow.node_types import link_cost_s
 from swarmflow.errors import ConfigError
 from swarmflow.simulator.scenario_hardware import ScenarioHardware
@@ -19,16 +19,16 @@ def along_flows(flows: GwtfNegotiation | None) -> NextHop:
     return FlowRoute(flows)
 
 
-def negotiation(arena: Arena, runtime: BaselineRuntime) -> GwtfNegotiation:
+def negotiation(world: BaselineWorld, runtime: BaselineRuntime) -> GwtfNegotiation:
     """Return a process' part in the negotiation. Raises ConfigError where the scenario describes no network."""
-    hardware, plan = arena.hardware, arena.settings.plan
+    hardware, plan = world.hardware, world.settings.plan
     if not isinstance(hardware, ScenarioHardware):
         raise ConfigError("policy 'gwtf' needs the network and the computers of a scenario")
 
     def cost_s(one: Place, other: Place) -> float:
         return link_s(hardware, one, other)
 
-    return GwtfNegotiation(runtime, plan.stages, plan.microbatches, cost_s, Random(f"{arena.seed} {runtime.me}"))
+    return GwtfNegotiation(runtime, plan.stages, plan.microbatches, cost_s, Random(f"{world.seed} {runtime.me}"))
 
 
 def link_s(hardware: ScenarioHardware, one: Place, other: Place) -> float:

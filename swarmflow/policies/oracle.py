@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
-from swarmflow.baselines.arena import Arena
 from swarmflow.baselines.pipelines import Pipelines
+from swarmflow.baselines.world import BaselineWorld
 from swarmflow.errors import ConfigError
 from swarmflow.planning.arrangement import Problem
 from swarmflow.planning.dtfm import arrange
@@ -13,12 +13,12 @@ from swarmflow.simulator.hardware import ELEMENT_BYTES
 from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
 
-def arranged(arena: Arena) -> Pipelines:
+def arranged(world: BaselineWorld) -> Pipelines:
     """Return DT-FM's pipelines of the peers that a scenario begins with.
 
     Raises ConfigError where the scenario describes no network, or has too few peers.
     """
-    hardware, plan = arena.hardware, arena.settings.plan
+    hardware, plan = world.hardware, world.settings.plan
     if not isinstance(hardware, ScenarioHardware):
         raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")
     names = [name for name in hardware.profiles if hardware.fits(name)]
@@ -37,5 +37,5 @@ def arranged(arena: Arena) -> Pipelines:
             if hardware.profiles[name].stage >= 0
         },
     )
-    found = arrange(problem, Random(arena.seed)).pipelines
+    found = arrange(problem, Random(world.seed)).pipelines
     return Pipelines({names[d]: (k, stage) for k, pipeline in enumerate(found) for stage, d in enumerate(pipeline)})

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Protocol
 
-from swarmflow.simulator.settings import Settings, Surroundings
+from swarmflow.simulator.settings import Environment, Settings
 from swarmflow.simulator.swarm import Swarm
 
 
@@ -18,6 +18,6 @@ class Policy(Protocol):
         """The name in a scenario."""
         ...
 
-    def swarm(self, settings: Settings, seed: int, surroundings: Callable[[Random], Surroundings]) -> Swarm:
-        """Return a swarm without processes. surroundings: makes its network and computers from its random numbers."""
+    def swarm(self, settings: Settings, seed: int, make_environment: Callable[[Random], Environment]) -> Swarm:
+        """Return a swarm without processes. make_environment: makes its network and computers from a Random."""
         ...

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from swarmflow.simulator.settings import Settings, Surroundings
+from swarmflow.simulator.settings import Environment, Settings
 from swarmflow.simulator.world import World
 
 
@@ -14,6 +14,6 @@ class Swarmflow:
 
     name = "swarmflow"
 
-    def swarm(self, settings: Settings, seed: int, surroundings: Callable[[Random], Surroundings]) -> World:
+    def swarm(self, settings: Settings, seed: int, make_environment: Callable[[Random], Environment]) -> World:
         """Return a world without processes."""
-        return World(settings, seed, surroundings)
+        return World(settings, seed, make_environment)

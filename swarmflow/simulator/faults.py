@@ -14,7 +14,7 @@ from swarmflow.simulator.arithmetic import exact
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.moments import kill_in_phase, leader_phase, peers_of, stage_of
 from swarmflow.simulator.network import Jittery
-from swarmflow.simulator.splits import SPLITS
+from swarmflow.simulator.partition_faults import SPLITS
 from swarmflow.simulator.troubles import ALONE, TROUBLES
 from swarmflow.simulator.world import Settings, World
 
@@ -139,19 +139,19 @@ class Churn:
         self._fresh += 1
         return f"{prefix}{self._fresh}"
 
-    def some(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
+    def sample(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
         """Return so many of these at random, or all."""
         return self.random.sample(processes, min(count, len(processes)))
 
     def kill(self) -> None:
         """A peer dies."""
-        for victim in self.some(self.world.alive_peers()):
+        for victim in self.sample(self.world.alive_peers()):
             self.world.kill(victim)
 
     def kill_neighbours(self) -> None:
         """Two peers of neighbouring stages die at one moment."""
         stage = self.random.randrange(max(1, self.world.settings.plan.stages - 1))
-        for victim in self.some(peers_of(self.world, stage)) + self.some(peers_of(self.world, stage + 1)):
+        for victim in self.sample(peers_of(self.world, stage)) + self.sample(peers_of(self.world, stage + 1)):
             self.world.kill(victim)
 
     def kill_stage(self) -> None:
@@ -165,42 +165,42 @@ class Churn:
         count, delay_s = self.random.choice((1, 1, 2)), self.random.uniform(0.0, 0.1)
 
         def pick(world: World) -> list[ProcessId]:
-            return self.some(world.alive_peers(), count)
+            return self.sample(world.alive_peers(), count)
 
         kill_in_phase(self.world, phase, pick, 0.0, delay_s, self.until_s)
 
     def restart(self) -> None:
         """A peer dies, and its next life joins before any process has noticed."""
-        for victim in self.some(self.world.alive_peers()):
+        for victim in self.sample(self.world.alive_peers()):
             self.world.kill(victim)
             self.world.start_peer(victim.name)
 
     def kill_trainer(self) -> None:
         """A trainer that does not lead dies, and is started again."""
-        for victim in self.some(self.world.directory.followers()):
+        for victim in self.sample(self.world.directory.followers()):
             self.world.kill(victim)
             self.world.start_trainer(victim.name, lead=True)
 
     def drain_trainer(self) -> None:
         """A trainer is asked to leave; another one starts."""
-        for leaver in self.some(self.world.directory.followers()):
+        for leaver in self.sample(self.world.directory.followers()):
             self.world.drain(leaver)
             self.world.start_trainer(self.new_name("u"))
 
     def drain(self) -> None:
         """A peer is asked to leave."""
-        for leaver in self.some(self.world.alive_peers()):
+        for leaver in self.sample(self.world.alive_peers()):
             self.world.drain(leaver)
 
     def drain_storm(self) -> None:
         """Half of the peers are asked to leave."""
         peers = self.world.alive_peers()
-        for leaver in self.some(peers, len(peers) // 2):
+        for leaver in self.sample(peers, len(peers) // 2):
             self.world.drain(leaver)
 
     def cut(self) -> None:
         """A connection between two peers breaks."""
-        pair = self.some(self.world.alive_peers(), 2)
+        pair = self.sample(self.world.alive_peers(), 2)
         if len(pair) == 2:
             self.world.transport.cut(*pair)
 
@@ -208,14 +208,14 @@ class Churn:
         """The messages from one process to another one are lost silently for a while."""
         leader = self.world.leader
         processes = [*self.world.alive_peers(), *self.world.directory.followers(), *([leader] if leader else [])]
-        pair = self.some(processes, 2)
+        pair = self.sample(processes, 2)
         if len(pair) == 2:
             sender, receiver = pair
             self.world.transport.mute(sender, receiver, self.random.uniform(0.5, 20.0))
 
     def freeze(self) -> None:
         """A peer is frozen for a while, at times longer than the leader's timeouts."""
-        for sleeper in self.some(self.world.alive_peers()):
+        for sleeper in self.sample(self.world.alive_peers()):
             interventions.freeze(self.world, sleeper, self.random.uniform(0.2, 12.0))
 
     def split(self) -> None:
@@ -231,7 +231,7 @@ class Churn:
 
     def slow(self) -> None:
         """A peer computes at a fraction of its speed for a while."""
-        for victim in self.some(self.world.alive_peers()):
+        for victim in self.sample(self.world.alive_peers()):
             device = self.world.hosts[victim].device
             device.executor.slow_until_s = self.world.clock.now_s + self.random.uniform(1.0, 30.0)
 

@@ -12,7 +12,7 @@ from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import Plan
 from swarmflow.core.routing.routers import ROUTERS
 from swarmflow.simulator.faults import DRAWN, EARLIER, FAULTS, Churn, FuzzSwarm, finish
-from swarmflow.simulator.splits import AIMED
+from swarmflow.simulator.partition_faults import AIMED
 from swarmflow.simulator.world import Settings, World
 
 PARTITIONS_SHARE = 0.35  # of the seeds, where nothing else is asked for

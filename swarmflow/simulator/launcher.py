@@ -106,7 +106,7 @@ class Launcher:
         if not world.results or not world.disks.remembered:
             return Former()
         views = [machine.epoch_view for machine in world.trainers.values() if machine.epoch_view is not None]
-        names = {process.name for view in views[-1:] for process in view.opened.roster.serving}
+        names = {process.name for view in views[-1:] for process in view.opened.roster.peer_ids}
         return Former(max(result.step for result in world.results) + 1, frozenset(names))
 
     def _new_lineage(self) -> str:

@@ -20,12 +20,12 @@ class Flight(NamedTuple):
     path: NetworkPath
     size_bytes: int
     bulk: bool  # a tensor, not a control message
-    due_s: float  # when to call had_s
+    due_s: float  # when to ask for received_s
     last_s: float  # when its last byte gets to the receiver's link, at the earliest
 
-    def had_s(self, now_s: float) -> float:
+    def received_s(self, now_s: float) -> float:
         """Return when the receiver has the whole message. now_s: the moment at which it is due."""
-        return self.path.had_s(self, now_s)
+        return self.path.received_s(self, now_s)
 
 
 class NetworkPath(Protocol):
@@ -35,7 +35,7 @@ class NetworkPath(Protocol):
         """Send a message."""
         ...
 
-    def had_s(self, flight: Flight, now_s: float) -> float:
+    def received_s(self, flight: Flight, now_s: float) -> float:
         """Return when the receiver has the whole message. now_s: the moment at which it is due."""
         ...
 
@@ -63,7 +63,7 @@ class Jittery:
         """Return a path; all paths between two processes share their lanes."""
         return _Lanes(self, sender, receiver)
 
-    def delivered_s(self, sender: ProcessId, receiver: ProcessId, bulk: bool, now_s: float) -> float:
+    def arrival_s(self, sender: ProcessId, receiver: ProcessId, bulk: bool, now_s: float) -> float:
         """Return the arrival after a random delay, but not before what was sent earlier on this lane."""
         delay_s = self.random.uniform(*self.latency_s)
         # Two lanes, as in the runtime: each keeps its order, and tensors do not hold up control messages.
@@ -95,10 +95,10 @@ class _Lanes:
 
     def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
         """Send on the lane for tensors, or on the one for control messages."""
-        arrival_s = self.network.delivered_s(self.sender, self.receiver, bulk, now_s)
+        arrival_s = self.network.arrival_s(self.sender, self.receiver, bulk, now_s)
         return Flight(self, size_bytes, bulk, arrival_s, arrival_s)
 
-    def had_s(self, flight: Flight, now_s: float) -> float:
+    def received_s(self, flight: Flight, now_s: float) -> float:
         """Return now: its bytes take no time."""
         return now_s
 
@@ -249,7 +249,7 @@ class _Through:
         # A tensor queues for the downlink with its first byte; a control message, of few bytes, with its last.
         return Flight(self, size_bytes, bulk, start_s + self.latency_s if bulk else last_s, last_s)
 
-    def had_s(self, flight: Flight, now_s: float) -> float:
+    def received_s(self, flight: Flight, now_s: float) -> float:
         """Queue on the downlink, and return when the message is through."""
         there = self.there
         needs_s = flight.size_bytes / there.down
@@ -257,12 +257,12 @@ class _Through:
             there.down_tensors_s = max(there.down_tensors_s, now_s) + needs_s
             there.down_last_s = max(there.down_last_s, flight.last_s)
             return max(flight.last_s, there.down_tensors_s)
-        had_s = max(there.down_control_s + needs_s, now_s)
+        received_s = max(there.down_control_s + needs_s, now_s)
         if self.network.queue_s:
             waiting_s = there.down_tensors_s - max(now_s, there.down_last_s)  # of several that have arrived together
             if waiting_s > 0.0:
-                had_s = max(had_s, now_s + min(waiting_s, self.network.queue_s) + needs_s)
-        there.down_control_s = had_s
+                received_s = max(received_s, now_s + min(waiting_s, self.network.queue_s) + needs_s)
+        there.down_control_s = received_s
         if there.down_tensors_s > now_s:
             there.down_tensors_s += needs_s
         return there.down_control_s

@@ -16,12 +16,12 @@ from swarmflow.simulator.network import Jittery, Network
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The rules of a run, and the bounds of its random surroundings where the world is not given others."""
+    """The rules of a run, and the bounds of its random environment where the world is not given another."""
 
     plan: Plan
     steps: int
-    capacity: int = 4  # random surroundings: microbatches that a peer holds
-    latency_s: tuple[float, float] = (0.001, 0.05)  # random surroundings, as the next three: (least, most)
+    capacity: int = 4  # random environment: microbatches that a peer holds
+    latency_s: tuple[float, float] = (0.001, 0.05)  # random environment, as the next three: (least, most)
     compute_s: tuple[float, float] = (0.05, 0.2)  # any computation
     broken_s: tuple[float, float] = (0.005, 0.1)  # until a process notices that its connection to a dead one broke
     load_s: tuple[float, float] = (0.1, 2.0)  # to load a stage
@@ -61,14 +61,14 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class Environment:
     """The network and the computers of a world's processes."""
 
     network: Network
     hardware: Hardware
 
 
-def random_surroundings(settings: Settings, random: Random) -> Surroundings:
-    """Return the surroundings of the hunt for faults: every time and delay is random between two bounds."""
+def random_environment(settings: Settings, random: Random) -> Environment:
+    """Return the environment of the hunt for faults: every time and delay is random between two bounds."""
     hardware = RandomHardware(random, settings.compute_s, settings.load_s, settings.broken_s, settings.capacity)
-    return Surroundings(Jittery(random, settings.latency_s), hardware)
+    return Environment(Jittery(random, settings.latency_s), hardware)

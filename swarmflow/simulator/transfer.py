@@ -57,8 +57,8 @@ class Transfer:
         self.world.clock.at(flight.due_s, partial(self._arrive, donor, flight))
 
     def _arrive(self, donor: ProcessId, flight: Flight) -> None:
-        had_s = flight.had_s(self.world.clock.now_s)
-        self.world.clock.at(had_s, partial(self._had, donor, flight.size_bytes))
+        received_s = flight.received_s(self.world.clock.now_s)
+        self.world.clock.at(received_s, partial(self._had, donor, flight.size_bytes))
 
     def _had(self, donor: ProcessId, size_bytes: int) -> None:
         if not self.world.alive(self.to):

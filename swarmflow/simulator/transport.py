@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from swarmflow.core.protocol.actions import Send
 from swarmflow.core.protocol.events import Lost, Received
 from swarmflow.core.protocol.messages import Backward, Forward, RelayedTensor, RelayTensor, hop, step
-from swarmflow.core.protocol.types import Blank, Body, ProcessId, Slice
+from swarmflow.core.protocol.types import Body, Padding, ProcessId, Slice
 from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.host import Host, Link
 from swarmflow.simulator.network import Flight
@@ -123,12 +123,12 @@ class Transport:
     ) -> None:
         clock = self.world.clock
         now_s = clock.now_s
-        had_s = flight.path.had_s(flight, now_s)
+        received_s = flight.path.received_s(flight, now_s)
         if bodies and isinstance(action.message, Forward | Backward | RelayTensor | RelayedTensor):
-            self.world.meter.transit_s += had_s - sent_s
-        if had_s > now_s:
+            self.world.meter.transit_s += received_s - sent_s
+        if received_s > now_s:
             why = _WHY.get(type(action.message), TIMER)
-            clock.follow(had_s, partial(self._deliver, here, there, action, bodies), why)
+            clock.follow(received_s, partial(self._deliver, here, there, action, bodies), why)
         else:
             self._deliver(here, there, action, bodies)
 
@@ -163,4 +163,4 @@ class Transport:
 def _read(here: Host, body: Body) -> tuple[object, int]:
     if isinstance(body, Slice):
         return here.device.sums.read(body), 4 * (body.stop - body.start)
-    return (None if isinstance(body, Blank) else here.stored[body.key]), body.size_bytes
+    return (None if isinstance(body, Padding) else here.stored[body.key]), body.size_bytes

@@ -10,7 +10,7 @@ from swarmflow.simulator import interventions
 from swarmflow.simulator.hardware import RandomHardware
 from swarmflow.simulator.moments import peers_of
 from swarmflow.simulator.network import Jittery
-from swarmflow.simulator.splits import FaultSchedule
+from swarmflow.simulator.partition_faults import FaultSchedule
 from swarmflow.simulator.world import World
 
 LITTLE_BYTES = 300  # of a journal's budget under pressure
@@ -23,14 +23,14 @@ def _alive_processes(world: World) -> list[ProcessId]:
 
 def clock_jump(schedule: FaultSchedule) -> None:
     """The clock of a machine jumps forward."""
-    for victim in schedule.some(_alive_processes(schedule.world)):
+    for victim in schedule.sample(_alive_processes(schedule.world)):
         seconds = schedule.random.choice((0.5, 5.0, 30.0, 300.0)) * schedule.random.uniform(0.5, 1.5)
         interventions.jump(schedule.world, victim, seconds)
 
 
 def suspend(schedule: FaultSchedule) -> None:
     """A machine is suspended: its processes sleep, and their clock stands still."""
-    for victim in schedule.some(_alive_processes(schedule.world)):
+    for victim in schedule.sample(_alive_processes(schedule.world)):
         seconds = schedule.random.choice((1.0, 7.0, 20.0, 60.0)) * schedule.random.uniform(0.5, 1.5)
         interventions.suspend(schedule.world, victim, seconds)
 
@@ -38,7 +38,7 @@ def suspend(schedule: FaultSchedule) -> None:
 def disk_full(schedule: FaultSchedule) -> None:
     """The disk of a computer is full for a while."""
     world = schedule.world
-    for victim in schedule.some(_alive_processes(world)):
+    for victim in schedule.sample(_alive_processes(world)):
         world.disks.full.add(victim.name)
         world.clock.after(schedule.random.uniform(1.0, 30.0), partial(world.disks.full.discard, victim.name))
 
@@ -60,7 +60,7 @@ def _start_again(world: World, process: ProcessId) -> None:
 def disk_lost(schedule: FaultSchedule) -> None:
     """A process dies, and its next life has an empty disk; a trainer's newest version is on another one's as well."""
     world = schedule.world
-    for victim in schedule.some(_alive_processes(world)):
+    for victim in schedule.sample(_alive_processes(world)):
         if _safe_without(world, victim.name):
             world.kill(victim)
             world.disks.lose(victim.name)
@@ -70,7 +70,7 @@ def disk_lost(schedule: FaultSchedule) -> None:
 def disk_rolled_back(schedule: FaultSchedule) -> None:
     """A process dies, and its next life has the disk as it was some versions ago."""
     world = schedule.world
-    for victim in schedule.some(_alive_processes(world)):
+    for victim in schedule.sample(_alive_processes(world)):
         if _safe_without(world, victim.name):
             world.kill(victim)
             world.disks.roll_back(victim.name, schedule.random.choice((1, 1, 2, 5)))
@@ -92,21 +92,23 @@ def disk_corrupt(schedule: FaultSchedule) -> None:
 
 def flip_sum(schedule: FaultSchedule) -> None:
     """A bit flips in a reduced gradient that a peer has received: the members' digests do not agree."""
-    for victim in schedule.some(schedule.world.alive_peers()):
+    for victim in schedule.sample(schedule.world.alive_peers()):
         schedule.world.hosts[victim].device.sums.flips_sum = True
 
 
 def flip_parameters(schedule: FaultSchedule) -> None:
     """A bit flips as a peer applies an update, in a stage of three or more, most of which are there to outvote it."""
     world = schedule.world
-    for victim in schedule.some([p for stage in range(world.settings.plan.stages) for p in peers_of(world, stage)[2:]]):
+    for victim in schedule.sample(
+        [p for stage in range(world.settings.plan.stages) for p in peers_of(world, stage)[2:]]
+    ):
         world.hosts[victim].device.sums.flips_parameters = True
 
 
 def flip_frame(schedule: FaultSchedule) -> None:
     """A bit flips in what a process sends to another one: the frame is refused, and its stream ends."""
     processes = _alive_processes(schedule.world)
-    pair = schedule.some(processes, 2)
+    pair = schedule.sample(processes, 2)
     if len(pair) == 2:
         schedule.world.transport.flips.add((pair[0], pair[1]))
 
@@ -115,7 +117,7 @@ def slow_link(schedule: FaultSchedule) -> None:
     """The messages from and to a computer take long for a while; or its tensors do, which queue for one another."""
     world, network = schedule.world, schedule.world.network
     assert isinstance(network, Jittery)
-    for victim in schedule.some(_alive_processes(world)):
+    for victim in schedule.sample(_alive_processes(world)):
         saturated = schedule.random.random() < 0.5
         late_s = 0.0 if saturated else schedule.random.choice((0.3, 2.0, 10.0))
         network.slowed[victim.name] = (late_s, schedule.random.choice((0.2, 1.0, 3.0)) if saturated else 0.0)
@@ -126,7 +128,7 @@ def little_memory(schedule: FaultSchedule) -> None:
     """A peer's journal is small for a while, and a stage that it loads leaves room for one microbatch."""
     world, hardware = schedule.world, schedule.world.hardware
     assert isinstance(hardware, RandomHardware)
-    for victim in schedule.some(world.alive_peers()):
+    for victim in schedule.sample(world.alive_peers()):
         machine = world.hosts[victim].machine
         assert isinstance(machine, PeerMachine)
         hardware.pressed.add(victim.name)
@@ -146,7 +148,7 @@ def _relieve(world: World, process: ProcessId, hardware: RandomHardware) -> None
 def leave_at_once(schedule: FaultSchedule) -> None:
     """A peer is asked to leave at once, without the time that it needs; it may be started again with its folder."""
     world = schedule.world
-    for leaver in schedule.some(world.alive_peers()):
+    for leaver in schedule.sample(world.alive_peers()):
         world.drain(leaver)
         again_s = schedule.random.uniform(0.0, 2.0)
         world.clock.after(again_s, partial(world.drain, leaver))
@@ -166,7 +168,7 @@ def kill_every_trainer(schedule: FaultSchedule) -> None:
     delay_s = schedule.random.uniform(0.1, 15.0)
     for victim in trainers:
         world.kill(victim)
-    for victim in schedule.some(trainers, schedule.random.randint(1, max(1, len(trainers)))):
+    for victim in schedule.sample(trainers, schedule.random.randint(1, max(1, len(trainers)))):
         world.clock.after(delay_s, partial(_start_again, world, victim))
 
 

@@ -26,12 +26,12 @@ from swarmflow.simulator.launcher import Launcher
 from swarmflow.simulator.machines import PRODUCTION, Machines
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Network
-from swarmflow.simulator.settings import Settings, Surroundings, random_surroundings
+from swarmflow.simulator.settings import Environment, Settings, random_environment
 from swarmflow.simulator.spoiling import Spoiling
 from swarmflow.simulator.swarm import PeerLife
 from swarmflow.simulator.transport import Transport
 
-__all__ = ["Host", "Settings", "Surroundings", "World"]
+__all__ = ["Environment", "Host", "Settings", "World"]
 
 ROUNDING_S = 1e-6
 TICK = Tick()
@@ -47,7 +47,7 @@ class World:
 
     settings: Settings
     seed: int
-    surroundings: InitVar[Callable[[Random], Surroundings] | None] = None  # None: random ones
+    make_environment: InitVar[Callable[[Random], Environment] | None] = None  # None: random ones
     machines: Machines = PRODUCTION
     random: Random = field(init=False)
     network: Network = field(init=False)
@@ -74,10 +74,13 @@ class World:
     _refs: int = field(init=False, default=0)  # bodies that were stored so far
     _witness: Witness = field(init=False)
 
-    def __post_init__(self, surroundings: Callable[[Random], Surroundings] | None) -> None:
+    def __post_init__(self, make_environment: Callable[[Random], Environment] | None) -> None:
         self.random = Random(self.seed)
-        around = random_surroundings(self.settings, self.random) if surroundings is None else surroundings(self.random)
-        self.network, self.hardware = around.network, around.hardware
+        if make_environment is None:
+            environment = random_environment(self.settings, self.random)
+        else:
+            environment = make_environment(self.random)
+        self.network, self.hardware = environment.network, environment.hardware
         self.disks = Disks(self.settings.plan.stages)
         self.transport, self.directory, self.launcher = Transport(self), LeaderDirectory(self), Launcher(self)
         self.clock.after(INTRODUCE_EVERY_S, self.directory.introduce)

@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 from swarmflow.compute.checkpoint import (
-    Generation,
-    generations,
+    Checkpoint,
+    checkpoints,
     newest_complete,
     newest_known,
     prune,
@@ -33,8 +33,8 @@ def _values(seed: int) -> dict[str, torch.Tensor]:
     return {name: torch.randn(count, generator=generator) for name, count in ELEMENTS.items()}
 
 
-def _fill(generation: Generation, stage: int, seed: int) -> str:
-    writer = generation.writer(stage, ELEMENTS)
+def _fill(checkpoint: Checkpoint, stage: int, seed: int) -> str:
+    writer = checkpoint.writer(stage, ELEMENTS)
     pieces = [
         (name, start, values[start : start + 96])
         for name, values in _values(seed).items()
@@ -44,22 +44,22 @@ def _fill(generation: Generation, stage: int, seed: int) -> str:
         assert writer.missing() is not None
         writer.write(name, start, memory_of(piece))
     assert writer.missing() is None
-    return generation.add(stage, writer)
+    return checkpoint.add(stage, writer)
 
 
-def _complete(root: Path, version: int, stages: int = 2, run: str = "run") -> Generation:
-    generation = Generation.begin(root, version, run, stages, {"step": version})
+def _complete(root: Path, version: int, stages: int = 2, run: str = "run") -> Checkpoint:
+    checkpoint = Checkpoint.begin(root, version, run, stages, {"step": version})
     for stage in range(stages):
-        _fill(generation, stage, version + stage)
-    return generation
+        _fill(checkpoint, stage, version + stage)
+    return checkpoint
 
 
 def test_pieces_in_any_order_make_a_plain_safetensors_file(tmp_path: Path) -> None:
-    generation = _complete(tmp_path, 7)
-    loaded = load_file(generation.path / "stage-1.safetensors")
+    checkpoint = _complete(tmp_path, 7)
+    loaded = load_file(checkpoint.path / "stage-1.safetensors")
     for name, values in _values(8).items():
         assert torch.equal(loaded[name], values)
-    assert sorted(p.name for p in generation.path.iterdir()) == [
+    assert sorted(p.name for p in checkpoint.path.iterdir()) == [
         "manifest.json",
         "stage-0.safetensors",
         "stage-1.safetensors",
@@ -83,29 +83,29 @@ def test_a_generation_is_found_again_and_read_by_ranges(tmp_path: Path) -> None:
 
 def test_an_incomplete_generation_is_passed_over(tmp_path: Path) -> None:
     _complete(tmp_path, 7)
-    newer = Generation.begin(tmp_path, 9, "run", 2)
+    newer = Checkpoint.begin(tmp_path, 9, "run", 2)
     _fill(newer, 1, 1)
     found = newest_complete(tmp_path)
     assert found is not None
     assert found.version == 7
-    again = Generation.begin(tmp_path, 9, "run", 2)
+    again = Checkpoint.begin(tmp_path, 9, "run", 2)
     assert again.has(1)
     assert not again.has(0)
     with pytest.raises(CheckpointError, match="another run"):
-        Generation.begin(tmp_path, 9, "other", 2)
+        Checkpoint.begin(tmp_path, 9, "other", 2)
     with pytest.raises(CheckpointError, match="no state of stage 0"):
         again.state(0)
 
 
 @pytest.mark.parametrize("where", [3, 40, 400, -1])
 def test_every_flipped_byte_is_noticed(tmp_path: Path, where: int) -> None:
-    generation = _complete(tmp_path, 7)
-    path = generation.path / "stage-0.safetensors"
+    checkpoint = _complete(tmp_path, 7)
+    path = checkpoint.path / "stage-0.safetensors"
     data = bytearray(path.read_bytes())
     data[where] ^= 1
     path.write_bytes(data)
     with pytest.raises(CheckpointError, match="corrupt"):
-        generation.state(0)
+        checkpoint.state(0)
     with pytest.raises(CheckpointError, match="corrupt"):
         newest_complete(tmp_path)
     _complete(tmp_path, 5)
@@ -115,12 +115,12 @@ def test_every_flipped_byte_is_noticed(tmp_path: Path, where: int) -> None:
 
 
 def test_a_file_cut_short_is_not_complete(tmp_path: Path) -> None:
-    generation = _complete(tmp_path, 7)
-    path = generation.path / "stage-0.safetensors"
+    checkpoint = _complete(tmp_path, 7)
+    path = checkpoint.path / "stage-0.safetensors"
     os.truncate(path, path.stat().st_size - 4)
-    assert not Generation.open(generation.path).complete
+    assert not Checkpoint.open(checkpoint.path).complete
     with pytest.raises(CheckpointError, match="cut short"):
-        generation.state(0)
+        checkpoint.state(0)
 
 
 def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
@@ -128,36 +128,36 @@ def test_a_broken_manifest_is_named(tmp_path: Path) -> None:
     for text in ("{", "[]", "{}", '{"format": 99}'):
         path.write_text(text)
         with pytest.raises(CheckpointError, match=r"manifest\.json"):
-            Generation.open(path.parent)
+            Checkpoint.open(path.parent)
 
 
 def test_two_complete_generations_are_kept(tmp_path: Path) -> None:
     for version in (1, 2, 3, 4):
         _complete(tmp_path, version)
-    Generation.begin(tmp_path, 5, "run", 2)
+    Checkpoint.begin(tmp_path, 5, "run", 2)
     prune(tmp_path, "run")
-    assert [generation.version for generation in generations(tmp_path)] == [5, 4, 3]
+    assert [checkpoint.version for checkpoint in checkpoints(tmp_path)] == [5, 4, 3]
 
 
 def test_an_unfinished_or_wrong_copy_leaves_nothing(tmp_path: Path) -> None:
-    generation = Generation.begin(tmp_path, 7, "run", 1)
-    writer = generation.writer(0, ELEMENTS)
+    checkpoint = Checkpoint.begin(tmp_path, 7, "run", 1)
+    writer = checkpoint.writer(0, ELEMENTS)
     writer.write("own.params", 0, bytes(400))
     with pytest.raises(CheckpointError, match=r"own\.params lacks element 100"):
         writer.finish()
     with pytest.raises(ValueError, match="do not lie"):
         writer.write("own.params", 999, bytes(8))
     writer.abandon()
-    writer = generation.writer(0, {"own.params": 2})
+    writer = checkpoint.writer(0, {"own.params": 2})
     writer.write("own.params", 0, bytes(8))
     with pytest.raises(CheckpointError, match="not what was sent"):
-        generation.add(0, writer, digest="0" * 64)
-    assert [p.name for p in generation.path.iterdir()] == ["manifest.json"]
+        checkpoint.add(0, writer, digest="0" * 64)
+    assert [p.name for p in checkpoint.path.iterdir()] == ["manifest.json"]
 
 
 def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    generation = Generation.begin(tmp_path, 7, "run", 1)
-    writer = generation.writer(0, ELEMENTS)
+    checkpoint = Checkpoint.begin(tmp_path, 7, "run", 1)
+    writer = checkpoint.writer(0, ELEMENTS)
 
     def full(handle: int, data: memoryview, at: int) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -165,55 +165,55 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("swarmflow.compute.tensorfile.os.pwrite", full)
     with pytest.raises(CheckpointError, match="No space left"):
         writer.write("own.params", 0, bytes(8))
-    assert [p.name for p in generation.path.iterdir()] == ["manifest.json"]
+    assert [p.name for p in checkpoint.path.iterdir()] == ["manifest.json"]
 
 
 def test_stages_that_are_added_at_once_are_all_named(tmp_path: Path) -> None:
     stages = 8
     for version in range(1, 11):
-        generation = Generation.begin(tmp_path, version, "run", stages)
+        checkpoint = Checkpoint.begin(tmp_path, version, "run", stages)
         with ThreadPoolExecutor(stages) as pool:
-            list(pool.map(_fill, [generation] * stages, range(stages), range(stages)))
-        assert Generation.open(generation.path).complete
+            list(pool.map(_fill, [checkpoint] * stages, range(stages), range(stages)))
+        assert Checkpoint.open(checkpoint.path).complete
 
 
 def test_a_copy_goes_on_with_what_is_of_the_same_content_and_nothing_else(tmp_path: Path) -> None:
     source = _complete(tmp_path / "source", 7)
     digests = source.digests
-    copy = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, digests)
+    copy = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, digests)
     _fill(copy, 1, 8)
     assert (copy.stages_held, copy.digests, copy.complete) == ((1,), digests, False)
-    assert Generation.begin_copy(tmp_path / "copy", 7, "run", 2, digests).stages_held == (1,)
+    assert Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, digests).stages_held == (1,)
     other = ("0" * 64, digests[1])
-    anew = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, other)
+    anew = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, other)
     assert (anew.stages_held, anew.digests) == ((), other), "stages of two histories do not fit together"
-    written = Generation.begin_copy(tmp_path / "source", 7, "run", 2, ())
+    written = Checkpoint.begin_copy(tmp_path / "source", 7, "run", 2, ())
     assert written.stages_held == (), "what its content was to be is not known: it is written anew"
     with pytest.raises(CheckpointError, match="another run"):
-        Generation.begin_copy(tmp_path / "copy", 7, "other", 2, digests)
+        Checkpoint.begin_copy(tmp_path / "copy", 7, "other", 2, digests)
 
 
 def test_a_copy_in_part_tells_that_the_version_was_whole_once(tmp_path: Path) -> None:
     source = _complete(tmp_path / "source", 7)
-    Generation.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
+    Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
     assert newest_complete(tmp_path / "copy", "run") is None
     assert (newest_known(tmp_path / "copy", "run"), newest_known(tmp_path / "copy", "other")) == (7, 0)
-    _fill(Generation.begin(tmp_path / "unfinished", 9, "run", 2), 0, 9)
+    _fill(Checkpoint.begin(tmp_path / "unfinished", 9, "run", 2), 0, 9)
     assert newest_known(tmp_path / "unfinished", "run") == 0, "it never was"
 
 
 def test_a_stage_that_is_of_no_use_is_set_aside_and_can_be_copied_again(tmp_path: Path) -> None:
     source = _complete(tmp_path / "source", 7)
-    copy = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
+    copy = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
     for stage in range(2):
         _fill(copy, stage, 7 + stage)
     for number in ("", ".2"):
         (copy.path / "stage-1.safetensors").write_bytes(b"garbage")
         copy.set_aside(1, "it is corrupt")
-        assert copy.stages_held == Generation.open(copy.path).stages_held == (0,)
+        assert copy.stages_held == Checkpoint.open(copy.path).stages_held == (0,)
         assert not (copy.path / "stage-1.safetensors").exists()
         assert (copy.path / f"stage-1.safetensors.corrupt{number}").read_bytes() == b"garbage"
-        copy = Generation.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
+        copy = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
         assert copy.stages_held == (0,)
         _fill(copy, 1, 8)
         assert copy.complete
@@ -227,7 +227,7 @@ def test_a_corrupt_version_is_mended_by_its_owner_and_told_of_once(
 ) -> None:
     for version in (5, 7):
         _complete(tmp_path, version)
-    digests = Generation.open(tmp_path / "version-00000007").digests
+    digests = Checkpoint.open(tmp_path / "version-00000007").digests
     path = tmp_path / "version-00000007" / "stage-1.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -242,7 +242,7 @@ def test_a_corrupt_version_is_mended_by_its_owner_and_told_of_once(
     assert [record.message for record in caplog.records if "corrupt" in record.message] == [
         f"{path} is corrupt: its digest is not the one in manifest.json; it is kept as stage-1.safetensors.corrupt"
     ]
-    half = Generation.open(path.parent)
+    half = Checkpoint.open(path.parent)
     assert (half.stages_held, half.digests) == ((0,), digests), "what it was is known, so that it can be fetched"
     assert newest_known(tmp_path, "run") == 7
 
@@ -252,32 +252,32 @@ def test_a_corrupt_manifest_stops_neither_writing_nor_pruning(tmp_path: Path) ->
         _complete(tmp_path, version)
     (tmp_path / "version-00000007" / "manifest.json").write_text("{")
     prune(tmp_path, "run")
-    assert [generation.version for generation in generations(tmp_path)] == [5, 4]
-    again = Generation.begin_copy(tmp_path, 7, "run", 2, ())
+    assert [checkpoint.version for checkpoint in checkpoints(tmp_path)] == [5, 4]
+    again = Checkpoint.begin_copy(tmp_path, 7, "run", 2, ())
     assert again.stages_held == ()
     assert (tmp_path / "version-00000007.corrupt" / "stage-0.safetensors").is_file()
 
 
 def test_what_was_begun_and_never_whole_makes_room(tmp_path: Path) -> None:
     _complete(tmp_path, 3)
-    begun = Generation.begin(tmp_path, 5, "run", 2)
+    begun = Checkpoint.begin(tmp_path, 5, "run", 2)
     _fill(begun, 0, 1)
-    copied = Generation.begin_copy(tmp_path, 6, "run", 2, ("a", "b"))
+    copied = Checkpoint.begin_copy(tmp_path, 6, "run", 2, ("a", "b"))
     remove_unfinished(tmp_path, "run", 7)
-    assert [generation.version for generation in generations(tmp_path)] == [copied.version, 3]
+    assert [checkpoint.version for checkpoint in checkpoints(tmp_path)] == [copied.version, 3]
 
 
 def test_what_others_still_copy_is_spared(tmp_path: Path) -> None:
     for version in (1, 2, 3, 4):
         _complete(tmp_path, version)
     prune(tmp_path, "run", spare={2})
-    assert [generation.version for generation in generations(tmp_path)] == [4, 3, 2]
+    assert [checkpoint.version for checkpoint in checkpoints(tmp_path)] == [4, 3, 2]
 
 
 def test_of_another_run_in_the_same_folder_nothing_is_deleted_or_counted(tmp_path: Path) -> None:
     for version, run in ((1, "run"), (2, "run"), (3, "run"), (4, "other"), (90, "other"), (100, "other")):
         _complete(tmp_path, version, run=run)
-    Generation.begin(tmp_path, 2000, "other", 2)
+    Checkpoint.begin(tmp_path, 2000, "other", 2)
     remove_unfinished(tmp_path, "run", 3000)
     prune(tmp_path, "run")
     assert [found.version for found in readable(tmp_path, "run")] == [3, 2], "its newest two stay, older or not"
@@ -287,19 +287,19 @@ def test_of_another_run_in_the_same_folder_nothing_is_deleted_or_counted(tmp_pat
 def test_one_broken_manifest_hides_no_other(tmp_path: Path) -> None:
     (_complete(tmp_path, 7).path / "manifest.json").write_text("{")
     _complete(tmp_path, 5)
-    assert [generation.version for generation in readable(tmp_path, "run")] == [5]
+    assert [checkpoint.version for checkpoint in readable(tmp_path, "run")] == [5]
 
 
 def test_a_file_that_is_closed_amid_reads_never_gives_another_files_bytes(tmp_path: Path) -> None:
-    generation = _complete(tmp_path, 7)
+    checkpoint = _complete(tmp_path, 7)
     wanted = bytes(memory_of(_values(7)["own.params"]))
     for _ in range(20):
-        state = generation.state(0)
+        state = checkpoint.state(0)
         with ThreadPoolExecutor(4) as pool, ExitStack() as others:
             reads = [pool.submit(state.read, "own.params", 0, 1000) for _ in range(8)]
             state.close()
             for _ in range(4):
-                others.enter_context(generation.state(1))
+                others.enter_context(checkpoint.state(1))
         for read in reads:
             refused = read.exception()
             assert read.result() == wanted if refused is None else isinstance(refused, CheckpointError), refused
@@ -311,35 +311,35 @@ def test_what_cannot_be_read_now_stays_as_it_is_and_is_read_later(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An intact version was once set aside as corrupt because too many files were open."""
-    generation = _complete(tmp_path, 7)
+    checkpoint = _complete(tmp_path, 7)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     with no_more_files():
         with pytest.raises(CheckpointError, match=r"cannot be read now: Too many open files") as refused:
-            generation.state(0)
+            checkpoint.state(0)
         assert not isinstance(refused.value, CorruptError)
         with pytest.raises(CheckpointError, match="cannot be read now"):
             newest_complete(tmp_path, "run", mend=True)
         with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read now"):
-            Generation.begin_copy(tmp_path, 7, "run", 2, generation.digests)
+            Checkpoint.begin_copy(tmp_path, 7, "run", 2, checkpoint.digests)
         with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read now"):
-            Generation.begin_copy(tmp_path, 7, "run", 2, ())
+            Checkpoint.begin_copy(tmp_path, 7, "run", 2, ())
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
     found = newest_complete(tmp_path, "run", mend=True)
     assert found is not None
     assert found.stages_held == (0, 1)
-    (generation.path / "stage-1.safetensors").unlink()
+    (checkpoint.path / "stage-1.safetensors").unlink()
     with pytest.raises(CorruptError, match=r"stage-1\.safetensors is missing"):
         newest_complete(tmp_path, "run", mend=True)
-    assert Generation.open(generation.path).stages_held == (0,)
+    assert Checkpoint.open(checkpoint.path).stages_held == (0,)
     assert "is missing" in caplog.records[-1].message
 
 
 def test_a_file_that_is_given_up_amid_writes_never_writes_into_another(tmp_path: Path) -> None:
-    generation = Generation.begin(tmp_path, 7, "run", 1)
+    checkpoint = Checkpoint.begin(tmp_path, 7, "run", 1)
     (tmp_path / "precious").write_bytes(b"precious")
     data = bytes(4 * ELEMENTS["own.params"])
     for _ in range(50):
-        writer = generation.writer(0, ELEMENTS)
+        writer = checkpoint.writer(0, ELEMENTS)
         with ThreadPoolExecutor(4) as pool, ExitStack() as others:
             writes = [pool.submit(writer.write, "own.params", 0, data) for _ in range(16)]
             writer.abandon()
@@ -351,4 +351,4 @@ def test_a_file_that_is_given_up_amid_writes_never_writes_into_another(tmp_path:
         assert (tmp_path / "precious").read_bytes() == b"precious"
     with pytest.raises(CheckpointError, match="it was given up"):
         writer.write("own.params", 0, data)
-    assert [path.name for path in generation.path.iterdir()] == ["manifest.json"]
+    assert [path.name for path in checkpoint.path.iterdir()] == ["manifest.json"]

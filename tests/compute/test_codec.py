@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from swarmflow.compute.codec import CODECS, FP16_MAX, codec_named, decode_ints, encode_ints, ints_wire_bytes
+from swarmflow.compute.codec import CODECS, FP16_MAX, codec_named, decode_tokens, encode_tokens, tokens_wire_bytes
 from swarmflow.errors import ConfigError, FrameError
 
 SHAPES = [(), (1,), (255,), (256,), (257,), (2, 3, 129), (1, 1, 1, 5), (0,), (2, 0, 4)]
@@ -124,10 +124,10 @@ def test_decoding_from_unaligned_read_only_memory_gives_a_tensor_of_its_own(name
 def test_decoded_tensors_lie_at_aligned_addresses(name: str, dtype: torch.dtype, offset: int) -> None:
     """Wherever the bytes lay: matrix products may round differently at another alignment."""
     codec, shape = codec_named(name), (2, 3, 129)
-    wires = (codec.encode(gaussian(shape, dtype)), encode_ints(np.ones(shape, dtype=np.int32)))
+    wires = (codec.encode(gaussian(shape, dtype)), encode_tokens(np.ones(shape, dtype=np.int32)))
     tensor, tokens = (memoryview(bytearray(bytes(offset) + bytes(wire)))[offset:] for wire in wires)
     assert codec.decode(tensor, shape, dtype).data_ptr() % ALIGNMENT_BYTES == 0
-    assert decode_ints(tokens, shape, 2).data_ptr() % ALIGNMENT_BYTES == 0
+    assert decode_tokens(tokens, shape, 2).data_ptr() % ALIGNMENT_BYTES == 0
 
 
 @every_codec
@@ -216,30 +216,30 @@ def test_an_unknown_codec_names_the_allowed() -> None:
 
 def test_tokens_come_back_as_int64() -> None:
     tokens = np.array([[0, 1, 255], [7, 8, 9]], dtype=np.int32)
-    wire = encode_ints(tokens)
-    decoded = decode_ints(wire, (2, 3), vocab_size=256)
-    assert wire.nbytes == ints_wire_bytes((2, 3))
+    wire = encode_tokens(tokens)
+    decoded = decode_tokens(wire, (2, 3), vocab_size=256)
+    assert wire.nbytes == tokens_wire_bytes((2, 3))
     assert decoded.dtype == torch.int64
     assert decoded.tolist() == tokens.tolist()
 
 
 @pytest.mark.parametrize("bad", [-1, 256, 2**31 - 1, -(2**31)])
 def test_a_token_outside_the_vocabulary_is_refused(bad: int) -> None:
-    wire = encode_ints(np.array([[3, bad]], dtype=np.int32))
+    wire = encode_tokens(np.array([[3, bad]], dtype=np.int32))
     with pytest.raises(FrameError, match=r"outside \[0, 256\)"):
-        decode_ints(wire, (1, 2), vocab_size=256)
+        decode_tokens(wire, (1, 2), vocab_size=256)
 
 
 @settings(max_examples=100, deadline=None)
 @given(noise=st.binary(max_size=64))
 def test_noise_is_no_tokens(noise: bytes) -> None:
     with pytest.raises(FrameError):
-        decode_ints(noise, (2, 11), vocab_size=2**31)
+        decode_tokens(noise, (2, 11), vocab_size=2**31)
 
 
 def test_64_bit_tokens_are_not_cut_silently() -> None:
     with pytest.raises(TypeError):
-        encode_ints(np.array([[2**40]]))
+        encode_tokens(np.array([[2**40]]))
 
 
 def test_the_codec_does_not_load_torchs_compiler() -> None:

@@ -24,7 +24,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST, Attempt, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Ref
 from tests.core.hops import computed, receive
 from tests.core.samples import REPAIR, messages, microbatch, of_type
 from tests.core.test_hop_table import (
@@ -43,14 +43,16 @@ from tests.core.test_hop_table import (
 )
 
 
-def reserve(index: int, attempt: Attempt = FIRST, stage: int = 2) -> ReserveSlot:
+def reserve(index: int, attempt: Attempt = FIRST_ATTEMPT, stage: int = 2) -> ReserveSlot:
     return ReserveSlot(microbatch(index), stage, attempt)
 
 
 def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
     machine = hops(stage=2, capacity=1)
-    assert receive(machine, UP, reserve(0)) == [Send(UP, SlotReserved(microbatch(0), 2, FIRST))]
-    assert messages(receive(machine, UP2, reserve(1)), Denied) == [(UP2, Denied(microbatch(1), 2, FIRST, "full"))]
+    assert receive(machine, UP, reserve(0)) == [Send(UP, SlotReserved(microbatch(0), 2, FIRST_ATTEMPT))]
+    assert messages(receive(machine, UP2, reserve(1)), Denied) == [
+        (UP2, Denied(microbatch(1), 2, FIRST_ATTEMPT, "full"))
+    ]
     assert messages(receive(machine, UP2, forward(1, 2), (INPUT, TARGETS)), Denied)
     assert messages(receive(machine, UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
     assert machine.admission.reserved == {}
@@ -58,8 +60,8 @@ def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
 
 def test_room_is_left_for_what_is_on_its_way() -> None:
     machine = hops(stage=2, capacity=2)
-    assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, FIRST, sent=1)), SlotReserved)
-    assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 2, FIRST, sent=1)), Denied)
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, FIRST_ATTEMPT, sent=1)), SlotReserved)
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 2, FIRST_ATTEMPT, sent=1)), Denied)
     assert messages(receive(machine, UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
 
 
@@ -68,16 +70,18 @@ def test_no_room_is_left_for_what_has_arrived_since_the_question_was_asked() -> 
     machine = hops(stage=2, capacity=1)
     assert messages(receive(machine, UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
     computed(machine, LossComputed(microbatch(0), 2.0, 1, Ref(9)))
-    assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, FIRST, sent=1)), SlotReserved)
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, FIRST_ATTEMPT, sent=1)), SlotReserved)
     assert messages(receive(machine, UP, forward(1, 2), (INPUT, TARGETS)), Accepted)
-    assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 2, FIRST, sent=1)), Denied), "the slot is taken"
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 2, FIRST_ATTEMPT, sent=1)), Denied), (
+        "the slot is taken"
+    )
 
 
 def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
     machine = hops(stage=2, capacity=1)
     receive(machine, UP, reserve(0))
     receive(machine, UP2, reserve(1))
-    assert messages(receive(machine, UP, Cancel(microbatch(0), 2, FIRST)), CreditAvailable) == [
+    assert messages(receive(machine, UP, Cancel(microbatch(0), 2, FIRST_ATTEMPT)), CreditAvailable) == [
         (UP2, CreditAvailable(2))
     ]
     receive(machine, UP2, reserve(1))
@@ -91,7 +95,7 @@ def test_room_that_one_does_not_need_is_offered_to_the_next() -> None:
     receive(machine, UP, reserve(0))
     for index, other in enumerate((UP2, DOWN), start=1):
         receive(machine, other, reserve(index))
-    assert messages(receive(machine, UP, Cancel(microbatch(0), 2, FIRST)), CreditAvailable) == [
+    assert messages(receive(machine, UP, Cancel(microbatch(0), 2, FIRST_ATTEMPT)), CreditAvailable) == [
         (UP2, CreditAvailable(2))
     ]
     assert messages(receive(machine, UP2, CreditReturned(2), (), 1.0), CreditAvailable) == [(DOWN, CreditAvailable(2))]
@@ -110,17 +114,19 @@ def test_who_has_the_hop_already_keeps_no_room_for_it() -> None:
 def test_a_later_attempt_of_a_microbatch_uses_the_slot_that_an_earlier_one_reserved() -> None:
     machine = hops(stage=2, capacity=1)
     receive(machine, UP, reserve(0))
-    assert messages(receive(machine, UP, reserve(0, attempt=Attempt(number=1))), SlotReserved)
-    assert messages(receive(machine, UP2, forward(0, 2, attempt=FIRST), (INPUT, TARGETS)), Denied), "an earlier one"
-    assert messages(receive(machine, UP2, forward(0, 2, attempt=Attempt(number=2)), (INPUT, TARGETS)), Accepted)
+    assert messages(receive(machine, UP, reserve(0, attempt=Attempt(denials=1))), SlotReserved)
+    assert messages(receive(machine, UP2, forward(0, 2, attempt=FIRST_ATTEMPT), (INPUT, TARGETS)), Denied), (
+        "an earlier one"
+    )
+    assert messages(receive(machine, UP2, forward(0, 2, attempt=Attempt(denials=2)), (INPUT, TARGETS)), Accepted)
     assert machine.admission.reserved == {}
 
 
 def test_a_later_attempt_that_finds_the_microbatch_computed_frees_the_slot() -> None:
     machine = hops(stage=2, capacity=2)
-    receive(machine, UP, reserve(0, attempt=Attempt(number=1)))
-    assert messages(receive(machine, UP2, forward(0, 2, attempt=FIRST), (INPUT, TARGETS)), Accepted)
-    assert messages(receive(machine, UP, forward(0, 2, attempt=Attempt(number=1)), (INPUT, TARGETS)), Accepted)
+    receive(machine, UP, reserve(0, attempt=Attempt(denials=1)))
+    assert messages(receive(machine, UP2, forward(0, 2, attempt=FIRST_ATTEMPT), (INPUT, TARGETS)), Accepted)
+    assert messages(receive(machine, UP, forward(0, 2, attempt=Attempt(denials=1)), (INPUT, TARGETS)), Accepted)
     assert machine.admission.reserved == {}
 
 
@@ -139,7 +145,7 @@ def test_a_ballot_ends_what_was_reserved() -> None:
     reconciling.reconcile(machine, ())
     assert machine.admission.reserved == {}
     assert messages(receive(machine, UP, forward(0), (INPUT, TARGETS)), Denied) == [
-        (UP, Denied(microbatch(0), 1, FIRST, "full"))
+        (UP, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"))
     ]
 
 
@@ -147,7 +153,7 @@ def gradient(machine: HopTable, index: int) -> list[Action]:
     """The gradient of a microbatch comes from whoever has it."""
     holder = machine.dispatcher.flights.holder(index)
     assert holder is not None
-    return receive(machine, holder, Backward(microbatch(index), 1, FIRST), (GRADIENT,), 3.0)
+    return receive(machine, holder, Backward(microbatch(index), 1, FIRST_ATTEMPT), (GRADIENT,), 3.0)
 
 
 def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_forward_pass_twice() -> None:
@@ -162,14 +168,16 @@ def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_
     assert machine.held == 1
     actions = computed(machine, ForwardComputed(microbatch(1), OUTPUT), 2.0)
     [(to, _)] = messages(actions, Forward)
-    assert receive(machine, to, Backward(microbatch(1), 1, FIRST), (GRADIENT,), 3.0) == [], "one graph is in memory"
+    assert receive(machine, to, Backward(microbatch(1), 1, FIRST_ATTEMPT), (GRADIENT,), 3.0) == [], (
+        "one graph is in memory"
+    )
     assert gradient(machine, 0) == [RunBackward(microbatch(0), GRADIENT)]
     actions = computed(machine, BackwardComputed(microbatch(0), OWN))
     assert of_type(actions, RunReplay) == [RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
     assert machine.held == 1
     actions = computed(machine, Replayed(microbatch(1), 1, OWN))
-    assert Send(UP, Backward(microbatch(1), 0, FIRST), (OWN,)) in actions
-    assert messages(actions, Done) == [(LEADER, Done(microbatch(1), 1, FIRST))]
+    assert Send(UP, Backward(microbatch(1), 0, FIRST_ATTEMPT), (OWN,)) in actions
+    assert messages(actions, Done) == [(LEADER, Done(microbatch(1), 1, FIRST_ATTEMPT))]
 
 
 def test_without_memory_for_graphs_only_so_many_are_taken() -> None:
@@ -187,10 +195,10 @@ def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_
         actions = computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
     [(to, _)] = messages(actions, Forward)
     gradient(machine, 0)
-    receive(machine, to, Backward(microbatch(1), 1, FIRST), (GRADIENT,), 2.0)
+    receive(machine, to, Backward(microbatch(1), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
     actions = computed(machine, BackwardComputed(microbatch(0), OWN))
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [1]
-    assert receive(machine, UP, Cancel(microbatch(1), 1, FIRST)) == []
+    assert receive(machine, UP, Cancel(microbatch(1), 1, FIRST_ATTEMPT)) == []
     reconciling.reconcile(machine, ())
     undo = computed(machine, Replayed(microbatch(1), 1, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
@@ -208,7 +216,7 @@ def test_what_waits_for_the_memory_of_a_graph_goes_on_however_that_is_freed(how:
             gradient(machine, 0)
             actions = computed(machine, BackwardComputed(microbatch(0), OWN))
         case "relieved":
-            actions = receive(machine, UP, Cancel(microbatch(0), 1, FIRST))
+            actions = receive(machine, UP, Cancel(microbatch(0), 1, FIRST_ATTEMPT))
         case "taken away":
             actions = reconciling.reconcile(machine, ())[0]
             assert machine.admission.waiting == {}, "nobody counts it, and nothing of it was added"
@@ -252,17 +260,17 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
 def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_they_come() -> None:
     """Else its queue would grow by what others could compute with a graph."""
     admission = Admission(1, extra=4)
-    hop = Hop(microbatch(0), FIRST, UP, False, None, INPUT, TARGETS)
+    hop = Hop(microbatch(0), FIRST_ATTEMPT, UP, False, None, INPUT, TARGETS)
     hop.move(HopState.DISPATCHED)
     admission.note(hop)
-    admission.reserve(2, UP, FIRST)
+    admission.reserve(2, UP, FIRST_ATTEMPT)
     assert admission.admits(insist=False), "nothing is known yet"
     admission.now_s = 2.0
-    admission.give_up(2, FIRST)
+    admission.give_up(2, FIRST_ATTEMPT)
     admission.arrive(2, kept=True)
     admission.now_s = 2.4
     admission.computed(2)
-    admission.reserve(3, UP, FIRST)
+    admission.reserve(3, UP, FIRST_ATTEMPT)
     assert admission.admits(insist=False), "0.4 s a pass, four passes, and 2 s on the way"
-    admission.reserve(4, UP, FIRST)
+    admission.reserve(4, UP, FIRST_ATTEMPT)
     assert not admission.admits(insist=False)

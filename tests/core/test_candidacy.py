@@ -23,7 +23,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
 )
 from swarmflow.core.protocol.messages.checks import checks_of
-from swarmflow.core.protocol.types import FIRST, Attempt, Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Member, Plan, ProcessId, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
 A, B, C, D, N = (process(name) for name in "abcdn")
@@ -78,7 +78,7 @@ def reduced(told: ElectionReport, ballot: int = 3, digest: str = "x") -> Electio
     return replace(told, ballot=ballot, tally=TALLY, results=((f"stage-{told.member.stage}", 1.0, digest),))
 
 
-def done(told: ElectionReport, *indices: int, attempt: Attempt = FIRST) -> ElectionReport:
+def done(told: ElectionReport, *indices: int, attempt: Attempt = FIRST_ATTEMPT) -> ElectionReport:
     """The same, from one that has accumulated these."""
     stage = told.member.stage
     return replace(told, done=tuple(Done(microbatch(i), stage, attempt, 20.0 * stage, 10 * stage) for i in indices))
@@ -300,10 +300,10 @@ def test_the_work_goes_on_with_the_hops_that_the_living_hold() -> None:
     step = estate.step
     assert (step.phase, step.term, step.epoch, step.open_step.exponent) == ("working", 2, EPOCH, 20)
     assert step.ledger.manifest() == (
-        (0, 0, A, FIRST),
+        (0, 0, A, FIRST_ATTEMPT),
         (0, 1, B, Attempt(repair=1)),
-        (1, 0, C, FIRST),
-        (1, 2, C, FIRST),
+        (1, 0, C, FIRST_ATTEMPT),
+        (1, 2, C, FIRST_ATTEMPT),
     )
     assert estate.gone == (D, T0, T2)
     assert {to for to, _ in messages(step.gone(D, "not heard of"), MemberFailed)} >= {A, B, C, T1}
@@ -317,12 +317,12 @@ def test_all_hops_held_is_a_step_to_be_prepared() -> None:
 
 
 def test_microbatches_fall_to_the_living_with_attempts_above_all_that_were_given() -> None:
-    own = replace(report(TRAINERS[1]), indices=(1, 2), takeover=1)  # t2 died, and its share was given away
+    own = replace(report(TRAINERS[1]), indices=(1, 2), reassignment=1)  # t2 died, and its share was given away
     estate = inherit(*(replace(told, gone=(T2,)) for told in peers()), own=replace(own, gone=(T2,)))
     assert estate.gone == (T0, T2)
     told = [sent for victim in estate.gone for sent in messages(estate.step.gone(victim, "lost"), Assign)]
     assert [(to, message.indices) for to, message in told] == [(T1, (0,))]
-    assert told[0][1].takeover > 2, "what the former leader may have assigned, unheard of, stays below"
+    assert told[0][1].reassignment > 2, "what the former leader may have assigned, unheard of, stays below"
 
 
 def test_those_the_former_leader_gave_up_are_expelled_and_suspects_are_named() -> None:
@@ -385,10 +385,10 @@ def test_newcomers_take_part_in_the_update_but_take_no_work() -> None:
     step = estate.step
     assert (step.phase, list(step.members.newcomers)) == ("prepared", [N])
     assert [to for to, _ in messages(step.commit(BEGAN_S), Commit)] == [A, B, C, D, N]
-    assert N not in step.members.opened.processes()
+    assert N not in step.members.opened.ids
     alone = inherit(*peers(), report(came, opened=heard))
     assert list(alone.step.members.newcomers) == [N], "it may be the only one that has heard of itself"
-    assert N in alone.step.roster.processes()
+    assert N in alone.step.roster.ids
 
 
 def test_nobody_comes_in_who_is_there_already_or_has_no_place() -> None:

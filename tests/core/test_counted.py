@@ -6,7 +6,7 @@ from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Count, Send
 from swarmflow.core.protocol.messages import Denied, Forward
-from swarmflow.core.protocol.types import FIRST, Epoch, Microbatch, ProcessId, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, ProcessId, Ref
 from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.hops import receive
 
@@ -21,11 +21,11 @@ def bodies(index: int) -> tuple[Ref, Ref]:
 def test_a_full_peer_counts_its_denial() -> None:
     hops = HopTable(0, 1, 1, Dispatcher(1, Iwrr()), LEADER)
     hops.open(EPOCH, ())
-    first = receive(hops, FEEDER, Forward(Microbatch(EPOCH, 0), 0, FIRST), bodies(0))
-    second = receive(hops, FEEDER, Forward(Microbatch(EPOCH, 1), 0, FIRST), bodies(1))
+    first = receive(hops, FEEDER, Forward(Microbatch(EPOCH, 0), 0, FIRST_ATTEMPT), bodies(0))
+    second = receive(hops, FEEDER, Forward(Microbatch(EPOCH, 1), 0, FIRST_ATTEMPT), bodies(1))
     assert not [action for action in first if isinstance(action, Count)]
     assert Count("denials", "full") in second
-    assert Send(FEEDER, Denied(Microbatch(EPOCH, 1), 0, FIRST, "full")) in second
+    assert Send(FEEDER, Denied(Microbatch(EPOCH, 1), 0, FIRST_ATTEMPT, "full")) in second
 
 
 def test_who_was_refused_counts_a_retry_and_sends_again() -> None:
@@ -33,7 +33,7 @@ def test_who_was_refused_counts_a_retry_and_sends_again() -> None:
     dispatcher.open(EPOCH, (OTHER, PEER))
     [sent] = dispatcher.offer(Microbatch(EPOCH, 0), bodies(0), 0.0)
     assert isinstance(sent, Send)
-    count, again = dispatcher.denied(sent.to, Microbatch(EPOCH, 0), FIRST, "full", 1.0)
+    count, again = dispatcher.denied(sent.to, Microbatch(EPOCH, 0), FIRST_ATTEMPT, "full", 1.0)
     assert count == Count("retries", "full")
     assert isinstance(again, Send)
     assert {sent.to, again.to} == {OTHER, PEER}

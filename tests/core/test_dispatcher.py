@@ -13,7 +13,7 @@ from swarmflow.core.pipeline.in_flight import FlightState
 from swarmflow.core.pipeline.next_stage import ASKED
 from swarmflow.core.protocol.actions import Action, Release
 from swarmflow.core.protocol.messages import Accepted, Adopt, Cancel, CreditReturned, Forward, ReserveSlot, SlotReserved
-from swarmflow.core.protocol.types import FIRST, Attempt, ProcessId, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, ProcessId, Ref
 from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.samples import EPOCH, REPAIR, messages, microbatch, process
 
@@ -44,9 +44,9 @@ def test_a_full_peer_is_left_alone_until_it_has_room() -> None:
     box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     other = B if first == A else A
-    assert sent_to(box.denied(first, microbatch(0), FIRST, "full", 0.0)) == [other]
+    assert sent_to(box.denied(first, microbatch(0), FIRST_ATTEMPT, "full", 0.0)) == [other]
     assert sent_to(box.offer(microbatch(1), BODIES, 1.0)) == [other]
-    assert sent_to(box.denied(other, microbatch(1), FIRST, "full", 1.0)) == []
+    assert sent_to(box.denied(other, microbatch(1), FIRST_ATTEMPT, "full", 1.0)) == []
     assert len(box.waiting) == 1
     assert lateness.next_deadline(box) == box.next_stage.pause_s
     assert sent_to(box.credit(first, 2.0)) == [first]
@@ -56,7 +56,7 @@ def test_a_full_peer_is_left_alone_until_it_has_room() -> None:
 def test_a_pause_ends_even_if_nobody_says_so() -> None:
     box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
-    box.denied(A, microbatch(0), FIRST, "full", 0.0)
+    box.denied(A, microbatch(0), FIRST_ATTEMPT, "full", 0.0)
     assert sent_to(lateness.tick(box, 14.9)) == []
     assert sent_to(lateness.tick(box, 15.0)) == [A]
 
@@ -64,12 +64,12 @@ def test_a_pause_ends_even_if_nobody_says_so() -> None:
 def test_a_dead_peers_microbatches_go_to_another_as_repairs() -> None:
     box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
-    box.accepted(first, Accepted(microbatch(0), 1, FIRST), 0.0)
-    box.routed(first, microbatch(0), FIRST, C, 1.0)
+    box.accepted(first, Accepted(microbatch(0), 1, FIRST_ATTEMPT), 0.0)
+    box.routed(first, microbatch(0), FIRST_ATTEMPT, C, 1.0)
     [(to, message)] = messages(box.gone(first, 2.0), Forward)
     assert to != first
     assert (message.attempt, message.repair, message.held_by) == (REPAIR, True, C)
-    assert not box.returned(first, microbatch(0), FIRST, 3.0), "the dead one's answer counts no more"
+    assert not box.returned(first, microbatch(0), FIRST_ATTEMPT, 3.0), "the dead one's answer counts no more"
     assert box.returned(to, microbatch(0), REPAIR, 3.0)
     assert not box.returned(to, microbatch(0), REPAIR, 3.0), "only the first gradient counts"
 
@@ -98,8 +98,8 @@ def test_a_repair_sends_only_when_nobody_has_it() -> None:
 def test_who_loses_what_it_has_passed_on_leaves_a_repair_above_all_later_attempts() -> None:
     box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
-    box.routed(first, microbatch(0), FIRST, C, 1.0)
-    [(to, message)] = messages(box.denied(first, microbatch(0), FIRST, "invalid", 2.0), Forward)
+    box.routed(first, microbatch(0), FIRST_ATTEMPT, C, 1.0)
+    [(to, message)] = messages(box.denied(first, microbatch(0), FIRST_ATTEMPT, "invalid", 2.0), Forward)
     assert to != first
     assert (message.attempt, message.repair, message.held_by) == (REPAIR, True, C)
 
@@ -108,7 +108,7 @@ def test_a_newer_attempt_elsewhere_is_overtaken_after_a_pause() -> None:
     """The chain of the newer one may be broken: an attempt that stays below it would wait for ever."""
     box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
-    assert sent_to(box.denied(A, microbatch(0), FIRST, "stale", 0.0)) == []
+    assert sent_to(box.denied(A, microbatch(0), FIRST_ATTEMPT, "stale", 0.0)) == []
     [(_, message)] = messages(lateness.tick(box, box.next_stage.pause_s), Forward)
     assert message.attempt == REPAIR
 
@@ -116,8 +116,8 @@ def test_a_newer_attempt_elsewhere_is_overtaken_after_a_pause() -> None:
 def test_the_last_ones_have_to_work_though_they_want_to_leave() -> None:
     box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
-    [second] = sent_to(box.denied(first, microbatch(0), FIRST, "draining", 0.0))
-    [(_, message)] = messages(box.denied(second, microbatch(0), Attempt(number=1), "draining", 0.0), Forward)
+    [second] = sent_to(box.denied(first, microbatch(0), FIRST_ATTEMPT, "draining", 0.0))
+    [(_, message)] = messages(box.denied(second, microbatch(0), Attempt(denials=1), "draining", 0.0), Forward)
     assert message.insist
 
 
@@ -125,8 +125,8 @@ def test_what_waits_for_a_dead_peer_goes_to_one_that_wants_to_leave() -> None:
     """Nothing else would wake it: the full one is dead, and the other one was not full."""
     box = dispatcher(A, B)
     assert sent_to(box.offer(microbatch(0), BODIES, 0.0)) == [A]
-    assert sent_to(box.denied(A, microbatch(0), FIRST, "draining", 0.0)) == [B]
-    assert sent_to(box.denied(B, microbatch(0), Attempt(number=1), "full", 0.0)) == []
+    assert sent_to(box.denied(A, microbatch(0), FIRST_ATTEMPT, "draining", 0.0)) == [B]
+    assert sent_to(box.denied(B, microbatch(0), Attempt(denials=1), "full", 0.0)) == []
     [(to, message)] = messages(box.gone(B, 1.0), Forward)
     assert (to, message.insist) == (A, True)
 
@@ -136,9 +136,9 @@ def test_the_only_one_is_asked_when_it_is_late_and_given_it_again_if_it_never_go
     box.offer(microbatch(0), BODIES, 0.0)
     assert lateness.next_deadline(box) == FIRST_S
     assert lateness.tick(box, FIRST_S - 0.1) == []
-    assert messages(lateness.tick(box, FIRST_S), Adopt) == [(A, Adopt(microbatch(0), 1, FIRST))]
+    assert messages(lateness.tick(box, FIRST_S), Adopt) == [(A, Adopt(microbatch(0), 1, FIRST_ATTEMPT))]
     assert lateness.next_deadline(box) == 3 * FIRST_S, "it is asked again, later and later"
-    box.denied(A, microbatch(0), FIRST, "unknown", FIRST_S + 1)
+    box.denied(A, microbatch(0), FIRST_ATTEMPT, "unknown", FIRST_S + 1)
     [(to, message)] = messages(lateness.tick(box, FIRST_S + 1 + box.next_stage.pause_s), Forward)
     assert (to, message.repair) == (A, True), "perhaps it has passed it on and has forgotten it"
 
@@ -146,10 +146,10 @@ def test_the_only_one_is_asked_when_it_is_late_and_given_it_again_if_it_never_go
 def test_a_gradient_that_does_not_come_is_asked_for() -> None:
     box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
-    box.routed(first, microbatch(0), FIRST, C, 3.0)
+    box.routed(first, microbatch(0), FIRST_ATTEMPT, C, 3.0)
     assert lateness.next_deadline(box) == 33.0, "ten times the 3 s that it took"
-    assert messages(lateness.tick(box, 33.0), Adopt) == [(first, Adopt(microbatch(0), 1, FIRST))]
-    assert box.returned(first, microbatch(0), FIRST, 34.0)
+    assert messages(lateness.tick(box, 33.0), Adopt) == [(first, Adopt(microbatch(0), 1, FIRST_ATTEMPT))]
+    assert box.returned(first, microbatch(0), FIRST_ATTEMPT, 34.0)
     assert lateness.next_deadline(box) is None
 
 
@@ -170,10 +170,10 @@ def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
     actions = box.offer(microbatch(1), BODIES, 0.0)
     assert (asked_of(actions), sent_to(actions)) == ([A], [])
     assert box.flights.holder(1) is None
-    assert sent_to(box.reserved(A, SlotReserved(microbatch(1), 1, FIRST), 1.0)) == [A]
-    assert box.reserved(A, SlotReserved(microbatch(1), 1, FIRST), 1.0) == [], "it was sent already"
-    assert box.returned(A, microbatch(0), FIRST, 2.0)
-    assert box.returned(A, microbatch(1), FIRST, 2.0)
+    assert sent_to(box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT), 1.0)) == [A]
+    assert box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT), 1.0) == [], "it was sent already"
+    assert box.returned(A, microbatch(0), FIRST_ATTEMPT, 2.0)
+    assert box.returned(A, microbatch(1), FIRST_ATTEMPT, 2.0)
     assert sent_to(box.offer(microbatch(2), BODIES, 3.0)) == [A], "what has come back takes up no room"
 
 
@@ -182,14 +182,14 @@ def test_what_was_sent_unasked_comes_before_what_is_asked_for() -> None:
     box = dispatcher(A, shares={A: 1})
     box.offer(microbatch(0), BODIES, 0.0)
     assert messages(box.offer(microbatch(1), BODIES, 0.0), ReserveSlot) == [
-        (A, ReserveSlot(microbatch(1), 1, FIRST, sent=1))
+        (A, ReserveSlot(microbatch(1), 1, FIRST_ATTEMPT, sent=1))
     ]
-    box.accepted(A, Accepted(microbatch(0), 1, FIRST), 1.0)
+    box.accepted(A, Accepted(microbatch(0), 1, FIRST_ATTEMPT), 1.0)
     again = messages(box.offer(microbatch(2), BODIES, 1.0), ReserveSlot)
-    assert again == [(A, ReserveSlot(microbatch(2), 1, FIRST, sent=1))], "it knows itself what has arrived"
+    assert again == [(A, ReserveSlot(microbatch(2), 1, FIRST_ATTEMPT, sent=1))], "it knows itself what has arrived"
     denied = dispatcher(A, shares={A: 1})
     denied.offer(microbatch(0), BODIES, 0.0)
-    denied.denied(A, microbatch(0), FIRST, "full", 1.0)
+    denied.denied(A, microbatch(0), FIRST_ATTEMPT, "full", 1.0)
     assert denied.next_stage.unasked[A] == 1, "it has arrived, too"
 
 
@@ -197,8 +197,8 @@ def test_who_is_full_when_asked_is_passed_over() -> None:
     box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     other = B if first == A else A
-    assert asked_of(box.denied(first, microbatch(0), FIRST, "full", 0.0)) == [other]
-    assert box.denied(other, microbatch(0), Attempt(number=1), "full", 0.0) != []
+    assert asked_of(box.denied(first, microbatch(0), FIRST_ATTEMPT, "full", 0.0)) == [other]
+    assert box.denied(other, microbatch(0), Attempt(denials=1), "full", 0.0) != []
     assert len(box.waiting) == 1
     assert asked_of(box.credit(first, 1.0)) == [first]
 
@@ -207,8 +207,8 @@ def test_room_that_nothing_waits_for_is_passed_on() -> None:
     """Else the peer would wait for this one, and others for the peer."""
     box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
-    [other] = asked_of(box.denied(first, microbatch(0), FIRST, "full", 0.0))
-    box.reserved(other, SlotReserved(microbatch(0), 1, Attempt(number=1)), 1.0)
+    [other] = asked_of(box.denied(first, microbatch(0), FIRST_ATTEMPT, "full", 0.0))
+    box.reserved(other, SlotReserved(microbatch(0), 1, Attempt(denials=1)), 1.0)
     assert messages(box.credit(first, 2.0), CreditReturned) == [(first, CreditReturned(1))]
 
 
@@ -227,8 +227,8 @@ def test_the_death_of_who_was_only_asked_is_no_repair() -> None:
     box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     [(other, message)] = messages(box.gone(first, 0.0), ReserveSlot)
-    assert (other != first, message.attempt) == (True, FIRST)
-    [(_, sent)] = messages(box.reserved(other, SlotReserved(microbatch(0), 1, FIRST), 1.0), Forward)
+    assert (other != first, message.attempt) == (True, FIRST_ATTEMPT)
+    [(_, sent)] = messages(box.reserved(other, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), 1.0), Forward)
     assert not sent.repair
 
 
@@ -236,11 +236,11 @@ def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None
     box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     actions = lateness.tick(box, FIRST_S)
-    assert messages(actions, Cancel) == [(first, Cancel(microbatch(0), 1, FIRST))]
+    assert messages(actions, Cancel) == [(first, Cancel(microbatch(0), 1, FIRST_ATTEMPT))]
     [other] = asked_of(actions)
     assert other != first
-    late = messages(box.reserved(first, SlotReserved(microbatch(0), 1, FIRST), FIRST_S), Cancel)
-    assert late == [(first, Cancel(microbatch(0), 1, FIRST))], "it is not needed any more"
+    late = messages(box.reserved(first, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), FIRST_S), Cancel)
+    assert late == [(first, Cancel(microbatch(0), 1, FIRST_ATTEMPT))], "it is not needed any more"
     box.gone(first, FIRST_S)
     assert asked_of(lateness.tick(box, 4 * FIRST_S)) == [other]
 
@@ -249,15 +249,15 @@ def test_room_reserved_for_an_attempt_that_is_over_is_given_back() -> None:
     box = dispatcher(A, shares={})
     assert asked_of(box.offer(microbatch(0), BODIES, 0.0)) == [A]
     assert asked_of(lateness.tick(box, FIRST_S)) == [A], "its answer is late, and it is the only one"
-    box.denied(A, microbatch(0), FIRST, "full", FIRST_S)  # the answer to the first question
-    late = messages(box.reserved(A, SlotReserved(microbatch(0), 1, FIRST), FIRST_S), Cancel)
-    assert late == [(A, Cancel(microbatch(0), 1, FIRST))]
+    box.denied(A, microbatch(0), FIRST_ATTEMPT, "full", FIRST_S)  # the answer to the first question
+    late = messages(box.reserved(A, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), FIRST_S), Cancel)
+    assert late == [(A, Cancel(microbatch(0), 1, FIRST_ATTEMPT))]
 
 
 def test_what_is_forgotten_needs_no_room() -> None:
     box = dispatcher(A, shares={})
     box.offer(microbatch(0), BODIES, 0.0)
-    assert messages(box.forget(0), Cancel) == [(A, Cancel(microbatch(0), 1, FIRST))]
+    assert messages(box.forget(0), Cancel) == [(A, Cancel(microbatch(0), 1, FIRST_ATTEMPT))]
 
 
 def test_clearing_releases_all_bytes() -> None:

@@ -25,7 +25,7 @@ from swarmflow.core.protocol.messages import (
     Ready,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import FIRST, Epoch, ProcessId
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
 from tests.core.test_leader import OTHER, A, B, Bench, C
 
@@ -62,18 +62,18 @@ def test_time_in_which_nothing_is_owed_does_not_count_and_does_not_start_it_anew
 def test_pauses_grow_and_are_forgiven() -> None:
     pauses = Pauses(30.0)
     assert pauses.left("a", 0.0) == (0.0, "")
-    assert [pauses.put_out("a", "slept", now) for now in (0.0, 31.0, 100.0)] == [30.0, 60.0, 120.0]
+    assert [pauses.begin("a", "slept", now) for now in (0.0, 31.0, 100.0)] == [30.0, 60.0, 120.0]
     assert pauses.left("a", 160.0) == (60.0, "slept")
     assert pauses.left("a", 220.0) == (0.0, "")
-    assert pauses.put_out("a", "slept", 2000.0) == 30.0
+    assert pauses.begin("a", "slept", 2000.0) == 30.0
 
 
 def test_without_forgiveness_every_pause_counts() -> None:
     bars = Pauses(60.0, math.inf)
     assert bars.last_s("a") == 0.0
-    assert [bars.put_out("a", "not finite", turn * 1e6) for turn in range(2)] == [60.0, 120.0]
+    assert [bars.begin("a", "not finite", turn * 1e6) for turn in range(2)] == [60.0, 120.0]
     assert bars.last_s("a") == 120.0
-    seconds = [bars.put_out("a", "not finite", turn * 1e6) for turn in range(2, 1200)]
+    seconds = [bars.begin("a", "not finite", turn * 1e6) for turn in range(2, 1200)]
     assert (seconds[0], seconds[-1]) == (240.0, 3600.0), "however often it was put out"
 
 
@@ -91,7 +91,7 @@ def test_who_holds_up_an_all_reduce_is_found(
 ) -> None:
     bench = Bench()
     bench.serve(A, B, C)
-    bench.hear(A, Done(microbatch(0), 0, FIRST, 2.0, 1))
+    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     for sender, others in awaits.items():
         bench.hear(sender, Heartbeat(awaits=others))
     assert bench.leader.step is not None
@@ -99,10 +99,10 @@ def test_who_holds_up_an_all_reduce_is_found(
     assert progress.blame(bench.leader, bench.leader.step) == culprit
 
 
-def test_who_was_put_out_is_told_why_it_has_to_wait_and_its_heartbeats_evict_it_not() -> None:
+def test_who_was_put_out_is_told_why_it_has_to_wait_and_its_heartbeats_do_not_evict_it() -> None:
     bench = Bench(timeouts=Timeouts(pause_s=30.0))
     bench.serve(A, B)
-    progress.put_out(bench.leader, B, "does nothing", 0.0)
+    progress.pause(bench.leader, B, "does nothing", 0.0)
     again = ProcessId(B.name, 2)
     bench.now = 10.0
     join = Join("peer", "1.0", "run", replace(member(B.name, -1), process=again))
@@ -152,7 +152,7 @@ def test_a_stage_that_nobody_else_serves_takes_who_was_put_out_before_its_time(a
     bench = Bench(timeouts=Timeouts(pause_s=30.0))
     bench.serve(A, B)
     for _ in range(6):
-        progress.put_out(bench.leader, B, "does nothing", 0.0)
+        progress.pause(bench.leader, B, "does nothing", 0.0)
     again = ProcessId(B.name, 2)
     if asks == "before":
         assert messages(bench.join(again), Postponed) == [(again, Postponed("it does nothing", 960.0))]
@@ -168,7 +168,7 @@ def test_who_was_put_out_comes_back_early_only_where_it_may_serve_and_nobody_is_
         bench.join(peer, stage)
     bench.ready(A, 0)
     bench.ready(B, 1)
-    progress.put_out(bench.leader, C, "does nothing", 0.0)
+    progress.pause(bench.leader, C, "does nothing", 0.0)
     bench.leader.handle(Lost(B, "reset"), 0.0)
     again = ProcessId(C.name, 2)
     assert messages(bench.join(again, 0), Postponed), "it serves stage 0 alone, which has another peer"
@@ -193,7 +193,7 @@ def reducing(*helpers: ProcessId, ballot_s: float = 60.0) -> Bench:
         ways = ((other, 1e6), *((helper, 1e9) for helper in helpers))
         bench.hear(peer, LinkRateReport((("stage-0", 1 << 24),), ways))
     for peer, stage in ((A, 0), (helpers[0], 1)):
-        actions = bench.hear(peer, Done(microbatch(0), stage, FIRST, 2.0, 1))
+        actions = bench.hear(peer, Done(microbatch(0), stage, FIRST_ATTEMPT, 2.0, 1))
     prepared = dict(messages(actions, Prepare))
     assert set(helpers) <= set(prepared[A].groups[0].owners), "they sum for stage 0"
     return bench

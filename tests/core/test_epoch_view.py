@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.protocol.messages import Commit, Done, Join, OpenStep, Prepare, StepResult, Tally
-from swarmflow.core.protocol.types import FIRST, Group, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Group, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, microbatch, process
 
 A, B, N, T0, T1 = process("a"), process("b"), process("n"), process("t0"), process("t1")
@@ -15,7 +15,7 @@ OPENED = OpenStep(3, EPOCH, ROSTER, LINEAGE)
 TALLY = Tally(2.0, 10, 1)
 RESULTS = (("stage-0", 1.0, "digest"),)
 COMMIT = Commit(3, EPOCH, 1, 0.1, 0.5, StepResult(3, EPOCH, 2.0, 10, 1.0, 1.0, 0.5, 4, (3,), 1))
-PREPARE = Prepare(3, EPOCH, 1, ((0, FIRST),), (Group("stage-0", (A, B, N)),), TALLY, (member("n"),))
+PREPARE = Prepare(3, EPOCH, 1, ((0, FIRST_ATTEMPT),), (Group("stage-0", (A, B, N)),), TALLY, (member("n"),))
 
 
 def reduced() -> EpochView:
@@ -31,7 +31,7 @@ def reduced() -> EpochView:
 def test_all_that_was_heard_is_told() -> None:
     epoch_view = reduced()
     epoch_view.commit, epoch_view.digest = COMMIT, "parameters"
-    join, done = Join("peer", "1.0", "run", member("a")), (Done(microbatch(0), 0, FIRST, 2.0, 10),)
+    join, done = Join("peer", "1.0", "run", member("a")), (Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 10),)
     report = epoch_view.report(4, join, member("a"), ready=True, version=1, draining=True, done=done)
     assert (report.term, report.join, report.member) == (4, join, member("a"))
     assert (report.ready, report.version, report.draining, report.done) == (True, 1, True, done)
@@ -39,9 +39,9 @@ def test_all_that_was_heard_is_told() -> None:
     assert (report.newcomers, report.ballot, report.tally) == ((member("n"),), 1, TALLY)
     assert (report.results, report.commit, report.digest) == (RESULTS, COMMIT, "parameters")
     feeder = epoch_view.report(
-        4, join, member("t1", -1), ready=True, version=0, draining=False, indices=(1, 3), takeover=2
+        4, join, member("t1", -1), ready=True, version=0, draining=False, indices=(1, 3), reassignment=2
     )
-    assert (feeder.indices, feeder.takeover) == ((1, 3), 2)
+    assert (feeder.indices, feeder.reassignment) == ((1, 3), 2)
 
 
 def test_a_death_revokes_the_ballot_but_not_its_number() -> None:

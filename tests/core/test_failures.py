@@ -24,7 +24,7 @@ from swarmflow.core.protocol.messages import (
     Unrepairable,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import EXPONENT, FIRST, ProcessId
+from swarmflow.core.protocol.types import DEFAULT_EXPONENT, FIRST_ATTEMPT, ProcessId
 from tests.core import test_leader
 from tests.core.samples import messages, microbatch, process
 from tests.core.test_leader import ME, OTHER, TIMEOUTS, A, B, C
@@ -40,10 +40,10 @@ class Bench(test_leader.Bench):
 
     @property
     def serving(self) -> list[ProcessId]:
-        return [member.process for member in self.step.roster.members()]
+        return [member.process for member in self.step.roster.peers]
 
     def work(self) -> list[Action]:
-        return self.hear(self.serving[0], Done(replace(microbatch(0), epoch=self.step.epoch), 0, FIRST, 2.0, 1))
+        return self.hear(self.serving[0], Done(replace(microbatch(0), epoch=self.step.epoch), 0, FIRST_ATTEMPT, 2.0, 1))
 
     def reduce(self, **odd: str) -> list[Action]:
         """Work, and reduce; who is named has another digest than the others."""
@@ -200,9 +200,9 @@ def test_of_three_that_all_differ_one_after_the_other_is_left_out() -> None:
 def test_without_who_alone_says_so_the_exponent_is_the_usual_one() -> None:
     bench = serving(A, B)
     bench.overflow(B)
-    assert (bench.serving, bench.step.open_step.exponent) == ([A, B], EXPONENT - EXPONENT_STEP)
+    assert (bench.serving, bench.step.open_step.exponent) == ([A, B], DEFAULT_EXPONENT - EXPONENT_STEP)
     bench.overflow(B)
-    assert (bench.serving, bench.step.open_step.exponent) == ([A], EXPONENT)
+    assert (bench.serving, bench.step.open_step.exponent) == ([A], DEFAULT_EXPONENT)
     bench.commit()
     assert bench.leader.version == 2
 
@@ -211,15 +211,15 @@ def test_who_says_so_is_right_when_another_one_does_for_the_same_exponent() -> N
     bench = serving(A, B)
     for peer in (B, B, A):
         bench.overflow(peer)
-    assert (bench.serving, bench.step.open_step.exponent) == ([A], EXPONENT - EXPONENT_STEP)
+    assert (bench.serving, bench.step.open_step.exponent) == ([A], DEFAULT_EXPONENT - EXPONENT_STEP)
     bench.overflow(A)
-    assert (bench.serving, bench.step.open_step.exponent) == ([A, B], EXPONENT - 2 * EXPONENT_STEP)
+    assert (bench.serving, bench.step.open_step.exponent) == ([A, B], DEFAULT_EXPONENT - 2 * EXPONENT_STEP)
     assert not messages(bench.commit(), Evicted)
 
 
 def test_a_peer_whom_nobody_can_stand_in_for_ends_the_run_when_no_exponent_is_left() -> None:
     bench = serving(A)
-    for exponent in range(EXPONENT, EXPONENT_MIN - 1, -EXPONENT_STEP):
+    for exponent in range(DEFAULT_EXPONENT, EXPONENT_MIN - 1, -EXPONENT_STEP):
         assert bench.step.open_step.exponent == exponent
         bench.overflow(A)
     assert bench.leader.fate == f"step 1: a gradient of microbatch 1/0 is too large to be added up exactly, on {A}"

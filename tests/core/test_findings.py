@@ -31,7 +31,7 @@ from swarmflow.core.protocol.messages import (
     RosterDelta,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import FIRST, Epoch, Microbatch, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, Plan, ProcessId, Roster
 from swarmflow.core.routing.link_rates import LinkTable
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, written
 
@@ -65,7 +65,7 @@ class Bench:
 
     @property
     def serving(self) -> list[ProcessId]:
-        return [peer.process for peer in self.step.roster.members()]
+        return [peer.process for peer in self.step.roster.peers]
 
     def hear(self, sender: ProcessId, message: Message) -> list[Action]:
         return self.leader.handle(Received(sender, message), self.now)
@@ -77,7 +77,7 @@ class Bench:
         """A step from its opening until every member has reduced: the microbatches go round these peers."""
         epoch = self.step.epoch
         for index in range(2):
-            self.hear(peers[index % len(peers)], Done(Microbatch(epoch, index), 0, FIRST, 20.0, 10))
+            self.hear(peers[index % len(peers)], Done(Microbatch(epoch, index), 0, FIRST_ATTEMPT, 20.0, 10))
         return self.reduce(norm)
 
     def reduce(self, norm: float = 1.0) -> list[Action]:
@@ -141,7 +141,7 @@ def test_what_is_committed_of_another_epoch_or_no_such_value_voids_nothing() -> 
 def test_who_made_a_sum_that_is_not_finite_is_left_out_when_all_have_answered() -> None:
     bench = Bench(A, B, C)
     for index in range(2):
-        bench.hear(A, Done(microbatch(index), 0, FIRST, 20.0, 10))
+        bench.hear(A, Done(microbatch(index), 0, FIRST_ATTEMPT, 20.0, 10))
     for peer in (A, C, B):
         assert bench.step.epoch == EPOCH, "B may have been given it by another, who says so"
         bench.hear(peer, NotFinite(EPOCH, -1, "sum", owner=B))
@@ -151,7 +151,7 @@ def test_who_made_a_sum_that_is_not_finite_is_left_out_when_all_have_answered() 
 def test_who_gave_what_made_a_sum_not_finite_is_left_out_rather_than_who_summed_it() -> None:
     bench = Bench(A, B, C)
     for index in range(2):
-        bench.hear(A, Done(microbatch(index), 0, FIRST, 20.0, 10))
+        bench.hear(A, Done(microbatch(index), 0, FIRST_ATTEMPT, 20.0, 10))
     for peer in (A, B):
         bench.hear(peer, NotFinite(EPOCH, -1, "sum", owner=B))
     bench.broken(C, index=-1)
@@ -162,7 +162,7 @@ def test_who_gave_what_made_a_sum_not_finite_is_left_out_rather_than_who_summed_
 def test_one_accuser_puts_out_nobody_but_itself(sound: tuple[ProcessId, ...]) -> None:
     bench = Bench(A, *sound)
     for index in range(2):
-        bench.hear(A, Done(microbatch(index), 0, FIRST, 20.0, 10))
+        bench.hear(A, Done(microbatch(index), 0, FIRST_ATTEMPT, 20.0, 10))
     for peer in sound:
         bench.hear(peer, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
     bench.hear(A, NotFinite(EPOCH, -1, "sum", owner=B))
@@ -172,7 +172,7 @@ def test_one_accuser_puts_out_nobody_but_itself(sound: tuple[ProcessId, ...]) ->
 def test_a_stages_only_peer_accuses_nobody_of_another_stage() -> None:
     bench = Bench(A)
     for index in range(2):
-        bench.hear(A, Done(microbatch(index), 0, FIRST, 20.0, 10))
+        bench.hear(A, Done(microbatch(index), 0, FIRST_ATTEMPT, 20.0, 10))
     bench.hear(A, NotFinite(EPOCH, -1, "sum", owner=B))
     assert [finding.holder for finding in bench.leader.faults.findings.found] == [A]
 
@@ -180,7 +180,7 @@ def test_a_stages_only_peer_accuses_nobody_of_another_stage() -> None:
 def test_whose_sum_is_not_finite_counts_no_more_in_another_ballot() -> None:
     bench = Bench(A, B, C)
     for index in range(2):
-        bench.hear(A, Done(microbatch(index), 0, FIRST, 20.0, 10))
+        bench.hear(A, Done(microbatch(index), 0, FIRST_ATTEMPT, 20.0, 10))
     bench.hear(A, NotFinite(EPOCH, -1, "sum", owner=B))
     bench.leader.handle(Lost(C, "reset"), bench.now)
     actions = bench.reduce()
@@ -294,7 +294,7 @@ def test_a_leader_that_takes_over_commits_no_ballot_without_a_norm() -> None:
     said = OpenStep(1, EPOCH, Roster(((member("a"), member("b")),), (ME,)), LINEAGE)
     step = Step(Plan(1, 2), 1, said, 0.1, 0.0, 0.0)
     for index in range(2):
-        step.done(A, Done(microbatch(index), 0, FIRST, 20.0, 10))
+        step.done(A, Done(microbatch(index), 0, FIRST_ATTEMPT, 20.0, 10))
     [(_, prepare), _] = messages(step.prepare((), LinkTable()), Prepare)
     step.resume_prepared(prepare.tally, dict.fromkeys((A, B), (("stage-0", math.inf, "x"),)))
     assert step.phase == "failed"

@@ -41,7 +41,7 @@ ROSTER = Roster(
     tuple(tuple(member(f"p{stage}{n}", stage) for n in range(2)) for stage in range(STAGES)),
     tuple(Member(process(name), -1) for name in TRAINERS),
 )
-MEMBERS = [m.process for m in ROSTER.all_members]
+MEMBERS = [m.process for m in ROSTER.members]
 
 
 def negotiation(name: str, roster: Roster = ROSTER) -> FlowNegotiation:
@@ -56,7 +56,7 @@ class Swarm:
     """All processes of a roster, whose messages arrive at once."""
 
     def __init__(self, roster: Roster) -> None:
-        self.all = {m.process: negotiation(m.process.name, roster) for m in roster.all_members}
+        self.all = {m.process: negotiation(m.process.name, roster) for m in roster.members}
         self.now = 0.0
         self.sent = 0
 

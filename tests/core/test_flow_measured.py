@@ -7,7 +7,7 @@ import pytest
 from swarmflow.core.protocol.actions import Reset, RunForward, RunLoss
 from swarmflow.core.protocol.events import ForwardComputed, LossComputed, Tick
 from swarmflow.core.protocol.messages.negotiation import Times
-from swarmflow.core.protocol.types import EXPONENT, Ref
+from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Ref
 from swarmflow.core.routing.flow.compute_timer import ComputeTimer
 from swarmflow.core.routing.flow.costs import FlowCosts, changed
 from swarmflow.core.routing.flow.measured import AGED_S, LinkTimes
@@ -21,36 +21,36 @@ DATA, TARGETS = Ref(1), Ref(2)
 
 def test_a_tensor_in_a_queue_takes_from_when_the_one_before_it_was_there() -> None:
     links = LinkTimes()
-    links.arrived(A, 2.0, 10.0)
-    links.arrived(A, 4.0, 12.0)  # sent at 8, as the first one
+    links.record_transfer(A, 2.0, 10.0)
+    links.record_transfer(A, 4.0, 12.0)  # sent at 8, as the first one
     assert links.tensor_s(A) == 2.0
 
 
 def test_a_probe_is_believed_until_a_tensor_is_sent() -> None:
     links = LinkTimes()
     assert links.tensor_s(A) is None
-    links.probed(A, 5.0, 0.0)
+    links.record_probe(A, 5.0, 0.0)
     assert links.tensor_s(A) == 5.0
-    links.arrived(A, 3.0, 9.0)
-    links.probed(A, 5.0, 10.0)
+    links.record_transfer(A, 3.0, 9.0)
+    links.record_probe(A, 5.0, 10.0)
     assert links.tensor_s(A) == 3.0
 
 
 def test_on_another_way_a_tensor_takes_another_time() -> None:
     links = LinkTimes()
-    links.arrived(A, 3.0, 9.0)
-    links.rerouted(A, 1.0)
+    links.record_transfer(A, 3.0, 9.0)
+    links.record_path(A, 1.0)
     assert links.tensor_s(A) == 1.0
-    links.arrived(A, 2.0, 20.0)
+    links.record_transfer(A, 2.0, 20.0)
     assert links.tensor_s(A) == 2.0
 
 
 def test_what_was_measured_long_ago_is_not_known_any_more() -> None:
     links = LinkTimes()
-    links.arrived(A, 3.0, 0.0)
-    links.arrived(B, 3.0, AGED_S + 1.0)
+    links.record_transfer(A, 3.0, 0.0)
+    links.record_transfer(B, 3.0, AGED_S + 1.0)
     assert links.tensor_s(A) is None
-    links.arrived(A, 7.0, AGED_S + 2.0)
+    links.record_transfer(A, 7.0, AGED_S + 2.0)
     assert links.tensor_s(A) == 7.0
 
 
@@ -62,7 +62,7 @@ def test_work_that_waits_for_other_work_has_not_begun() -> None:
         pace.watch(ForwardComputed(microbatch(index), DATA), [], now)
     assert pace.compute_s == 3.0
     pace.watch(Tick(), [RunLoss(microbatch(2), DATA, TARGETS)], 6.0)
-    pace.watch(Tick(), [Reset(EXPONENT)], 7.0)
+    pace.watch(Tick(), [Reset(DEFAULT_EXPONENT)], 7.0)
     pace.watch(LossComputed(microbatch(2), 1.0, 1, DATA), [], 60.0)
     assert pace.compute_s == 3.0
 

@@ -6,7 +6,7 @@ from collections import Counter
 
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.protocol.messages import Accepted, Forward
-from swarmflow.core.protocol.types import FIRST, ProcessId, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
 from swarmflow.core.routing.flow.router import FlowRouter
 from swarmflow.core.routing.shortest import Shortest
 from tests.core.samples import EPOCH, messages, microbatch, process
@@ -24,8 +24,8 @@ def dispatcher(units: dict[tuple[ProcessId, ProcessId], int]) -> Dispatcher:
     made.trainers = SOURCE, OTHER
     made.open(EPOCH, (X, Y, Z))
     for peer, seconds in ((X, 0.3), (Y, 0.2), (Z, 0.1)):
-        shortest.arrived(peer, seconds, SOON)
-        shortest.downstream_cost(peer, DOWNSTREAM_S)
+        shortest.record_transfer(peer, seconds, SOON)
+        shortest.record_downstream(peer, DOWNSTREAM_S)
     return made
 
 
@@ -51,16 +51,16 @@ def test_units_of_the_own_trainer_go_before_those_of_another_one() -> None:
 def test_a_unit_is_free_again_when_the_gradient_is_back() -> None:
     made = dispatcher({(X, SOURCE): 1})
     assert sent(made, 0) == [X]
-    made.accepted(X, Accepted(microbatch(0), 1, FIRST, DOWNSTREAM_S), SOON)
+    made.accepted(X, Accepted(microbatch(0), 1, FIRST_ATTEMPT, DOWNSTREAM_S), SOON)
     assert sent(made, 2) == [Z]
-    assert made.returned(X, microbatch(0), FIRST, SOON)
+    assert made.returned(X, microbatch(0), FIRST_ATTEMPT, SOON)
     assert sent(made, 4) == [X]
 
 
 def test_a_peer_that_denies_is_left_out_until_it_has_a_free_slot() -> None:
     made = dispatcher({(X, SOURCE): 1})
     assert sent(made, 0) == [X]
-    (again,) = messages(made.denied(X, microbatch(0), FIRST, "full", SOON), Forward)
+    (again,) = messages(made.denied(X, microbatch(0), FIRST_ATTEMPT, "full", SOON), Forward)
     assert again[0] == Z
     assert sent(made, 2) == [Z]
     made.credit(X, SOON)
@@ -79,7 +79,7 @@ def test_a_microbatch_of_a_dead_peer_goes_along_another_unit() -> None:
 
 def test_a_flow_that_is_held_up_is_left_for_a_much_shorter_path() -> None:
     made = dispatcher({(X, SOURCE): 2})
-    made.router.arrived(X, 100.0, SOON)
+    made.router.record_transfer(X, 100.0, SOON)
     assert sent(made, 0) == [Z]
 
 

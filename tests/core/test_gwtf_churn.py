@@ -120,8 +120,8 @@ def test_a_flow_that_was_redirected_to_a_node_that_dies_is_unpaired_at_both_ends
     relay, accepted = redirected()
     sends = relay.gone(STAGES[1][1], 1.0)
     assert [(send.to, send.message) for send in sends] == [
-        (accepted.after, FlowDropped(accepted.below, relay.view.me, accepted.flow)),
-        (accepted.before, FlowDenied(accepted.above, accepted.flow, relay.view.me)),
+        (accepted.downstream, FlowDropped(accepted.downstream_flow, relay.view.me, accepted.flow)),
+        (accepted.upstream, FlowDenied(accepted.upstream_flow, accepted.flow, relay.view.me)),
     ]
 
 
@@ -135,17 +135,21 @@ def test_a_message_that_a_newer_one_has_overtaken_changes_nothing() -> None:
     taker.handle(older, UpstreamChanged(accepted.flow, older, FlowId(older, 9), sender_changes + 1), 2.0)
     assert taker.inflow == {(newer, SOURCE): 1}
     taker.handle(
-        STAGES[2][1], DownstreamChanged(accepted.flow, STAGES[2][1], accepted.below, accepted.holder_changes + 2), 3.0
+        STAGES[2][1],
+        DownstreamChanged(accepted.flow, STAGES[2][1], accepted.downstream_flow, accepted.holder_changes + 2),
+        3.0,
     )
     taker.handle(
-        STAGES[2][0], DownstreamChanged(accepted.flow, STAGES[2][0], accepted.below, accepted.holder_changes + 1), 4.0
+        STAGES[2][0],
+        DownstreamChanged(accepted.flow, STAGES[2][0], accepted.downstream_flow, accepted.holder_changes + 1),
+        4.0,
     )
     assert taker.outflow == {(STAGES[2][1], SOURCE): 1}
 
 
 def test_a_message_for_a_flow_that_two_nodes_have_redirected_to_each_other_is_not_forwarded_forever() -> None:
     relay, accepted = redirected()
-    stale = DownstreamChanged(accepted.flow, STAGES[2][1], accepted.below, accepted.holder_changes)
+    stale = DownstreamChanged(accepted.flow, STAGES[2][1], accepted.downstream_flow, accepted.holder_changes)
     sent = 0
     while sends := relay.handle(STAGES[1][1], stale, 1.0):
         [(sent, stale)] = [(sent + 1, send.message) for send in sends]

@@ -23,7 +23,7 @@ from swarmflow.core.protocol.messages import (
     Routed,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST, Attempt, Epoch, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Ref
 from swarmflow.core.routing.iwrr import Iwrr
 from swarmflow.core.routing.prober import Prober
 from swarmflow.core.routing.shortest import Shortest
@@ -40,7 +40,7 @@ def hops(stage: int = 1, capacity: int = 4, stages: int = 3) -> HopTable:
     return machine
 
 
-def forward(index: int = 0, stage: int = 1, attempt: Attempt = FIRST, insist: bool = False) -> Forward:
+def forward(index: int = 0, stage: int = 1, attempt: Attempt = FIRST_ATTEMPT, insist: bool = False) -> Forward:
     return Forward(microbatch(index), stage, attempt, insist=insist)
 
 
@@ -50,8 +50,8 @@ def finished() -> tuple[HopTable, list[Ref]]:
     actions = receive(machine, UP, forward(), (INPUT, TARGETS))
     actions += computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     [(to, _)] = messages(actions, Forward)
-    receive(machine, to, Accepted(microbatch(0), 2, FIRST), (), 1.0)
-    actions += receive(machine, to, Backward(microbatch(0), 1, FIRST), (GRADIENT,), 2.0)
+    receive(machine, to, Accepted(microbatch(0), 2, FIRST_ATTEMPT), (), 1.0)
+    actions += receive(machine, to, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
     actions += computed(machine, BackwardComputed(microbatch(0), OWN))
     return machine, released(actions)
 
@@ -59,17 +59,17 @@ def finished() -> tuple[HopTable, list[Ref]]:
 def test_the_way_of_a_microbatch() -> None:
     machine = hops()
     actions = receive(machine, UP, forward(), (INPUT, TARGETS))
-    assert actions == [Send(UP, Accepted(microbatch(0), 1, FIRST)), RunForward(microbatch(0), INPUT)]
+    assert actions == [Send(UP, Accepted(microbatch(0), 1, FIRST_ATTEMPT)), RunForward(microbatch(0), INPUT)]
     actions = computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     [sent] = [a for a in of_type(actions, Send) if isinstance(a.message, Forward)]
     assert sent.bodies == (OUTPUT, TARGETS)
-    assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, FIRST, sent.to))]
-    actions = receive(machine, sent.to, Backward(microbatch(0), 1, FIRST), (GRADIENT,), 2.0)
+    assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, FIRST_ATTEMPT, sent.to))]
+    actions = receive(machine, sent.to, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
     assert actions == [RunBackward(microbatch(0), GRADIENT)]
     actions = computed(machine, BackwardComputed(microbatch(0), OWN))
-    assert Send(UP, Backward(microbatch(0), 0, FIRST), (OWN,)) in actions
-    assert messages(actions, Done) == [(LEADER, Done(microbatch(0), 1, FIRST))]
-    assert machine.entries() == ((0, FIRST),)
+    assert Send(UP, Backward(microbatch(0), 0, FIRST_ATTEMPT), (OWN,)) in actions
+    assert messages(actions, Done) == [(LEADER, Done(microbatch(0), 1, FIRST_ATTEMPT))]
+    assert machine.entries() == ((0, FIRST_ATTEMPT),)
     assert machine.held == machine.queued == 0
 
 
@@ -78,8 +78,8 @@ def test_the_last_stage_computes_the_loss() -> None:
     actions = receive(machine, UP, forward(stage=2), (INPUT, TARGETS))
     assert of_type(actions, RunLoss) == [RunLoss(microbatch(0), INPUT, TARGETS)]
     actions = computed(machine, LossComputed(microbatch(0), 3.5, 7, OWN))
-    assert messages(actions, Done) == [(LEADER, Done(microbatch(0), 2, FIRST, 3.5, 7))]
-    assert messages(actions, Backward) == [(UP, Backward(microbatch(0), 1, FIRST))]
+    assert messages(actions, Done) == [(LEADER, Done(microbatch(0), 2, FIRST_ATTEMPT, 3.5, 7))]
+    assert messages(actions, Backward) == [(UP, Backward(microbatch(0), 1, FIRST_ATTEMPT))]
 
 
 def test_every_byte_is_released_once() -> None:
@@ -91,12 +91,12 @@ def test_every_byte_is_released_once() -> None:
 
 def test_who_asks_again_is_answered_again_and_gets_the_gradient_again() -> None:
     machine, _ = finished()
-    question = Adopt(microbatch(0), 1, FIRST)
+    question = Adopt(microbatch(0), 1, FIRST_ATTEMPT)
     actions = receive(machine, UP, question)
-    assert messages(actions, Accepted) == [(UP, Accepted(microbatch(0), 1, FIRST))]
-    assert Send(UP, Backward(microbatch(0), 0, FIRST), (OWN,)) in actions
+    assert messages(actions, Accepted) == [(UP, Accepted(microbatch(0), 1, FIRST_ATTEMPT))]
+    assert Send(UP, Backward(microbatch(0), 0, FIRST_ATTEMPT), (OWN,)) in actions
     assert not of_type(actions, Count), "nothing is adopted"
-    assert machine.entries() == ((0, FIRST),)
+    assert machine.entries() == ((0, FIRST_ATTEMPT),)
 
 
 def test_a_newer_attempt_adopts_what_is_here_and_computes_nothing() -> None:
@@ -106,7 +106,7 @@ def test_a_newer_attempt_adopts_what_is_here_and_computes_nothing() -> None:
     assert not of_type(actions, RunForward)
     assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
     assert Send(UP2, Backward(microbatch(0), 0, REPAIR), (OWN,)) in actions, "the stored gradient is handed over"
-    assert machine.entries() == ((0, FIRST),), "what is accumulated keeps the attempt that the leader was told"
+    assert machine.entries() == ((0, FIRST_ATTEMPT),), "what is accumulated keeps the attempt that the leader was told"
 
 
 def test_who_has_had_the_gradient_gets_a_word() -> None:
@@ -124,8 +124,8 @@ def test_a_word_is_not_enough_for_who_has_not_had_the_gradient() -> None:
     machine = hops()
     receive(machine, UP, forward(), (INPUT, TARGETS))
     [(to, _)] = messages(computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
-    assert receive(machine, to, Backward(microbatch(0), 1, FIRST), (), 2.0) == []
-    actions = receive(machine, to, Backward(microbatch(0), 1, FIRST), (GRADIENT,), 3.0)
+    assert receive(machine, to, Backward(microbatch(0), 1, FIRST_ATTEMPT), (), 2.0) == []
+    actions = receive(machine, to, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 3.0)
     assert actions == [RunBackward(microbatch(0), GRADIENT)]
 
 
@@ -153,8 +153,8 @@ def test_what_was_denied_to_a_repair_is_not_taken_from_the_dead_any_more() -> No
     machine = hops()
     actions = receive(machine, UP2, Adopt(microbatch(0), 1, REPAIR))
     assert messages(actions, Denied) == [(UP2, Denied(microbatch(0), 1, REPAIR, "unknown"))]
-    actions = receive(machine, UP, forward(attempt=FIRST), (INPUT, TARGETS))
-    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST, "stale"))]
+    actions = receive(machine, UP, forward(attempt=FIRST_ATTEMPT), (INPUT, TARGETS))
+    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST_ATTEMPT, "stale"))]
     assert released(actions) == [INPUT, TARGETS]
     assert of_type(receive(machine, UP2, forward(attempt=REPAIR.next()), (INPUT, TARGETS)), RunForward)
 
@@ -162,15 +162,15 @@ def test_what_was_denied_to_a_repair_is_not_taken_from_the_dead_any_more() -> No
 def test_an_older_attempt_does_not_take_work_from_a_living_predecessor() -> None:
     machine = hops()
     receive(machine, UP2, forward(attempt=REPAIR), (INPUT, TARGETS))
-    actions = receive(machine, UP, forward(attempt=FIRST), (Ref(8), Ref(9)))
-    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST, "stale"))]
+    actions = receive(machine, UP, forward(attempt=FIRST_ATTEMPT), (Ref(8), Ref(9)))
+    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST_ATTEMPT, "stale"))]
 
 
 def test_beyond_its_capacity_a_peer_denies_and_tells_when_there_is_room() -> None:
     machine = hops(stage=2, capacity=1)
     receive(machine, UP, forward(0, stage=2), (INPUT, TARGETS))
     actions = receive(machine, UP2, forward(1, stage=2), (Ref(8), Ref(9)))
-    assert messages(actions, Denied) == [(UP2, Denied(microbatch(1), 2, FIRST, "full"))]
+    assert messages(actions, Denied) == [(UP2, Denied(microbatch(1), 2, FIRST_ATTEMPT, "full"))]
     actions = computed(machine, LossComputed(microbatch(0), 1.0, 1, OWN))
     assert messages(actions, CreditAvailable) == [(UP2, CreditAvailable(2))]
 
@@ -179,7 +179,7 @@ def test_a_draining_peer_denies_unless_nobody_else_is_there() -> None:
     machine = hops()
     machine.admission.draining = True
     actions = receive(machine, UP, forward(), (INPUT, TARGETS))
-    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST, "draining"))]
+    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST_ATTEMPT, "draining"))]
     assert of_type(receive(machine, UP, forward(insist=True), (INPUT, TARGETS)), RunForward)
 
 
@@ -187,7 +187,7 @@ def test_a_second_gradient_is_not_accumulated() -> None:
     machine, _ = finished()
     holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
-    actions = receive(machine, holder, Backward(microbatch(0), 1, FIRST), (Ref(8),), 3.0)
+    actions = receive(machine, holder, Backward(microbatch(0), 1, FIRST_ATTEMPT), (Ref(8),), 3.0)
     assert released(actions) == [Ref(8)]
     assert not of_type(actions, RunBackward)
 
@@ -205,11 +205,11 @@ def test_an_unusable_tensor_is_undone_without_leaving_bytes() -> None:
     computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
-    receive(machine, holder, Backward(microbatch(0), 1, FIRST), (GRADIENT,), 2.0)
+    receive(machine, holder, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
     culprit, actions = passes.failed(machine, microbatch(0))
     assert culprit == holder
     assert sorted(released(actions)) == sorted([INPUT, TARGETS, OUTPUT, GRADIENT])
-    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST, "invalid"))]
+    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST_ATTEMPT, "invalid"))]
     assert machine.clear() == []
 
 
@@ -221,7 +221,7 @@ def test_an_unusable_tensor_is_not_waited_for_any_more() -> None:
     holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
     [other] = {DOWN, DOWN2} - {holder}
-    receive(machine, holder, Backward(microbatch(0), 1, FIRST), (GRADIENT,), 2.0)
+    receive(machine, holder, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
     machine.gone(holder, 3.0, ((2, 0),))
     receive(machine, other, Denied(microbatch(0), 2, REPAIR, "full"), (), 4.0)
     assert len(machine.dispatcher.waiting) == 1
@@ -235,13 +235,13 @@ def test_a_failure_of_an_earlier_epoch_leaves_this_one_alone() -> None:
     machine = hops()
     later = Epoch(1, 0)
     machine.open(later, (DOWN,))
-    receive(machine, UP, Forward(microbatch(0, later), 1, FIRST), (INPUT, TARGETS))
+    receive(machine, UP, Forward(microbatch(0, later), 1, FIRST_ATTEMPT), (INPUT, TARGETS))
     assert passes.failed(machine, microbatch(0)) == (None, [])
     assert machine.held == 1
 
 
 def test_who_is_relieved_of_a_hop_drops_it_unless_its_gradient_is_being_added() -> None:
-    relieve = Cancel(microbatch(0), 1, FIRST)
+    relieve = Cancel(microbatch(0), 1, FIRST_ATTEMPT)
     machine = hops()
     receive(machine, UP, forward(), (INPUT, TARGETS))
     assert receive(machine, UP2, relieve) == [], "it is not that one's"
@@ -251,7 +251,7 @@ def test_who_is_relieved_of_a_hop_drops_it_unless_its_gradient_is_being_added() 
     computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     holder = machine.dispatcher.flights.holder(0)
     assert holder is not None
-    receive(machine, holder, Backward(microbatch(0), 1, FIRST), (GRADIENT,), 2.0)
+    receive(machine, holder, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
     assert receive(machine, UP, relieve) == []
 
 
@@ -262,7 +262,7 @@ def test_an_orphan_that_is_being_taken_away_is_not_dropped_for_being_late() -> N
     reconciling.reconcile(machine, ())
     undo = computed(machine, LossComputed(microbatch(0), 3.5, 7, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
-    assert receive(machine, UP, Cancel(microbatch(0), 2, FIRST)) == []
+    assert receive(machine, UP, Cancel(microbatch(0), 2, FIRST_ATTEMPT)) == []
     assert machine.settling
     computed(machine, Replayed(microbatch(0), -1))
     assert not machine.settling
@@ -275,9 +275,9 @@ def test_the_predecessor_hears_who_has_a_microbatch_when_it_is_sent() -> None:
     actions = computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     assert [to for to, _ in messages(actions, ReserveSlot)] == [DOWN]
     assert messages(actions, Routed) == []
-    actions = receive(machine, DOWN, SlotReserved(microbatch(0), 2, FIRST), (), 2.0)
+    actions = receive(machine, DOWN, SlotReserved(microbatch(0), 2, FIRST_ATTEMPT), (), 2.0)
     assert [to for to, _ in messages(actions, Forward)] == [DOWN]
-    assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, FIRST, DOWN))]
+    assert messages(actions, Routed) == [(UP, Routed(microbatch(0), 1, FIRST_ATTEMPT, DOWN))]
 
 
 def test_what_is_known_of_the_way_beyond_is_told_to_those_before() -> None:

@@ -23,13 +23,13 @@ def given_out(router: Iwrr, seconds: dict[ProcessId, float], count: int) -> Coun
         choice = router.choose()
         assert choice is not None
         shares[choice.process] += 1
-        router.measured(choice.process, seconds[choice.process])
+        router.record_response(choice.process, seconds[choice.process])
     return shares
 
 
 def test_a_device_twice_as_fast_gets_twice_as_many() -> None:
     router = Iwrr()
-    router.announce([A, B])
+    router.begin_epoch([A, B])
     given_out(router, {A: 1.0, B: 2.0}, 10)
     assert given_out(router, {A: 1.0, B: 2.0}, 300) == {A: 200, B: 100}
 
@@ -39,7 +39,7 @@ def test_a_device_twice_as_fast_gets_twice_as_many() -> None:
 def test_shares_are_in_proportion_to_speed(speeds: list[int]) -> None:
     peers = {process(f"p{number}"): 1.0 / speed for number, speed in enumerate(speeds)}
     router = Iwrr()
-    router.announce(peers)
+    router.begin_epoch(peers)
     given_out(router, peers, 2 * len(peers))  # each one is measured
     shares = given_out(router, peers, 600)
     for peer, speed in zip(peers, speeds, strict=True):
@@ -48,48 +48,48 @@ def test_shares_are_in_proportion_to_speed(speeds: list[int]) -> None:
 
 def test_smoothing_is_that_of_the_paper() -> None:
     router = Iwrr(smoothing=0.1)
-    router.announce([A])
-    router.measured(A, 2.0)  # the first one replaces the prior
-    router.measured(A, 1.0)
+    router.begin_epoch([A])
+    router.record_response(A, 2.0)  # the first one replaces the prior
+    router.record_response(A, 1.0)
     assert router.seconds(A) == pytest.approx(0.1 * 1.0 + 0.9 * 2.0)
 
 
 def test_the_banned_are_not_chosen_until_announced_again() -> None:
     router = Iwrr()
-    router.announce([A, B])
-    router.ban(A)
+    router.begin_epoch([A, B])
+    router.remove_peer(A)
     assert given_out(router, {A: 1.0, B: 1.0}, 20) == {B: 20}
-    router.measured(A, 0.001)
+    router.record_response(A, 0.001)
     assert router.seconds(A) is None
-    router.announce([A, B])
+    router.begin_epoch([A, B])
     assert given_out(router, {A: 1.0, B: 1.0}, 100)[A] >= 40
 
 
 def test_nobody_is_chosen_when_all_are_excluded_or_gone() -> None:
     router = Iwrr()
     assert router.choose() is None
-    router.announce([A, B])
+    router.begin_epoch([A, B])
     choice = router.choose(exclude=[A])
     assert choice is not None
     assert choice.process == B
     assert router.choose(exclude=[A, B]) is None
-    router.announce([])
+    router.begin_epoch([])
     assert router.choose() is None
 
 
 def test_a_newcomer_is_not_flooded() -> None:
     seconds = {A: 1.0, B: 1.0, C: 1.0}
     router = Iwrr()
-    router.announce([A, B])
+    router.begin_epoch([A, B])
     given_out(router, seconds, 10_000)
-    router.announce([A, B, C])
+    router.begin_epoch([A, B, C])
     assert 8 <= given_out(router, seconds, 30)[C] <= 12
 
 
 def test_announcing_again_keeps_what_was_measured() -> None:
     router = Iwrr()
-    router.announce([A, B])
+    router.begin_epoch([A, B])
     given_out(router, {A: 1.0, B: 3.0}, 40)
-    router.announce([A, B])
+    router.begin_epoch([A, B])
     assert router.seconds(B) == pytest.approx(3.0)
     assert given_out(router, {A: 1.0, B: 3.0}, 400)[A] == pytest.approx(300, abs=2)

@@ -18,7 +18,7 @@ from swarmflow.core.protocol.messages import (
     Recall,
     Recalled,
 )
-from swarmflow.core.protocol.types import FIRST, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Ref
 from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.hops import computed, receive
 from tests.core.samples import EPOCH, REPAIR, messages, microbatch, of_type, process, released
@@ -39,11 +39,11 @@ def hops(stage: int = 1, stages: int = 3, capacity: int = 4) -> HopTable:
 def finish(machine: HopTable, index: int = 0) -> list[Action]:
     """Have a middle peer do its hop of a microbatch, handed on to DOWN or DOWN2."""
     bodies = tuple(Ref(ref.key + 100 * index, ref.size_bytes) for ref in (INPUT, TARGETS, OUTPUT, GRADIENT, OWN))
-    actions = receive(machine, UP, Forward(microbatch(index), 1, FIRST), bodies[:2])
+    actions = receive(machine, UP, Forward(microbatch(index), 1, FIRST_ATTEMPT), bodies[:2])
     actions += computed(machine, ForwardComputed(microbatch(index), bodies[2]), 1.0)
     [(to, _)] = messages(actions, Forward)
-    receive(machine, to, Accepted(microbatch(index), 2, FIRST), (), 1.0)
-    actions += receive(machine, to, Backward(microbatch(index), 1, FIRST), bodies[3:4], 2.0)
+    receive(machine, to, Accepted(microbatch(index), 2, FIRST_ATTEMPT), (), 1.0)
+    actions += receive(machine, to, Backward(microbatch(index), 1, FIRST_ATTEMPT), bodies[3:4], 2.0)
     return actions + computed(machine, BackwardComputed(microbatch(index), bodies[4]))
 
 
@@ -56,7 +56,7 @@ def finished() -> tuple[HopTable, list[Ref]]:
 def last() -> HopTable:
     """A peer of the last stage that has done its hop and evicted it."""
     machine = hops(stage=2)
-    receive(machine, UP, Forward(microbatch(0), 2, FIRST), (INPUT, TARGETS))
+    receive(machine, UP, Forward(microbatch(0), 2, FIRST_ATTEMPT), (INPUT, TARGETS))
     computed(machine, LossComputed(microbatch(0), 3.5, 7, OWN))
     return machine
 
@@ -112,7 +112,7 @@ def test_a_new_predecessor_gets_the_gradient_again_from_the_successors() -> None
     assert Send(UP2, Backward(microbatch(0), 0, REPAIR), (Ref(15, 10),)) in actions
     assert sorted(released(actions)) == [AGAIN[0], Ref(14, 10), Ref(15, 10)]
     assert not messages(actions, Done), "the leader knows of it"
-    assert machine.entries() == ((0, FIRST),)
+    assert machine.entries() == ((0, FIRST_ATTEMPT),)
 
 
 def test_the_last_stage_computes_the_loss_again() -> None:
@@ -135,9 +135,9 @@ def test_a_repair_that_brings_the_input_along_is_not_asked_for_it() -> None:
 
 def test_stage_0_owes_a_new_trainer_no_gradient() -> None:
     machine = hops(stage=0)
-    receive(machine, UP, Forward(microbatch(0), 0, FIRST), (INPUT, TARGETS))
+    receive(machine, UP, Forward(microbatch(0), 0, FIRST_ATTEMPT), (INPUT, TARGETS))
     [(to, _)] = messages(computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
-    receive(machine, to, Backward(microbatch(0), 0, FIRST), (GRADIENT,), 2.0)
+    receive(machine, to, Backward(microbatch(0), 0, FIRST_ATTEMPT), (GRADIENT,), 2.0)
     computed(machine, BackwardComputed(microbatch(0), None))
     actions = receive(machine, UP2, Adopt(microbatch(0), 0, REPAIR))
     assert messages(actions, Backward) == [(UP2, Backward(microbatch(0), -1, REPAIR))]
@@ -146,7 +146,7 @@ def test_stage_0_owes_a_new_trainer_no_gradient() -> None:
 
 def test_a_neighbour_that_asks_gets_what_is_here_at_once_and_the_rest_when_it_is_there() -> None:
     machine = hops()
-    receive(machine, UP, Forward(microbatch(0), 1, FIRST), (INPUT, TARGETS))
+    receive(machine, UP, Forward(microbatch(0), 1, FIRST_ATTEMPT), (INPUT, TARGETS))
     question = Recall(microbatch(0), 1, gradient=False)
     assert machine.restorer.on_recall(DOWN2, question) == [], "it is being computed"
     answer = Recalled(microbatch(0), 1, gradient=False)
@@ -220,11 +220,11 @@ def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
 
 def test_a_hop_that_is_dropped_is_denied_to_who_waits_for_its_bytes_and_to_its_sender() -> None:
     machine = hops()
-    receive(machine, UP, Forward(microbatch(0), 1, FIRST), (INPUT, TARGETS))
+    receive(machine, UP, Forward(microbatch(0), 1, FIRST_ATTEMPT), (INPUT, TARGETS))
     machine.restorer.on_recall(DOWN, Recall(microbatch(0), 1, gradient=False))
     actions, _ = reconciling.reconcile(machine, ())
     assert Send(DOWN, Recalled(microbatch(0), 1, gradient=False)) in actions
-    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST, "full"))]
+    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"))]
     assert messages(reconciling.reopen(machine), CreditAvailable) == [(UP, CreditAvailable(1))]
 
 
@@ -264,4 +264,4 @@ def test_what_cannot_be_brought_back_stays_in_the_sum() -> None:
     hop = machine.find(microbatch(0))
     assert hop is not None
     assert hop.accumulated
-    assert machine.entries() == ((0, FIRST),)
+    assert machine.entries() == ((0, FIRST_ATTEMPT),)

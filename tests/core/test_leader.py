@@ -35,7 +35,7 @@ from swarmflow.core.protocol.messages import (
     Welcome,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import FIRST, Plan, ProcessId
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Plan, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process, written
 
 ME = member("t0", -1)
@@ -79,11 +79,11 @@ class Bench:
         """Work the step at hand off; returns what followed from the last answer."""
         step = self.leader.step
         assert step is not None
-        epoch, peers = step.epoch, [peer.process for peer in step.roster.members()]
-        actions = self.hear(peers[0], Done(replace(microbatch(0), epoch=epoch), 0, FIRST, 2.0, 1))
+        epoch, peers = step.epoch, [peer.process for peer in step.roster.peers]
+        actions = self.hear(peers[0], Done(replace(microbatch(0), epoch=epoch), 0, FIRST_ATTEMPT, 2.0, 1))
         for asked, prepare in messages(actions, Prepare):
             self.hear(asked, Prepared(epoch, step.ballot.number, (("stage-0", 1.0, "x"),) if prepare.groups else ()))
-        for peer in [each.process for each in step.roster.members()]:
+        for peer in [each.process for each in step.roster.peers]:
             actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
         return actions
 
@@ -123,13 +123,13 @@ def test_who_has_reduced_another_gradient_than_most_of_its_stage_is_put_out() ->
     bench.commit()
     step = bench.leader.step
     assert step is not None
-    bench.hear(A, Done(replace(microbatch(0), epoch=step.epoch), 0, FIRST, 2.0, 1))
+    bench.hear(A, Done(replace(microbatch(0), epoch=step.epoch), 0, FIRST_ATTEMPT, 2.0, 1))
     for peer, digest in ((A, "x"), (B, "odd"), (C, "x")):
         actions = bench.hear(peer, Prepared(step.epoch, step.ballot.number, (("stage-0", 1.0, digest),)))
     assert [to for to, _ in messages(actions, Evicted)] == [B]
     assert bench.leader.step is not None
     assert bench.leader.step.epoch > step.epoch
-    assert bench.leader.step.roster.serving == {A, C}
+    assert bench.leader.step.roster.peer_ids == {A, C}
 
 
 def test_steps_follow_each_other_with_their_learning_rates() -> None:
@@ -145,7 +145,7 @@ def test_a_newcomer_that_loads_is_waited_for_and_takes_part() -> None:
     bench.serve(A)
     [(_, granted)] = messages(bench.join(B), Granted)
     assert [donor.process for donor in granted.donors] == [A]
-    done = bench.hear(A, Done(microbatch(0), 0, FIRST, 2.0, 1))
+    done = bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     assert not messages(done, Prepare), "the step waits a little for the one that loads"
     assert {to for to, _ in messages(bench.ready(B), Prepare)} == {A, B}
 
@@ -154,7 +154,7 @@ def test_the_step_does_not_wait_for_ever_for_one_that_loads() -> None:
     bench = Bench()
     bench.serve(A)
     bench.join(B)
-    bench.hear(A, Done(microbatch(0), 0, FIRST, 2.0, 1))
+    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.now = 7.0
     bench.hear(A, Heartbeat())
     bench.hear(B, Heartbeat())
@@ -183,7 +183,7 @@ def test_a_leaver_is_let_go_when_the_step_starts_over_without_it() -> None:
     assert bench.leader.step is not None
     actions = bench.hear(B, Unrepairable(bench.leader.step.epoch, "bytes do not decode"))
     assert [to for to, _ in messages(actions, Released)] == [A]
-    assert bench.leader.step.roster.members() == (member("b", 0),)
+    assert bench.leader.step.roster.peers == (member("b", 0),)
 
 
 def test_the_last_one_of_a_stage_is_let_go_when_its_state_is_safe() -> None:
@@ -281,7 +281,7 @@ def test_who_comes_too_late_loads_the_next_version_at_once() -> None:
     bench = Bench()
     bench.serve(A)
     bench.join(B)
-    bench.hear(A, Done(microbatch(0), 0, FIRST, 2.0, 1))
+    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.now = 7.0
     bench.hear(A, Heartbeat())
     bench.hear(B, Heartbeat())
@@ -325,7 +325,7 @@ def test_a_ballot_that_does_not_end_is_begun_anew_with_more_time() -> None:
     bench.serve(A, B)
     step = bench.leader.step
     assert step is not None
-    bench.hear(A, Done(microbatch(0), 0, FIRST, 2.0, 1))
+    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.hear(A, Prepared(step.epoch, 1, (("stage-0", 1.0, "x"),)))
     begun = []
     for bench.now in (1.0, 3.5, 5.9, 6.1):

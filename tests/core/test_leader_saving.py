@@ -7,7 +7,7 @@ from dataclasses import replace
 from swarmflow.core.protocol.actions import Abandon, Exit, Send, Validate, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, Progressed, SaveAsked, Validated
 from swarmflow.core.protocol.messages import Committed, Done, Drain, Finished, Granted, Prepared, StepResult
-from swarmflow.core.protocol.types import FIRST
+from swarmflow.core.protocol.types import FIRST_ATTEMPT
 from tests.core.samples import messages, microbatch, of_type, written
 from tests.core.test_leader import SETTINGS, A, B, Bench
 
@@ -18,7 +18,7 @@ def test_checkpoints_are_written_at_their_versions_and_hold_the_next_commit() ->
     [write] = of_type(bench.commit(), WriteCheckpoint)
     assert (write.version, write.last) == (1, False)
     epoch = replace(microbatch(0).epoch, step=1)
-    bench.hear(A, Done(replace(microbatch(0), epoch=epoch), 0, FIRST, 2.0, 1))
+    bench.hear(A, Done(replace(microbatch(0), epoch=epoch), 0, FIRST_ATTEMPT, 2.0, 1))
     assert len(of_type(bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),))), Send)) == 0
     commit = of_type(written(bench.leader, CheckpointWritten(1, ok=True), 0.0), Send)
     assert [send.to for send in commit] == [A]
@@ -111,7 +111,7 @@ def test_stopping_in_the_middle_of_an_update_waits_for_it() -> None:
     bench = Bench()
     bench.serve(A)
     epoch = microbatch(0).epoch
-    bench.hear(A, Done(microbatch(0), 0, FIRST, 2.0, 1))
+    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
     assert not of_type(bench.leader.stop(), WriteCheckpoint)
     actions = bench.hear(A, Committed(epoch, 1, "same"))
@@ -135,7 +135,7 @@ def test_a_death_amid_the_validation_has_it_measured_on_the_others() -> None:
     bench.serve(A, B)
     bench.commit()
     [again] = of_type(bench.leader.handle(Lost(B, "gone"), 0.0), Validate)
-    assert again.roster.processes() == (A, *(t.process for t in again.roster.trainers))
+    assert again.roster.ids == (A, *(t.process for t in again.roster.trainers))
     actions = bench.leader.handle(Lost(A, "gone"), 0.0)
     assert not of_type(actions, Validate)
     [(_, result)] = messages(actions, StepResult)

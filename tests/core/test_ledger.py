@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from swarmflow.core.commit.ledger import Ledger
 from swarmflow.core.protocol.messages import Done
-from swarmflow.core.protocol.types import FIRST, Attempt, ProcessId
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, ProcessId
 from tests.core.samples import REPAIR, microbatch, process
 
 A, B = process("a"), process("b")
 
 
-def done(stage: int, index: int, attempt: Attempt = FIRST, loss_sum: float = 0.0, tokens: int = 0) -> Done:
+def done(stage: int, index: int, attempt: Attempt = FIRST_ATTEMPT, loss_sum: float = 0.0, tokens: int = 0) -> Done:
     return Done(microbatch(index), stage, attempt, loss_sum, tokens)
 
 
@@ -28,16 +28,21 @@ def test_complete_when_each_hop_has_a_holder() -> None:
         assert not ledger.complete
     ledger.done(B, done(1, 1, attempt=REPAIR))
     assert ledger.complete
-    assert sorted(ledger.entries().get(A, ())) == [(0, FIRST), (0, FIRST), (1, FIRST)]
+    assert sorted(ledger.entries().get(A, ())) == [(0, FIRST_ATTEMPT), (0, FIRST_ATTEMPT), (1, FIRST_ATTEMPT)]
     assert ledger.entries().get(B, ()) == ((1, REPAIR),)
-    assert ledger.manifest() == ((0, 0, A, FIRST), (0, 1, A, FIRST), (1, 0, A, FIRST), (1, 1, B, REPAIR))
+    assert ledger.manifest() == (
+        (0, 0, A, FIRST_ATTEMPT),
+        (0, 1, A, FIRST_ATTEMPT),
+        (1, 0, A, FIRST_ATTEMPT),
+        (1, 1, B, REPAIR),
+    )
     assert ledger.retries == 1
 
 
 @pytest.mark.parametrize("first", [A, B])
 def test_of_two_that_hold_a_hop_the_later_attempt_counts_and_the_other_is_an_orphan(first: ProcessId) -> None:
     ledger = Ledger(1, 1)
-    attempts = {A: FIRST, B: REPAIR}
+    attempts = {A: FIRST_ATTEMPT, B: REPAIR}
     for holder in (first, first, *(other for other in (A, B) if other != first)):
         ledger.done(holder, done(0, 0, attempts[holder]))
     assert ledger.manifest() == ((0, 0, B, REPAIR),)
@@ -49,7 +54,7 @@ def test_an_orphan_is_of_use_until_the_manifest_is_told() -> None:
     ledger.done(A, done(0, 0))
     ledger.done(B, done(0, 0, attempt=REPAIR))
     assert ledger.gone(B) == (), "another one has accumulated it"
-    assert ledger.manifest() == ((0, 0, A, FIRST),)
+    assert ledger.manifest() == ((0, 0, A, FIRST_ATTEMPT),)
     ledger.done(B, done(0, 0, attempt=Attempt(repair=2)))
     ledger.settle()
     assert ledger.gone(B) == ((0, 0),), "what was an orphan is taken away by now"

@@ -61,7 +61,7 @@ def test_the_roster_has_who_is_ready_at_the_version_and_stays() -> None:
         entry.version, entry.draining = (3 if name == "old" else 4), name == "leaving"
     table.enter(join("t", role="trainer"), -1, 0.0)
     roster = table.roster(4)
-    assert [peer.process.name for peer in roster.members()] == ["ready"]
+    assert [peer.process.name for peer in roster.peers] == ["ready"]
     assert [trainer.process.name for trainer in roster.trainers] == ["t"]
     assert [entry.process.name for entry in table.loading(4)] == ["loading"]
 

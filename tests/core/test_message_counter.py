@@ -6,7 +6,7 @@ from swarmflow.core.protocol.actions import Action, Forget, Send
 from swarmflow.core.protocol.events import Received
 from swarmflow.core.protocol.message_counter import MessageCounter
 from swarmflow.core.protocol.messages import CreditAvailable, Heartbeat, LeaderHeartbeat, Message, Recalled
-from swarmflow.core.protocol.types import BEFORE_ALL, ProcessId, Ref
+from swarmflow.core.protocol.types import NO_EPOCH, ProcessId, Ref
 from tests.core.samples import microbatch, of_type, process
 
 A, B, C = (process(name) for name in "abc")
@@ -27,14 +27,14 @@ def test_what_comes_whole_is_never_doubted() -> None:
             hear(
                 other,
                 A,
-                *say(one, B, CreditAvailable(0), Heartbeat(), CreditAvailable(0), LeaderHeartbeat(1, BEFORE_ALL)),
+                *say(one, B, CreditAvailable(0), Heartbeat(), CreditAvailable(0), LeaderHeartbeat(1, NO_EPOCH)),
             )
         )
 
 
 def test_a_message_that_is_missing_shows_at_the_next_heartbeat() -> None:
     one, other = MessageCounter(A), MessageCounter(B)
-    room, _, beat = say(one, B, CreditAvailable(0), CreditAvailable(0), LeaderHeartbeat(1, BEFORE_ALL))
+    room, _, beat = say(one, B, CreditAvailable(0), CreditAvailable(0), LeaderHeartbeat(1, NO_EPOCH))
     assert hear(other, A, room, beat) == [True, False]
 
 

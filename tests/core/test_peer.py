@@ -67,7 +67,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
     Unprepared,
 )
-from swarmflow.core.protocol.types import FIRST, Attempt, Epoch, Group, Member, Plan, ProcessId, Ref, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 ME, MATE, LEADER, STRANGER = process("me"), process("mate"), process("t0"), process("x")
@@ -102,11 +102,11 @@ class Bench:
         return self.hear(OpenStep(1, EPOCH, roster, LINEAGE))
 
     def work(self, index: int = 0) -> None:
-        self.hear(Forward(microbatch(index), 0, FIRST), bodies=(INPUT, TARGETS))
+        self.hear(Forward(microbatch(index), 0, FIRST_ATTEMPT), bodies=(INPUT, TARGETS))
         self.event(LossComputed(microbatch(index), 2.0, 1, GRADIENT))
 
     def prepare(self, ballot: int = 1, members: tuple[ProcessId, ...] = (ME,)) -> list[Action]:
-        return self.hear(Prepare(1, EPOCH, ballot, ((0, FIRST),), (Group("stage-0", members),), TALLY))
+        return self.hear(Prepare(1, EPOCH, ballot, ((0, FIRST_ATTEMPT),), (Group("stage-0", members),), TALLY))
 
 
 def test_it_joins_and_joins_again_until_it_is_heard() -> None:
@@ -150,7 +150,7 @@ def test_a_load_that_fails_is_told() -> None:
 def test_a_step_from_the_first_microbatch_to_the_update() -> None:
     bench = Bench()
     bench.serve()
-    actions = bench.hear(Forward(microbatch(0), 0, FIRST), bodies=(INPUT, TARGETS))
+    actions = bench.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), bodies=(INPUT, TARGETS))
     assert of_type(actions, RunLoss)
     assert messages(bench.event(LossComputed(microbatch(0), 2.0, 1, None)), Done)
     assert of_type(bench.prepare(), Seal)
@@ -175,7 +175,7 @@ def test_an_orphan_is_taken_away_before_the_all_reduce() -> None:
     bench = Bench()
     bench.serve()
     bench.work(0)
-    bench.hear(Forward(microbatch(1), 0, FIRST), bodies=(Ref(8), Ref(9)))
+    bench.hear(Forward(microbatch(1), 0, FIRST_ATTEMPT), bodies=(Ref(8), Ref(9)))
     bench.event(LossComputed(microbatch(1), 2.0, 1, None))
     actions = bench.prepare()
     assert of_type(actions, RunReplay) == [RunReplay(microbatch(1), Ref(8), Ref(9), None, -1)]
@@ -193,7 +193,7 @@ def test_an_orphan_that_is_being_computed_is_taken_away_when_it_is_there() -> No
     bench = Bench()
     bench.serve()
     bench.work(0)
-    bench.hear(Forward(microbatch(1), 0, FIRST), bodies=(Ref(8), Ref(9)))
+    bench.hear(Forward(microbatch(1), 0, FIRST_ATTEMPT), bodies=(Ref(8), Ref(9)))
     assert not of_type(bench.prepare(), Seal)
     actions = bench.event(LossComputed(microbatch(1), 2.0, 1, None))
     assert not messages(actions, Done)
@@ -216,7 +216,7 @@ def test_what_comes_before_its_epoch_is_kept_and_then_done() -> None:
     bench = Bench()
     bench.hear(Granted(1, 0, 0, ()))
     bench.event(StateLoaded(0, 0, "digest", 4, ELEMENTS))
-    early = bench.hear(Forward(microbatch(0), 0, FIRST), sender=LEADER, bodies=(INPUT, TARGETS))
+    early = bench.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), sender=LEADER, bodies=(INPUT, TARGETS))
     assert not of_type(early, RunLoss)
     assert of_type(bench.hear(OpenStep(1, EPOCH, ROSTER, LINEAGE)), RunLoss)
 
@@ -227,9 +227,9 @@ def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() 
     bench.work()
     later = EPOCH.step + 1
     for index in range(EARLY_MAX):
-        message = Forward(microbatch(0, Epoch(0, later)), 0, Attempt(number=index))
+        message = Forward(microbatch(0, Epoch(0, later)), 0, Attempt(denials=index))
         assert not released(bench.hear(message, sender=MATE, bodies=(Ref(100 + index), Ref(5000 + index))))
-    over = Forward(microbatch(0, Epoch(0, later)), 0, FIRST)
+    over = Forward(microbatch(0, Epoch(0, later)), 0, FIRST_ATTEMPT)
     assert released(bench.hear(over, sender=MATE, bodies=(Ref(98), Ref(99)))) == [Ref(98), Ref(99)]
     assert not released(bench.hear(over, sender=LEADER, bodies=(Ref(96), Ref(97))))
 
@@ -238,11 +238,11 @@ def test_what_is_void_or_from_strangers_is_released() -> None:
     bench = Bench()
     bench.serve()
     bench.hear(OpenStep(1, Epoch(1, 0), ROSTER, LINEAGE))
-    stale = Forward(microbatch(0), 0, FIRST)
+    stale = Forward(microbatch(0), 0, FIRST_ATTEMPT)
     assert released(bench.hear(stale, bodies=(INPUT, TARGETS))) == [INPUT, TARGETS]
-    fresh = Forward(microbatch(0, Epoch(1, 0)), 0, FIRST)
+    fresh = Forward(microbatch(0, Epoch(1, 0)), 0, FIRST_ATTEMPT)
     assert released(bench.hear(fresh, sender=STRANGER, bodies=(INPUT, TARGETS))) == [INPUT, TARGETS]
-    assert released(bench.hear(Backward(microbatch(0), 0, FIRST), sender=MATE, bodies=(Ref(5),))) == [Ref(5)]
+    assert released(bench.hear(Backward(microbatch(0), 0, FIRST_ATTEMPT), sender=MATE, bodies=(Ref(5),))) == [Ref(5)]
     assert bench.peer.hops is not None
     assert bench.peer.hops.held == 0
 
@@ -282,7 +282,7 @@ def test_it_drains_at_the_steps_edge_and_not_later_than_asked() -> None:
     bench = Bench()
     bench.serve()
     assert [to for to, _ in messages(bench.event(DrainAsked()), Drain)] == [LEADER]
-    [(_, denied)] = messages(bench.hear(Forward(microbatch(0), 0, FIRST), bodies=(INPUT, TARGETS)), Denied)
+    [(_, denied)] = messages(bench.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), bodies=(INPUT, TARGETS)), Denied)
     assert denied.reason == "draining"
     assert of_type(bench.hear(Released()), Exit)[0].ok
     bench = Bench()
@@ -306,7 +306,7 @@ def test_who_is_alone_on_its_stage_works_on_while_it_drains() -> None:
     bench = Bench()
     bench.serve(Roster(((member("me"),),), (member("t0", -1),)))
     bench.event(DrainAsked())
-    assert of_type(bench.hear(Forward(microbatch(0), 0, FIRST), bodies=(INPUT, TARGETS)), RunLoss)
+    assert of_type(bench.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), bodies=(INPUT, TARGETS)), RunLoss)
 
 
 def test_losses_are_reported_and_a_lost_or_silent_leader_is_left() -> None:
@@ -348,7 +348,7 @@ def test_a_peer_at_another_version_than_the_swarm_joins_again() -> None:
     bench.serve()
     assert of_type(bench.hear(OpenStep(1, Epoch(0, 5), ROSTER, LINEAGE)), Rejoin)
     assert not of_type(bench.event(LossComputed(microbatch(0), 1.0, 1, None)), RunForward)
-    assert not of_type(bench.hear(Forward(microbatch(0), 0, FIRST), bodies=(INPUT, TARGETS)), Send)
+    assert not of_type(bench.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), bodies=(INPUT, TARGETS)), Send)
 
 
 def test_a_link_from_the_leader_that_loses_messages_has_it_join_again() -> None:
@@ -364,7 +364,7 @@ def test_a_link_from_the_leader_that_loses_messages_has_it_join_again() -> None:
 def test_what_comes_early_and_never_gets_its_epoch_is_given_up_in_the_end() -> None:
     bench = Bench()
     bench.serve()
-    bench.hear(Forward(microbatch(0, Epoch(9, 0)), 0, FIRST), MATE, (INPUT, TARGETS))
+    bench.hear(Forward(microbatch(0, Epoch(9, 0)), 0, FIRST_ATTEMPT), MATE, (INPUT, TARGETS))
     while bench.now < EARLY_S - 1.0:
         bench.now += 1.0
         epoch = Epoch(EPOCH.generation + int(bench.now), 0)
@@ -384,7 +384,7 @@ def test_a_step_that_is_told_by_its_changes_is_opened_like_any_other() -> None:
     assert of_type(bench.hear(again), Reset)
     heard = bench.peer.epoch_view
     assert heard is not None
-    assert MATE not in heard.opened.roster.all_processes
+    assert MATE not in heard.opened.roster.id_set
     assert bench.peer.version == version
 
 

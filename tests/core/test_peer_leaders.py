@@ -49,7 +49,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
     Unrepairable,
 )
-from swarmflow.core.protocol.types import FIRST, Epoch, Group, Member, Plan, ProcessId, Ref, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process
 
 ME, MATE, STRANGER = process("me"), process("mate"), process("x")
@@ -60,7 +60,7 @@ OPENED = OpenStep(1, EPOCH, ROSTER, LINEAGE, exponent=20)
 TALLY = Tally(2.0, 2, 0)
 RESULTS = (("stage-0", 1.0, "x"),)
 COMMIT = Commit(1, EPOCH, 1, 0.5, 0.1, StepResult(1, EPOCH, 2.0, 2, 1.0, 1.0, 0.1, 1, (2,), 0))
-PREPARE = Prepare(1, EPOCH, 1, ((0, FIRST),), (Group("stage-0", (ME,)),), TALLY, (member("n"),))
+PREPARE = Prepare(1, EPOCH, 1, ((0, FIRST_ATTEMPT),), (Group("stage-0", (ME,)),), TALLY, (member("n"),))
 LEAD = Elect(2, TRAINERS[1])
 
 
@@ -91,7 +91,7 @@ class Bench:
 
     def work(self) -> None:
         """Accumulate microbatch 0."""
-        self.hear(Forward(microbatch(0), 0, FIRST), bodies=(Ref(1), Ref(2)))
+        self.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), bodies=(Ref(1), Ref(2)))
         self.event(LossComputed(microbatch(0), 2.0, 1, Ref(3)))
 
     def lose(self) -> list[Action]:
@@ -120,7 +120,7 @@ def test_a_member_that_loses_its_leader_works_on_and_waits_for_another() -> None
     bench.serve()
     assert [log.level for log in of_type(bench.lose(), Log)] == ["warning"]
     assert bench.lose() == [], "told once"
-    assert of_type(bench.hear(Forward(microbatch(0), 0, FIRST), NEXT, (Ref(1), Ref(2))), RunLoss)
+    assert of_type(bench.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), NEXT, (Ref(1), Ref(2))), RunLoss)
     assert not of_type(bench.wait(25), Rejoin)
     assert of_type(bench.wait(1), Rejoin), "nobody came"
 
@@ -191,7 +191,7 @@ def test_who_is_followed_is_told_again_whenever_it_asks() -> None:
     bench.serve()
     bench.lose()
     assert reported(bench.hear(LEAD, NEXT)).done == ()
-    bench.hear(Forward(microbatch(0), 0, FIRST), THIRD, (Ref(1), Ref(2)))
+    bench.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), THIRD, (Ref(1), Ref(2)))
     [(to, _)] = messages(bench.event(LossComputed(microbatch(0), 2.0, 1, Ref(3))), Done)
     assert to == NEXT
     assert len(reported(bench.hear(LEAD, NEXT)).done) == 1
@@ -238,7 +238,7 @@ def test_a_report_holds_all_that_was_done_heard_and_lost() -> None:
     assert report.member == Member(ME, 0, 4)
     assert (report.ready, report.version, report.draining) == (True, 0, True)
     assert (report.opened, report.gone, report.suspects) == (OPENED, (THIRD,), (MATE,))
-    assert report.done == (Done(microbatch(0), 0, FIRST, 2.0, 1),)
+    assert report.done == (Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1),)
     assert (report.ballot, report.tally, report.results, report.commit, report.digest) == (0, None, (), None, "")
 
 
@@ -337,7 +337,7 @@ def test_a_ballot_of_the_next_leader_reduces_what_was_done_under_the_former() ->
     bench.lose()
     bench.hear(LEAD, NEXT)
     bench.hear(MemberFailed(2, EPOCH, LEADER, "not heard of"), NEXT)
-    bench.hear(Prepare(2, EPOCH, 1, ((0, FIRST),), (Group("stage-0", (ME,)),), TALLY), NEXT)
+    bench.hear(Prepare(2, EPOCH, 1, ((0, FIRST_ATTEMPT),), (Group("stage-0", (ME,)),), TALLY), NEXT)
     assert messages(bench.event(Sealed(EPOCH, 1, RESULTS)), Prepared) == [(NEXT, Prepared(EPOCH, 1, RESULTS))]
 
 
@@ -395,7 +395,7 @@ def test_suspects_and_drains_go_to_the_leader_that_is_followed() -> None:
 def test_a_step_is_accumulated_with_its_exponent_and_what_does_not_fit_is_told() -> None:
     bench = Bench()
     assert of_type(bench.serve(), Reset) == [Reset(20)]
-    bench.hear(Forward(microbatch(0), 0, FIRST), bodies=(Ref(1), Ref(2)))
+    bench.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), bodies=(Ref(1), Ref(2)))
     told = messages(bench.event(Overflowed(microbatch(0))), Overflow)
     assert told == [(LEADER, Overflow(microbatch(0)))]
     assert not messages(bench.event(Overflowed(microbatch(0, Epoch(1, 0)))), Overflow)

@@ -23,7 +23,7 @@ from swarmflow.core.protocol.messages import (
     RelayedTensor,
     RelayTensor,
 )
-from swarmflow.core.protocol.types import FIRST, Member, Plan, ProcessId, Ref, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Member, Plan, ProcessId, Ref, Roster
 from swarmflow.core.routing.prober import SHARE
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
@@ -67,7 +67,7 @@ class Bench:
         return actions
 
     def forward(self) -> list[Action]:
-        self.hear(Forward(microbatch(0), 1, FIRST), UP, (INPUT, TARGETS))
+        self.hear(Forward(microbatch(0), 1, FIRST_ATTEMPT), UP, (INPUT, TARGETS))
         return self.event(ForwardComputed(microbatch(0), OUTPUT))
 
 
@@ -91,7 +91,7 @@ def test_what_has_arrived_is_not_sent_again() -> None:
     bench = Bench()
     bench.know()
     bench.forward()
-    bench.hear(Accepted(microbatch(0), 2, FIRST), DOWN)
+    bench.hear(Accepted(microbatch(0), 2, FIRST_ATTEMPT), DOWN)
     assert not messages(bench.hear(MemberFailed(1, EPOCH, MATE, "killed")), Forward)
 
 
@@ -99,16 +99,16 @@ def test_a_gradient_takes_the_way_back_and_is_given_back_again() -> None:
     bench = Bench()
     bench.know()
     bench.forward()
-    bench.hear(Accepted(microbatch(0), 2, FIRST), DOWN)
-    bench.hear(Backward(microbatch(0), 1, FIRST), DOWN, (GRADIENT,))
+    bench.hear(Accepted(microbatch(0), 2, FIRST_ATTEMPT), DOWN)
+    bench.hear(Backward(microbatch(0), 1, FIRST_ATTEMPT), DOWN, (GRADIENT,))
     [(to, carry)] = messages(bench.event(BackwardComputed(microbatch(0), SENT)), RelayTensor)
-    assert (to, carry) == (MATE, RelayTensor(UP, backward=Backward(microbatch(0), 0, FIRST)))
+    assert (to, carry) == (MATE, RelayTensor(UP, backward=Backward(microbatch(0), 0, FIRST_ATTEMPT)))
     assert messages(bench.hear(MemberFailed(1, EPOCH, MATE, "killed")), Backward) == [(UP, carry.backward)]
 
 
 def test_it_carries_for_others_of_the_epoch_alone() -> None:
     bench = Bench()
-    forward = Forward(microbatch(1), 2, FIRST)
+    forward = Forward(microbatch(1), 2, FIRST_ATTEMPT)
     actions = bench.hear(RelayTensor(DOWN, forward=forward), MATE, (INPUT, TARGETS))
     [send] = [action for action in of_type(actions, Send) if isinstance(action.message, RelayedTensor)]
     assert (send.to, send.message, send.bodies) == (DOWN, RelayedTensor(MATE, forward=forward), (INPUT, TARGETS))
@@ -121,10 +121,10 @@ def test_it_carries_for_others_of_the_epoch_alone() -> None:
 
 def test_what_was_carried_counts_as_from_who_sent_it() -> None:
     bench = Bench()
-    actions = bench.hear(RelayedTensor(UP, forward=Forward(microbatch(0), 1, FIRST)), MATE, (INPUT, TARGETS))
+    actions = bench.hear(RelayedTensor(UP, forward=Forward(microbatch(0), 1, FIRST_ATTEMPT)), MATE, (INPUT, TARGETS))
     assert of_type(actions, RunForward)
     assert [to for to, _ in messages(actions, Accepted)] == [UP]
-    forward = Forward(microbatch(1), 1, FIRST)
+    forward = Forward(microbatch(1), 1, FIRST_ATTEMPT)
     for said, carrier in (
         (RelayedTensor(UP), MATE),
         (RelayedTensor(LEADER, forward), MATE),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.messages import Probe, Probed
-from swarmflow.core.protocol.types import Blank, Epoch, ProcessId
+from swarmflow.core.protocol.types import Epoch, Padding, ProcessId
 from swarmflow.core.routing.prober import AT_ONCE_MAX, PATIENCE_S, SHARE, Prober
 from tests.core.samples import EPOCH, messages, process
 
@@ -26,7 +26,7 @@ def test_a_peer_is_asked_with_bytes_and_without_and_then_the_next() -> None:
     made = prober(A, B)
     actions = made.tick(1.0)
     assert asked(actions) == [A, A]
-    assert [action.bodies for action in actions if isinstance(action, Send)] == [(), (Blank(BYTES // SHARE),)]
+    assert [action.bodies for action in actions if isinstance(action, Send)] == [(), (Padding(BYTES // SHARE),)]
     assert made.tick(1.0) == []
     assert made.answered(A, Probed(EPOCH, loaded=False), 1.2) is None
     assert made.answered(B, Probed(EPOCH, loaded=True), 1.2) is None, "it was not asked"

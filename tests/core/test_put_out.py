@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmflow.core.durability.memories import Former
-from swarmflow.core.machines.leading.departures import put_out
+from swarmflow.core.machines.leading.departures import bar
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.events import Lost
 from swarmflow.core.protocol.messages import Granted, Heartbeat, Join
@@ -33,7 +33,7 @@ def test_a_run_that_goes_back_grants_nothing_to_who_was_put_out() -> None:
     for peer, stage in ((A, 0), (B, 1), (C, 0), (D, 1)):
         bench.ask(peer, stage)
     bench.serve(A, B, C)
-    put_out(bench.leader, C, "its gradient is not finite", bench.now)
+    bar(bench.leader, C, "its gradient is not finite", bench.now)
     again = ProcessId(C.name, 2)
     assert not granted(bench.ask(again, 0))
     bench.leader.last, bench.leader.version = None, 9
@@ -44,7 +44,7 @@ def test_a_run_that_goes_back_grants_nothing_to_who_was_put_out() -> None:
 
 def test_who_was_put_out_and_joins_while_the_version_is_looked_for_waits_for_its_time() -> None:
     bench = Bench(on_disk=4, known=9)
-    bench.leader.faults.bars.put_out(C.name, "computed what is not finite", bench.now)
+    bench.leader.faults.bars.begin(C.name, "computed what is not finite", bench.now)
     for peer, stage in ((A, 0), (B, 1), (C, 0)):
         assert not granted(bench.ask(peer, stage))
     assert granted(bench.wait(int(TIMEOUTS.copies_s) + 1, A, B, C)) == [A, B]
@@ -54,7 +54,7 @@ def test_who_was_put_out_and_joins_while_the_version_is_looked_for_waits_for_its
 
 def test_whose_time_is_over_while_the_version_is_looked_for_is_granted_it_with_all_others() -> None:
     bench = Bench(known=9)
-    bench.leader.faults.bars.put_out(C.name, "computed what is not finite", bench.now)
+    bench.leader.faults.bars.begin(C.name, "computed what is not finite", bench.now)
     bench.ask(A, 0)
     bench.ask(C, 0)
     assert not granted(bench.wait(int(TIMEOUTS.barred_s) + 1, A, C)), "nothing is loaded before that is known"
@@ -63,7 +63,7 @@ def test_whose_time_is_over_while_the_version_is_looked_for_is_granted_it_with_a
 
 def test_who_was_put_out_and_alone_holds_a_stage_in_memory_is_granted_it() -> None:
     bench = Bench(on_disk=4, former=Former(9, frozenset("bc")))
-    bench.leader.faults.bars.put_out(C.name, "computed what is not finite", bench.now)
+    bench.leader.faults.bars.begin(C.name, "computed what is not finite", bench.now)
     bench.join_again(C, held(0, 9))
     assert granted(bench.join_again(B, held(1, 9))) == [B, C]
     assert bench.leader.version == 9
@@ -71,7 +71,7 @@ def test_who_was_put_out_and_alone_holds_a_stage_in_memory_is_granted_it() -> No
 
 def test_what_who_was_put_out_holds_of_a_later_version_is_given_up_with_that_version() -> None:
     bench = Bench(on_disk=4)
-    bench.leader.faults.bars.put_out(C.name, "computed what is not finite", bench.now)
+    bench.leader.faults.bars.begin(C.name, "computed what is not finite", bench.now)
     bench.ask(A, 0)
     bench.ask(B, 1)
     bench.join_again(C, held(0, 9))

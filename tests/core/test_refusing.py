@@ -44,7 +44,7 @@ from swarmflow.core.protocol.messages import (
     Unrepairable,
 )
 from swarmflow.core.protocol.messages.checks import REASON_MAX, checks_of
-from swarmflow.core.protocol.types import FIRST, Attempt, Epoch, Group, Member, Plan, ProcessId, Ref, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 PLAN = Plan(2, 4)
@@ -71,25 +71,25 @@ def cannot_be(message: Message) -> str:
         (Join("peer", "1", "run", Member(process("a"), 0, -1)), "member"),
         (Suspect(MATE, "x" * (1 << 20)), "reason"),
         (Suspect(ProcessId("", 1), ""), "process"),
-        (Forward(microbatch(0), 2, FIRST), "stage"),
-        (Forward(microbatch(4), 1, FIRST), "microbatch"),
-        (Forward(microbatch(0, Epoch(0, -1)), 1, FIRST), "microbatch"),
-        (Forward(microbatch(0), 1, Attempt(number=-1)), "attempt"),
+        (Forward(microbatch(0), 2, FIRST_ATTEMPT), "stage"),
+        (Forward(microbatch(4), 1, FIRST_ATTEMPT), "microbatch"),
+        (Forward(microbatch(0, Epoch(0, -1)), 1, FIRST_ATTEMPT), "microbatch"),
+        (Forward(microbatch(0), 1, Attempt(denials=-1)), "attempt"),
         (Forward(microbatch(0), 1, Attempt(repair=1 << 62)), "attempt"),
-        (RelayTensor(MATE, Forward(microbatch(9), 1, FIRST)), "forward"),
+        (RelayTensor(MATE, Forward(microbatch(9), 1, FIRST_ATTEMPT)), "forward"),
         (RelayTensor(MATE), "do not fit"),
-        (Done(microbatch(0), 1, FIRST, NAN, 1), "loss_sum"),
-        (Done(microbatch(99), 1, FIRST, 0.0, 1), "microbatch"),
-        (Done(microbatch(0), 9, FIRST, 0.0, 1), "stage"),
+        (Done(microbatch(0), 1, FIRST_ATTEMPT, NAN, 1), "loss_sum"),
+        (Done(microbatch(99), 1, FIRST_ATTEMPT, 0.0, 1), "microbatch"),
+        (Done(microbatch(0), 9, FIRST_ATTEMPT, 0.0, 1), "stage"),
         (Ready(0, 0, "x", -4), "capacity"),
         (Committed(EPOCH, 1, "x" * 200), "digest"),
         (Assign(1, EPOCH, (0, 4), 0), "indices"),
-        (Prepare(1, EPOCH, 1, ((0, FIRST), (0, Attempt(number=1))), (), TALLY), "do not fit"),
+        (Prepare(1, EPOCH, 1, ((0, FIRST_ATTEMPT), (0, Attempt(denials=1))), (), TALLY), "do not fit"),
         (Prepare(1, EPOCH, 1, (), (Group("stage-1", (ME, ME)),), TALLY), "groups"),
         (Prepare(1, EPOCH, 1, (), (), Tally(1.0, 3, 0)), "tally"),
         (replace(WHOLE, ballot=1, tally=Tally(1.0, 0, 0), results=(("stage-1", 1.0, "x"),)), "tally"),
-        (replace(WHOLE, done=(Done(microbatch(0), 0, FIRST),)), "do not fit"),
-        (replace(WHOLE, takeover=1 << 40), "takeover"),
+        (replace(WHOLE, done=(Done(microbatch(0), 0, FIRST_ATTEMPT),)), "do not fit"),
+        (replace(WHOLE, reassignment=1 << 40), "reassignment"),
         (replace(WHOLE, ballot=1 << 40), "ballot"),
         (replace(WHOLE, gone=(WHOLE.member.process,)), "do not fit"),
         (replace(WHOLE, suspects=(WHOLE.member.process,)), "do not fit"),
@@ -106,11 +106,11 @@ def test_what_cannot_be_is_found(message: Message, field: str) -> None:
 
 
 def test_only_tensors_have_bodies() -> None:
-    assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, FIRST), 2) is None
-    assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, FIRST), 3) == "Forward with 3 bodies"
+    assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, FIRST_ATTEMPT), 2) is None
+    assert checks_of(PLAN).wrong(Forward(microbatch(0), 1, FIRST_ATTEMPT), 3) == "Forward with 3 bodies"
     assert checks_of(PLAN).wrong(Heartbeat(), 1) == "Heartbeat with 1 bodies"
-    assert checks_of(PLAN).wrong(RelayTensor(ME, Forward(microbatch(0), 1, FIRST)), 2) is None
-    relayed = RelayTensor(ME, backward=Backward(microbatch(0), 0, FIRST))
+    assert checks_of(PLAN).wrong(RelayTensor(ME, Forward(microbatch(0), 1, FIRST_ATTEMPT)), 2) is None
+    relayed = RelayTensor(ME, backward=Backward(microbatch(0), 0, FIRST_ATTEMPT))
     assert checks_of(PLAN).wrong(relayed, 2) == "RelayTensor with 2 bodies"
 
 
@@ -148,37 +148,37 @@ class Peer:
 
 def test_a_peer_puts_out_who_sends_what_cannot_be_and_serves_the_others() -> None:
     peer = Peer()
-    actions = peer.hear(Forward(microbatch(0), 5, FIRST), BEFORE, (Ref(1), Ref(2)))
+    actions = peer.hear(Forward(microbatch(0), 5, FIRST_ATTEMPT), BEFORE, (Ref(1), Ref(2)))
     assert released(actions) == [Ref(1), Ref(2)]
     assert of_type(actions, Forget) == [Forget(BEFORE)]
     assert [(to, suspect.process) for to, suspect in messages(actions, Suspect)] == [(LEADER, BEFORE)]
     assert Count("messages_refused", "Forward") in actions
-    assert of_type(peer.hear(Forward(microbatch(0), 1, FIRST), BEFORE, (Ref(3), Ref(4))), RunLoss)
+    assert of_type(peer.hear(Forward(microbatch(0), 1, FIRST_ATTEMPT), BEFORE, (Ref(3), Ref(4))), RunLoss)
 
 
 def test_a_message_about_a_hop_comes_from_where_its_sender_serves() -> None:
     peer = Peer()
-    actions = peer.hear(Forward(microbatch(0), 1, FIRST), MATE, (Ref(1), Ref(2)))
+    actions = peer.hear(Forward(microbatch(0), 1, FIRST_ATTEMPT), MATE, (Ref(1), Ref(2)))
     assert not of_type(actions, RunLoss)
     assert [suspect.process for _, suspect in messages(actions, Suspect)] == [MATE]
 
 
 def test_who_carries_what_cannot_come_from_there_answers_for_it() -> None:
     peer = Peer()
-    actions = peer.hear(RelayedTensor(LEADER, forward=Forward(microbatch(0), 1, FIRST)), MATE, (Ref(1), Ref(2)))
+    actions = peer.hear(RelayedTensor(LEADER, forward=Forward(microbatch(0), 1, FIRST_ATTEMPT)), MATE, (Ref(1), Ref(2)))
     assert released(actions) == [Ref(1), Ref(2)]
-    actions = peer.hear(RelayedTensor(MATE, forward=Forward(microbatch(0), 1, FIRST)), BEFORE, (Ref(1), Ref(2)))
+    actions = peer.hear(RelayedTensor(MATE, forward=Forward(microbatch(0), 1, FIRST_ATTEMPT)), BEFORE, (Ref(1), Ref(2)))
     assert [suspect.process for _, suspect in messages(actions, Suspect)] == [BEFORE]
 
 
 @pytest.mark.parametrize(
     ("sender", "carry"),
     [
-        (MATE, RelayTensor(BEFORE, Forward(microbatch(0), 0, FIRST))),
-        (MATE, RelayTensor(ME, Forward(microbatch(0), 1, FIRST))),
-        (BEFORE, RelayTensor(LEADER, Forward(microbatch(0), 0, FIRST))),
-        (BEFORE, RelayTensor(MATE, backward=Backward(microbatch(0), 1, FIRST))),
-        (LEADER, RelayTensor(MATE, Forward(microbatch(0), 1, FIRST))),
+        (MATE, RelayTensor(BEFORE, Forward(microbatch(0), 0, FIRST_ATTEMPT))),
+        (MATE, RelayTensor(ME, Forward(microbatch(0), 1, FIRST_ATTEMPT))),
+        (BEFORE, RelayTensor(LEADER, Forward(microbatch(0), 0, FIRST_ATTEMPT))),
+        (BEFORE, RelayTensor(MATE, backward=Backward(microbatch(0), 1, FIRST_ATTEMPT))),
+        (LEADER, RelayTensor(MATE, Forward(microbatch(0), 1, FIRST_ATTEMPT))),
     ],
 )
 def test_nobody_is_made_to_carry_what_it_would_be_put_out_for(sender: ProcessId, carry: RelayTensor) -> None:
@@ -192,12 +192,12 @@ def test_nobody_is_made_to_carry_what_it_would_be_put_out_for(sender: ProcessId,
 def test_what_is_to_be_carried_in_a_later_epoch_waits_for_its_places() -> None:
     """Who serves what by then is not known yet: its sender may have moved."""
     peer, later = Peer(), Epoch(1, 0)
-    carry = RelayTensor(MATE, Forward(microbatch(0, later), 1, FIRST))
+    carry = RelayTensor(MATE, Forward(microbatch(0, later), 1, FIRST_ATTEMPT))
     assert not messages(peer.hear(carry, BEFORE, (Ref(1), Ref(2))), RelayedTensor)
     actions = peer.hear(replace(OPENED, epoch=later))
     assert messages(actions, RelayedTensor) == [(MATE, RelayedTensor(BEFORE, carry.forward))]
     moved = Roster(((member("other"),), (*ROSTER.stages[1], member("before", 1))), ROSTER.trainers)
-    peer.hear(RelayTensor(MATE, Forward(microbatch(0, Epoch(2, 0)), 1, FIRST)), BEFORE, (Ref(3), Ref(4)))
+    peer.hear(RelayTensor(MATE, Forward(microbatch(0, Epoch(2, 0)), 1, FIRST_ATTEMPT)), BEFORE, (Ref(3), Ref(4)))
     actions = peer.hear(OpenStep(1, Epoch(2, 0), moved, LINEAGE))
     assert not messages(actions, RelayedTensor)
     assert of_type(actions, Forget) == [Forget(BEFORE)]
@@ -260,8 +260,8 @@ class Lead:
 @pytest.mark.parametrize(
     "message",
     [
-        Done(microbatch(0), 0, FIRST),
-        Done(microbatch(0), 1, FIRST, NAN, 1),
+        Done(microbatch(0), 0, FIRST_ATTEMPT),
+        Done(microbatch(0), 1, FIRST_ATTEMPT, NAN, 1),
         Heartbeat(queued=-1),
         Ready(1, 99, "x", 4),
         Committed(EPOCH, 7, "x"),
@@ -295,7 +295,7 @@ def test_a_leader_starts_the_step_over_without_who_made_it_raise() -> None:
     assert leader.lead.step is not None
     assert leader.lead.step is not step
     assert leader.lead.epoch == Epoch(1, 0)
-    assert ME not in leader.lead.step.roster.all_processes
+    assert ME not in leader.lead.step.roster.id_set
 
 
 def test_what_strangers_send_is_dropped_with_its_bytes() -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.messages import Accepted, Backward, Forward, LinkRateReport, RelayTensor
-from swarmflow.core.protocol.types import FIRST, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Ref
 from swarmflow.core.routing.link_rates import LinkRates
 from swarmflow.core.routing.relays import Relays
 from tests.core.samples import messages, microbatch, process
@@ -31,7 +31,7 @@ def detours(direct: float = SLOW, via: float = FAST, other: float = 0.0) -> Rela
 
 
 def forward(index: int = 0) -> Send:
-    return Send(TO, Forward(microbatch(index), 1, FIRST), (TENSOR,))
+    return Send(TO, Forward(microbatch(index), 1, FIRST_ATTEMPT), (TENSOR,))
 
 
 def took(actions: list[Action]) -> list[str]:
@@ -43,19 +43,19 @@ def test_a_slow_way_is_gone_around_and_the_router_hears_how_long_it_takes_then()
     made = detours()
     assert made.changed[TO] == pytest.approx(FAST / 2), "a tensor is handed on when all of it is there"
     [(to, carry)] = messages(made.around([forward()], 0.0), RelayTensor)
-    assert (to, carry) == (VIA, RelayTensor(TO, forward=Forward(microbatch(0), 1, FIRST)))
-    back = Send(TO, Backward(microbatch(0), 0, FIRST), (TENSOR,))
+    assert (to, carry) == (VIA, RelayTensor(TO, forward=Forward(microbatch(0), 1, FIRST_ATTEMPT)))
+    back = Send(TO, Backward(microbatch(0), 0, FIRST_ATTEMPT), (TENSOR,))
     assert messages(made.around([back], 9.0), RelayTensor) == [
-        (VIA, RelayTensor(TO, backward=Backward(microbatch(0), 0, FIRST)))
+        (VIA, RelayTensor(TO, backward=Backward(microbatch(0), 0, FIRST_ATTEMPT)))
     ]
 
 
 def test_what_is_no_tensor_or_goes_elsewhere_is_left_alone() -> None:
     made = detours()
     others = [
-        Send(TO, Accepted(microbatch(0), 1, FIRST)),
-        Send(TO, Backward(microbatch(0), 0, FIRST)),
-        Send(process("unknown"), Forward(microbatch(0), 1, FIRST), (TENSOR,)),
+        Send(TO, Accepted(microbatch(0), 1, FIRST_ATTEMPT)),
+        Send(TO, Backward(microbatch(0), 0, FIRST_ATTEMPT)),
+        Send(process("unknown"), Forward(microbatch(0), 1, FIRST_ATTEMPT), (TENSOR,)),
     ]
     assert made.around(list(others), 0.0) == others
 
@@ -92,7 +92,7 @@ def test_several_tensors_take_several_ways() -> None:
 def test_what_was_on_its_way_through_a_dead_peer_is_known_for_a_while() -> None:
     made = detours()
     made.around([forward(1)], 0.0)
-    assert made.gone(VIA, 3.0) == [(TO, Forward(microbatch(1), 1, FIRST))]
+    assert made.gone(VIA, 3.0) == [(TO, Forward(microbatch(1), 1, FIRST_ATTEMPT))]
     assert made.gone(VIA, 3.0) == []
     assert took(made.around([forward(2)], 3.0)) == ["to"], "there is no other way left"
     late = detours()
@@ -110,7 +110,7 @@ def test_none_leads_through_who_has_not_heard_of_the_receiver(place: int, ways: 
 def test_what_has_to_be_sent_again_goes_directly_until_the_next_epoch() -> None:
     made = detours()
     assert took(made.around([forward(1), forward(1)], 0.0)) == ["via", "to"]
-    back = Send(TO, Backward(microbatch(1), 0, FIRST), (TENSOR,))
+    back = Send(TO, Backward(microbatch(1), 0, FIRST_ATTEMPT), (TENSOR,))
     assert took(made.around([back, back], 60.0)) == ["via", "to"]
     made.open(made.link_rates, {0: (VIA, OTHER), 1: (TO,)})
     assert took(made.around([forward(1)], 0.0)) == ["via"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.commit.announcing import announce
-from swarmflow.core.commit.quorum import electorate
+from swarmflow.core.commit.quorum import electorate_of
 from swarmflow.core.election.candidacy import Candidacy
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.gathered_roster import GatheredRoster
@@ -57,10 +57,10 @@ def test_a_peer_hears_of_its_neighbours_and_of_how_many_there_are() -> None:
     said = opened(60)
     for stage, near in ((0, {0, 1}), (3, {2, 3, 4}), (5, {4, 5})):
         [(_, told)] = messages(announce(said, said.roster.stages[stage][:1], tied=False), OpenStep)
-        assert {m.stage for m in told.roster.members()} == near
+        assert {m.stage for m in told.roster.peers} == near
         assert (told.roster.trainers, told.digest, told.size) == (TRAINERS, said.roster.digest, 63)
     [(_, first)] = messages(announce(said, said.roster.stages[0][:1], tied=True), OpenStep)
-    assert {m.stage for m in first.roster.members()} == {0, 1, 5}, "they share a weight"
+    assert {m.stage for m in first.roster.peers} == {0, 1, 5}, "they share a weight"
 
 
 def test_who_serves_another_stage_now_is_told_in_full() -> None:
@@ -156,10 +156,10 @@ def test_an_heir_learns_of_a_later_epoch_from_one_that_was_told_its_changes() ->
 def test_an_heir_puts_an_epoch_together_from_the_parts_that_others_know() -> None:
     own, said = opened(30), opened(30, LAST, but=7)
     tried = candidacy(own)
-    told = [report(m, EpochView(said.seen_from(m.stage, tied=False)), own.digest) for m in said.roster.members()]
+    told = [report(m, EpochView(said.seen_from(m.stage, tied=False)), own.digest) for m in said.roster.peers]
     tried.report(told[0].member.process, told[0])
     first = tried.latest()
-    assert {m.stage for m in first.roster.members()} == {0, 1}
+    assert {m.stage for m in first.roster.peers} == {0, 1}
     assert first.size == 32, "a majority is one of all, known or not"
     for each in told[1:9]:  # those of stages 0 and 1
         assert not tried.elected(200.0)
@@ -188,4 +188,4 @@ def test_in_whatever_order_it_is_heard_of_a_newcomer_shrinks_no_electorate() -> 
     for first, second in ((whole, when_it_came), (when_it_came, whole)):
         gathered = GatheredRoster(first)
         gathered.add(second)
-        assert electorate(gathered.opened()).size == 5
+        assert electorate_of(gathered.opened()).size == 5

@@ -17,9 +17,9 @@ A, B, C = process("a"), process("b"), process("c")
 def router(**tensor_s: float) -> Shortest:
     """Peers to which a tensor was measured to take so long."""
     made = Shortest()
-    made.announce(process(name) for name in tensor_s)
+    made.begin_epoch(process(name) for name in tensor_s)
     for name, seconds in tensor_s.items():
-        made.arrived(process(name), seconds, 0.0)
+        made.record_transfer(process(name), seconds, 0.0)
     return made
 
 
@@ -41,46 +41,46 @@ def test_the_fastest_way_is_taken_until_as_many_are_on_it_as_make_it_slow() -> N
 
 def test_a_fast_link_to_a_peer_with_slow_ones_beyond_is_no_fast_way() -> None:
     made = router(a=1.0, b=2.0)
-    made.downstream_cost(A, 30.0)
-    made.downstream_cost(B, 4.0)
+    made.record_downstream(A, 30.0)
+    made.record_downstream(B, 4.0)
     assert chosen(made) == B
     assert made.downstream_s == 2 * 2.0 + 0.001 + 4.0, "forth and back, through it, and what it said"
-    made.downstream_cost(A, 1.0)
+    made.record_downstream(A, 1.0)
     assert chosen(made) == A
 
 
 def test_what_a_peer_takes_to_compute_counts_as_well() -> None:
     made = router(a=1.0, b=1.0)
-    made.measured(A, 9.0, 8.0)
+    made.record_response(A, 9.0, 8.0)
     assert chosen(made) == B
-    made.measured(B, 21.0, 20.0)
+    made.record_response(B, 21.0, 20.0)
     assert chosen(made) == A
-    made.measured(A, 21.0, None)
+    made.record_response(A, 21.0, None)
     assert chosen(made) == A, "the time within is not known here"
 
 
 def test_a_probe_is_believed_until_something_was_sent() -> None:
     made = Shortest()
-    made.announce((A, B))
-    assert not made.is_measured(A)
-    made.probed(A, 5.0, 0.0)
-    made.probed(B, 1.0, 0.0)
-    assert (chosen(made), made.is_measured(B)) == (B, True)
-    made.arrived(B, 9.0, 0.0)
-    made.probed(B, 1.0, 0.0)
+    made.begin_epoch((A, B))
+    assert not made.has_transfer_time(A)
+    made.record_probe(A, 5.0, 0.0)
+    made.record_probe(B, 1.0, 0.0)
+    assert (chosen(made), made.has_transfer_time(B)) == (B, True)
+    made.record_transfer(B, 9.0, 0.0)
+    made.record_probe(B, 1.0, 0.0)
     assert chosen(made) == A, "what was sent says more than a probe"
 
 
 def test_who_was_slow_once_is_tried_again_with_one_microbatch_and_measured_anew() -> None:
     made = router(a=0.1, b=0.1)
-    made.arrived(B, 20.0, 0.0)  # busy with something else at that moment
-    made.measured(B, 25.0, 5.0)
+    made.record_transfer(B, 20.0, 0.0)  # busy with something else at that moment
+    made.record_response(B, 25.0, 5.0)
     waits_s = RETRY_FACTOR * (made.delay_s(B) or 0.0)
 
     def opened(now: float) -> list[ProcessId | None]:
         """The first three choices of a step that is opened then."""
-        made.arrived(A, 0.1, now)
-        made.announce((A, B))
+        made.record_transfer(A, 0.1, now)
+        made.begin_epoch((A, B))
         sent: Counter[ProcessId | None] = Counter()
         for _ in range(3):
             to = chosen(made)
@@ -91,43 +91,43 @@ def test_who_was_slow_once_is_tried_again_with_one_microbatch_and_measured_anew(
 
     assert opened(0.9 * waits_s) == [A, A, A]
     assert opened(1.1 * waits_s) == [A, A, B], "one alone: it may be as slow as it was"
-    made.arrived(B, 0.1, 1.1 * waits_s)
-    made.measured(B, 0.2, 0.1)
+    made.record_transfer(B, 0.1, 1.1 * waits_s)
+    made.record_response(B, 0.2, 0.1)
     assert opened(1.2 * waits_s).count(B) > 0, "what it takes now replaces what was known"
 
 
 def test_who_is_slow_still_costs_a_small_part_of_the_time() -> None:
     made = router(a=0.1, b=0.1)
-    made.arrived(B, 50.0, 0.0)
-    made.measured(B, 60.0, 10.0)
+    made.record_transfer(B, 50.0, 0.0)
+    made.record_response(B, 60.0, 10.0)
     tried, now = 0, 0.0
     while now < 10_000.0:
         now += 1.0
-        made.arrived(A, 0.1, now)
-        made.announce((A, B))
+        made.record_transfer(A, 0.1, now)
+        made.begin_epoch((A, B))
         if chosen(made, A) == B and chosen(made) == B:
             made.set_pending(B, 1)
             assert chosen(made) == A
-            made.arrived(B, 10.0, now)
+            made.record_transfer(B, 10.0, now)
             made.set_pending(B, 0)
-            made.measured(B, 15.0, 5.0)
+            made.record_response(B, 15.0, 5.0)
             tried += 1
     assert 1 < tried * 25.0 < 0.04 * now
 
 
 def test_a_stranger_counts_as_the_mean_of_those_that_are_known() -> None:
     made = router(a=1.0, b=5.0)
-    made.announce((A, B, C))
+    made.begin_epoch((A, B, C))
     assert chosen(made, A) == C
-    assert not made.is_measured(C)
+    assert not made.has_transfer_time(C)
 
 
 def test_who_is_banned_comes_back_when_it_is_announced() -> None:
     made = router(a=1.0, b=2.0)
-    made.ban(A)
+    made.remove_peer(A)
     assert chosen(made) == B
     assert chosen(made, B) is None
-    made.announce((A, B))
+    made.begin_epoch((A, B))
     assert chosen(made) in (A, B)
 
 
@@ -136,7 +136,7 @@ def test_of_equal_peers_the_senders_prefer_different_ones() -> None:
     first: Counter[ProcessId | None] = Counter()
     for number in range(160):
         made = Shortest(f"sender {number}")
-        made.announce(peers)
+        made.begin_epoch(peers)
         first[chosen(made)] += 1
     assert len(first) > 8, "not all of them the same few"
     assert max(first.values()) < 40
@@ -148,22 +148,22 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
     """Against the plain minimum: what is out of date in the heap is never chosen."""
     peers = [process(f"p{number}") for number in range(data.draw(st.integers(1, 5)))]
     made = Shortest()
-    made.announce(peers)
+    made.begin_epoch(peers)
     for _ in range(data.draw(st.integers(0, 30))):
         peer, number = data.draw(st.sampled_from(peers)), data.draw(st.integers(0, 9))
         match data.draw(st.sampled_from(("arrived", "awaits", "told", "measured", "probed"))):
             case "arrived":
-                made.arrived(peer, float(number), 0.0)
+                made.record_transfer(peer, float(number), 0.0)
             case "awaits":
                 made.set_pending(peer, number)
             case "told":
-                made.downstream_cost(peer, float(number))
+                made.record_downstream(peer, float(number))
             case "measured":
-                made.measured(peer, 0.0, float(number))
+                made.record_response(peer, 0.0, float(number))
             case "probed":
-                made.probed(peer, float(number), 0.0)
+                made.record_probe(peer, float(number), 0.0)
         out = set(data.draw(st.lists(st.sampled_from(peers), max_size=4)))
-        seen = {other: made._peers.get(other, made._alike) for other in peers}
+        seen = {other: made._peers.get(other, made._shared_estimate) for other in peers}
         left = {other: seen[other].delay_s for other in peers if other not in out}
         least = chosen(made, *out)
         assert (least is None) == (not left)
@@ -184,19 +184,19 @@ def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: s
         for one in (made, plain):
             match what:
                 case "announce":
-                    one.announce(present)
+                    one.begin_epoch(present)
                 case "enter":
-                    one.enter(peer)
+                    one.add_peer(peer)
                 case "ban":
-                    one.ban(peer)
+                    one.remove_peer(peer)
                 case "arrived":
-                    one.arrived(peer, number, 0.0)
+                    one.record_transfer(peer, number, 0.0)
                 case "awaits":
                     one.set_pending(peer, int(number))
                 case "told":
-                    one.downstream_cost(peer, number)
+                    one.record_downstream(peer, number)
         for each in peers:
-            plain._of_its_own(each)
+            plain._own_estimate(each)
         out = data.draw(st.lists(st.sampled_from(peers), max_size=4))
         assert chosen(made, *out) == chosen(plain, *out)
         assert made.downstream_s == plain.downstream_s
@@ -204,7 +204,7 @@ def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: s
 
 def test_a_stranger_with_another_way_is_known_from_then_on() -> None:
     made = Shortest()
-    made.announce((A, B))
-    made.probed(A, 5.0, 0.0)
-    made.rerouted(B, 1.0)
-    assert (chosen(made), made.is_measured(B)) == (B, True)
+    made.begin_epoch((A, B))
+    made.record_probe(A, 5.0, 0.0)
+    made.record_path(B, 1.0)
+    assert (chosen(made), made.has_transfer_time(B)) == (B, True)

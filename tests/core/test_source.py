@@ -10,7 +10,7 @@ from swarmflow.core.pipeline.source import MicrobatchSource
 from swarmflow.core.protocol.actions import FormMicrobatch
 from swarmflow.core.protocol.events import MicrobatchFormed
 from swarmflow.core.protocol.messages import Accepted, Adopt, Assign, Backward, Denied, Forward, OpenStep
-from swarmflow.core.protocol.types import FIRST, Attempt, Epoch, Ref, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Ref, Roster
 from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
@@ -46,12 +46,12 @@ def test_no_more_are_under_way_than_the_first_stage_holds() -> None:
         index = order.pop(0)
         sent = machine.formed(MicrobatchFormed(microbatch(index), Ref(2 * index), Ref(2 * index + 1)), 0.0)
         assert [to for to, _ in messages(sent, Forward)] == [PEER]
-        machine.message(PEER, Accepted(microbatch(index), 0, FIRST), 0.0)
-        actions = machine.message(PEER, Backward(microbatch(index), -1, FIRST), 1.0)
+        machine.message(PEER, Accepted(microbatch(index), 0, FIRST_ATTEMPT), 0.0)
+        actions = machine.message(PEER, Backward(microbatch(index), -1, FIRST_ATTEMPT), 1.0)
         finished.append(index)
         order += [action.microbatch.index for action in of_type(actions, FormMicrobatch)]
         assert len(order) <= 5
-        assert machine.message(PEER, Backward(microbatch(index), -1, FIRST), 1.0) == [], "complete only once"
+        assert machine.message(PEER, Backward(microbatch(index), -1, FIRST_ATTEMPT), 1.0) == [], "complete only once"
     assert finished == list(range(12))
 
 
@@ -59,7 +59,7 @@ def test_what_is_denied_is_never_dropped() -> None:
     machine = source()
     machine.open(opening())
     machine.formed(MicrobatchFormed(microbatch(0), Ref(1), Ref(2)), 0.0)
-    machine.message(PEER, Denied(microbatch(0), 0, FIRST, "full"), 0.0)
+    machine.message(PEER, Denied(microbatch(0), 0, FIRST_ATTEMPT, "full"), 0.0)
     assert len(machine.dispatcher.waiting) == 1
     assert [to for to, _ in messages(machine.dispatcher.credit(PEER, 1.0), Forward)] == [PEER]
 
@@ -68,14 +68,14 @@ def test_what_was_formed_for_another_epoch_is_released() -> None:
     machine = source()
     machine.open(opening(epoch=Epoch(1, 0)))
     assert released(machine.formed(MicrobatchFormed(microbatch(0), Ref(1), Ref(2)), 0.0)) == [Ref(1), Ref(2)]
-    assert machine.message(PEER, Backward(microbatch(0), -1, FIRST), 0.0) == []
+    assert machine.message(PEER, Backward(microbatch(0), -1, FIRST_ATTEMPT), 0.0) == []
 
 
 def test_a_trainer_outside_the_roster_forms_nothing() -> None:
     assert not of_type(source("stranger").open(opening()), FormMicrobatch)
 
 
-TAKEN_OVER = Attempt(takeover=1)
+TAKEN_OVER = Attempt(reassignment=1)
 
 
 def assigned() -> MicrobatchSource:
@@ -89,7 +89,7 @@ def assigned() -> MicrobatchSource:
 
 def test_what_is_assigned_is_looked_for_before_it_is_sent() -> None:
     machine = assigned()
-    assert (machine.indices, machine.takeover) == ((0, 1, 2, 3), 1)
+    assert (machine.indices, machine.reassignment) == ((0, 1, 2, 3), 1)
     actions = machine.formed(MicrobatchFormed(microbatch(1), Ref(1), Ref(2)), 0.0)
     assert messages(actions, Adopt) == [(PEER, Adopt(microbatch(1), 0, TAKEN_OVER))]
     assert not messages(actions, Forward)
@@ -110,15 +110,15 @@ def test_what_is_assigned_and_held_is_only_waited_for() -> None:
 def test_what_is_assigned_twice_is_formed_once_and_an_own_one_keeps_its_attempt() -> None:
     machine = assigned()
     assert not of_type(machine.assign(Assign(2, EPOCH, (0, 1), 2)), FormMicrobatch)
-    assert machine.takeover == 2
+    assert machine.reassignment == 2
     own = messages(machine.formed(MicrobatchFormed(microbatch(0), Ref(1), Ref(2)), 0.0), Forward)
-    assert [(to, message.attempt, message.repair) for to, message in own] == [(PEER, FIRST, False)]
+    assert [(to, message.attempt, message.repair) for to, message in own] == [(PEER, FIRST_ATTEMPT, False)]
 
 
 def test_what_was_assigned_ends_with_its_epoch() -> None:
     machine = assigned()
     machine.open(opening(trainers=2, capacity=100, epoch=Epoch(1, 0)))
-    assert (machine.indices, machine.takeover) == ((0, 2), 0)
+    assert (machine.indices, machine.reassignment) == ((0, 2), 0)
 
 
 def test_fewer_trainers_have_more_under_way_each() -> None:

@@ -22,7 +22,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
     Unprepared,
 )
-from swarmflow.core.protocol.types import FIRST, Attempt, Epoch, Group, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Group, Plan, ProcessId, Roster
 from swarmflow.core.routing.link_rates import LinkTable
 from swarmflow.core.transitions import IllegalTransition
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
@@ -38,8 +38,8 @@ def step(clip: float = 0.0) -> Step:
 
 def complete(machine: Step, holders: tuple[ProcessId, ProcessId] = (A, B)) -> None:
     for index, holder in enumerate(holders):
-        machine.done(holder, Done(microbatch(index), 0, FIRST))
-        machine.done(C, Done(microbatch(index), 1, FIRST, loss_sum=4.0, tokens=2))
+        machine.done(holder, Done(microbatch(index), 0, FIRST_ATTEMPT))
+        machine.done(C, Done(microbatch(index), 1, FIRST_ATTEMPT, loss_sum=4.0, tokens=2))
 
 
 def prepared(machine: Step, norms: tuple[float, float] = (9.0, 16.0), digest_of_b: str = "x") -> None:
@@ -56,9 +56,9 @@ def test_a_step_commits_once_everywhere() -> None:
     assert machine.phase == "complete"
     prepare = dict(messages(machine.prepare((), LinkTable()), Prepare))
     assert {to: message.entries for to, message in prepare.items()} == {
-        A: ((0, FIRST),),
-        B: ((1, FIRST),),
-        C: ((0, FIRST), (1, FIRST)),
+        A: ((0, FIRST_ATTEMPT),),
+        B: ((1, FIRST_ATTEMPT),),
+        C: ((0, FIRST_ATTEMPT), (1, FIRST_ATTEMPT)),
     }
     prepared(machine)
     assert machine.phase == "prepared"
@@ -104,8 +104,8 @@ def test_what_is_done_twice_is_listed_once() -> None:
     prepare = dict(messages(machine.prepare((), LinkTable()), Prepare))
     assert {to: message.entries for to, message in prepare.items()} == {
         A: (),
-        B: ((0, Attempt(repair=1)), (1, FIRST)),
-        C: ((0, FIRST), (1, FIRST)),
+        B: ((0, Attempt(repair=1)), (1, FIRST_ATTEMPT)),
+        C: ((0, FIRST_ATTEMPT), (1, FIRST_ATTEMPT)),
     }
 
 
@@ -118,9 +118,9 @@ def test_a_death_tells_which_hops_nobody_holds() -> None:
 
 def test_strangers_and_other_epochs_do_not_count() -> None:
     machine = step()
-    machine.done(process("x"), Done(microbatch(0), 0, FIRST))
-    machine.done(A, Done(microbatch(0, Epoch(1, 0)), 0, FIRST))
-    machine.done(A, Done(microbatch(0), 1, FIRST))
+    machine.done(process("x"), Done(microbatch(0), 0, FIRST_ATTEMPT))
+    machine.done(A, Done(microbatch(0, Epoch(1, 0)), 0, FIRST_ATTEMPT))
+    machine.done(A, Done(microbatch(0), 1, FIRST_ATTEMPT))
     assert machine.ledger.done_hops == 0
 
 
@@ -136,7 +136,7 @@ def test_a_death_opens_its_hops_again_and_revokes_the_ballot() -> None:
     machine.done(B, Done(microbatch(0), 0, Attempt(repair=1)))
     assert machine.phase == "complete"
     entries = {to: message.entries for to, message in messages(machine.prepare((), LinkTable()), Prepare)}
-    assert entries == {B: ((0, Attempt(repair=1)), (1, FIRST)), C: ((0, FIRST), (1, FIRST))}
+    assert entries == {B: ((0, Attempt(repair=1)), (1, FIRST_ATTEMPT)), C: ((0, FIRST_ATTEMPT), (1, FIRST_ATTEMPT))}
     assert machine.ballot.number == 2
     machine.prepared(B, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
     machine.prepared(C, Prepared(EPOCH, 1, (("stage-1", 1.0, "y"),)))
@@ -172,7 +172,7 @@ def test_the_microbatches_of_a_dead_trainer_fall_to_those_who_live() -> None:
     assert machine.phase == "working"
     [(to, second)] = messages(machine.gone(third, "test"), Assign)
     assert (to, set(second.indices)) == (other, {2, 3, 5, 8})
-    assert second.takeover > max(message.takeover for message in first.values())
+    assert second.reassignment > max(message.reassignment for message in first.values())
 
 
 def test_members_that_disagree_start_the_step_over() -> None:
@@ -198,7 +198,7 @@ def test_the_norm_is_that_of_all_members_of_a_group() -> None:
         ((9.0, 16.0, 25.0), StepPhase.FAILED, ()),
     ):
         machine = Step(Plan(1, 1), 1, OpenStep(1, EPOCH, three, LINEAGE), 0.1, 0.0, opened_s=0.0)
-        machine.done(A, Done(microbatch(0), 0, FIRST, loss_sum=1.0, tokens=1))
+        machine.done(A, Done(microbatch(0), 0, FIRST_ATTEMPT, loss_sum=1.0, tokens=1))
         machine.prepare((), LinkTable())
         for peer, norm in zip((A, B, C), norms, strict=True):
             machine.prepared(peer, Prepared(EPOCH, 1, (("stage-0", norm, "x"),)))
@@ -226,7 +226,7 @@ def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
 def test_members_whose_parameters_stray_are_found() -> None:
     roster = Roster((tuple(member(name) for name in "abc"),), (member("t", -1),))
     machine = Step(Plan(1, 1), 1, OpenStep(1, EPOCH, roster, LINEAGE), 0.1, 0.0, 0.0)
-    machine.done(A, Done(microbatch(0), 0, FIRST, 1.0, 1))
+    machine.done(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 1.0, 1))
     machine.prepare((), LinkTable())
     for peer in (A, B, C):
         machine.prepared(peer, Prepared(EPOCH, 1, (("stage-0", 1.0, "x"),)))
@@ -249,17 +249,17 @@ def test_a_death_is_told_to_those_around_and_amid_a_ballot_to_everybody() -> Non
         machine = Step(Plan(stages=5, microbatches=1), 1, OpenStep(1, EPOCH, roster, LINEAGE), 0.1, 0.0, opened_s=0.0)
         if phase is not StepPhase.WORKING:
             for stage in range(5):
-                machine.done(process(f"a{stage}"), Done(microbatch(0), stage, FIRST, loss_sum=1.0, tokens=1))
+                machine.done(process(f"a{stage}"), Done(microbatch(0), stage, FIRST_ATTEMPT, loss_sum=1.0, tokens=1))
             machine.prepare((), LinkTable())
         if phase is StepPhase.PREPARED:
-            for peer in roster.members():
+            for peer in roster.peers:
                 result = (f"stage-{peer.stage}", 1.0, "x")
                 machine.prepared(peer.process, Prepared(EPOCH, 1, (result,)))
         assert machine.phase is phase
         return {to.name for to, _ in messages(machine.gone(process(dead), "killed"), MemberFailed)}
 
     assert recipients(StepPhase.WORKING, "a3") == {"a2", "b2", "a3", "b3", "a4", "b4", "t", "u"}
-    members = {m.process.name for m in roster.all_members}
+    members = {m.process.name for m in roster.members}
     assert recipients(StepPhase.PREPARING, "a3") == recipients(StepPhase.PREPARED, "a3") == members
     assert recipients(StepPhase.WORKING, "u") == members
 

@@ -18,7 +18,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
     Unrepairable,
 )
-from swarmflow.core.protocol.types import FIRST, Epoch, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Plan, ProcessId, Roster
 from swarmflow.core.routing.link_rates import LinkTable
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
 
@@ -36,8 +36,8 @@ def step() -> Step:
 
 def complete(machine: Step) -> None:
     for index in range(PLAN.microbatches):
-        machine.done(A, Done(microbatch(index), 0, FIRST))
-        machine.done(C, Done(microbatch(index), 1, FIRST, loss_sum=4.0, tokens=2))
+        machine.done(A, Done(microbatch(index), 0, FIRST_ATTEMPT))
+        machine.done(C, Done(microbatch(index), 1, FIRST_ATTEMPT, loss_sum=4.0, tokens=2))
 
 
 def reduced(machine: Step) -> None:
@@ -74,7 +74,7 @@ def test_a_newcomer_is_told_who_is_there_and_that_it_is_new() -> None:
 
 def test_a_dead_trainers_microbatches_are_dealt_out_and_what_is_done_stays_done() -> None:
     machine = step()
-    machine.done(A, Done(microbatch(1), 0, FIRST))
+    machine.done(A, Done(microbatch(1), 0, FIRST_ATTEMPT))
     actions = machine.gone(U, "test")
     assert {to for to, _ in messages(actions, MemberFailed)} >= {A, B, C, T, V}
     told = messages(actions, Assign)

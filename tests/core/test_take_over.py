@@ -36,7 +36,16 @@ from swarmflow.core.protocol.messages import (
     Tally,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import EXPONENT, FIRST, Epoch, Member, Plan, ProcessId, Roster, Snapshot
+from swarmflow.core.protocol.types import (
+    DEFAULT_EXPONENT,
+    FIRST_ATTEMPT,
+    Epoch,
+    Member,
+    Plan,
+    ProcessId,
+    Roster,
+    Snapshot,
+)
 from tests.core.samples import LINEAGE, member, messages, microbatch, of_type, process, written
 
 A, B, C = process("a"), process("b"), process("c")
@@ -70,7 +79,7 @@ def peers(*but: ProcessId) -> list[ElectionReport]:
 
 
 def done(index: int) -> Done:
-    return Done(replace(microbatch(index), epoch=EPOCH), 0, FIRST, 20.0, 10)
+    return Done(replace(microbatch(index), epoch=EPOCH), 0, FIRST_ATTEMPT, 20.0, 10)
 
 
 @dataclass
@@ -153,16 +162,16 @@ def test_the_work_of_a_step_goes_on() -> None:
     assert not messages(bench.began, OpenStep), "who is in the epoch stays in it"
     prepare = messages(bench.hear(C, done(2)), Prepare)
     assert [(to, message.entries, message.ballot) for to, message in prepare] == [
-        (A, ((0, FIRST),), 1),
-        (B, ((1, FIRST),), 1),
-        (C, ((2, FIRST),), 1),
+        (A, ((0, FIRST_ATTEMPT),), 1),
+        (B, ((1, FIRST_ATTEMPT),), 1),
+        (C, ((2, FIRST_ATTEMPT),), 1),
     ]
     for peer in (A, B, C):
         actions = bench.hear(peer, Prepared(EPOCH, 1, REDUCED))
     assert [(to, message.learning_rate) for to, message in messages(actions, Commit)] == [(A, 0.5), (B, 0.5), (C, 0.5)]
     actions = bench.commit(EPOCH, A, B, C)
     [(_, opened)] = [sent for sent in messages(actions, OpenStep) if sent[0] == A]
-    assert (opened.term, opened.epoch, opened.lineage, opened.exponent) == (4, Epoch(2, 6), LINEAGE, EXPONENT)
+    assert (opened.term, opened.epoch, opened.lineage, opened.exponent) == (4, Epoch(2, 6), LINEAGE, DEFAULT_EXPONENT)
     assert [trainer.process for trainer in opened.roster.trainers] == [ME]
 
 
@@ -300,7 +309,7 @@ def test_who_has_not_heard_of_the_epoch_is_told_of_it() -> None:
     [(to, opened)] = messages(bench.began, OpenStep)
     assert (to, opened.term, opened.epoch, opened.exponent) == (A, 4, EPOCH, 20)
     assert bench.leader.step is not None
-    assert A in bench.leader.step.roster.processes()
+    assert A in bench.leader.step.roster.ids
 
 
 def test_who_was_loading_is_granted_its_stage_anew() -> None:
@@ -436,7 +445,7 @@ def test_a_gradient_that_no_exponent_holds_ends_the_run_at_its_last_version_with
 
 def test_the_next_step_begins_with_the_usual_exponent() -> None:
     bench = Bench([replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()])
-    assert {message.exponent for _, message in messages(bench.began, OpenStep)} == {EXPONENT}
+    assert {message.exponent for _, message in messages(bench.began, OpenStep)} == {DEFAULT_EXPONENT}
 
 
 def test_two_suspicions_are_a_death_to_the_next_leader_too() -> None:

@@ -23,7 +23,7 @@ from swarmflow.core.protocol.messages import (
     MemberFailed,
     Welcome,
 )
-from swarmflow.core.protocol.types import FIRST, Epoch, Member
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Member
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type
 from tests.core.test_trainer import (
     LEADER,
@@ -241,10 +241,12 @@ def test_what_it_was_told_before_it_led_is_not_lost() -> None:
     bench = Bench()
     bench.join()
     bench.lose()
-    assert Count("messages_ignored", "Done") in bench.hear(Done(microbatch(2), 0, FIRST, 2.0, 10), A), "no follower yet"
+    assert Count("messages_ignored", "Done") in bench.hear(Done(microbatch(2), 0, FIRST_ATTEMPT, 2.0, 10), A), (
+        "no follower yet"
+    )
     for peer in PEERS:
         bench.hear(lease(peer), peer.process)
-        bench.hear(Done(microbatch(PEERS.index(peer)), 0, FIRST, 2.0, 10), peer.process)
+        bench.hear(Done(microbatch(PEERS.index(peer)), 0, FIRST_ATTEMPT, 2.0, 10), peer.process)
     bench.wait(3.0)
     assert bench.trainer.lead is not None
     assert bench.trainer.lead.step is not None

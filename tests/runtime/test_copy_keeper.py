@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from peers.copies import CopyKeeper
-from swarmflow.compute.checkpoint import Generation
+from swarmflow.compute.checkpoint import Checkpoint
 from swarmflow.core.protocol.actions import DropCopies, KeepCopies
 from swarmflow.core.protocol.events import CopiesChanged
 from swarmflow.core.protocol.types import Holding, Member, Snapshot
@@ -22,7 +22,7 @@ from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.state_transfer import Listing, copy_stage, list_state, serve_state
-from swarmflow.runtime.operations.exporting import state_elements
+from swarmflow.runtime.operations.exporting import state_tensor_lengths
 from swarmflow.runtime.transport.node import Node
 from tests.disks import no_more_files
 from tests.runtime.manifests import manifest
@@ -72,22 +72,22 @@ def _process(node: Node) -> Process:
     return Process(session, recorded)
 
 
-def written(of: Manifest, root: Path, version: int, seed: int = 0) -> Generation:
+def written(of: Manifest, root: Path, version: int, seed: int = 0) -> Checkpoint:
     """A version as a trainer has it on disk."""
-    generation = Generation.begin(root, version, of.fingerprint, of.stages)
+    checkpoint = Checkpoint.begin(root, version, of.fingerprint, of.stages)
     numbers = np.random.default_rng(seed + version)
     for stage in range(of.stages):
-        elements = state_elements(of, stage)
-        writer = generation.writer(stage, elements)
+        elements = state_tensor_lengths(of, stage)
+        writer = checkpoint.writer(stage, elements)
         for name, count in elements.items():
             writer.write(name, 0, numbers.random(count, dtype=np.float32).tobytes())
-        generation.add(stage, writer)
-    return generation
+        checkpoint.add(stage, writer)
+    return checkpoint
 
 
-def serve(process: Process, *generations: Generation) -> None:
+def serve(process: Process, *checkpoints: Checkpoint) -> None:
     """As a trainer does."""
-    by_version = {generation.version: generation for generation in generations}
+    by_version = {checkpoint.version: checkpoint for checkpoint in checkpoints}
     serve_state(
         process.session.requests,
         lambda stage, version: Listing(by_version[version].state(stage).elements),
@@ -98,7 +98,7 @@ def serve(process: Process, *generations: Generation) -> None:
 async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) -> None:
     of = manifest()
     trainer_disk = [written(of, tmp_path / "trainer", version) for version in (4, 8)]
-    old, new = (Snapshot(generation.version, generation.digests) for generation in trainer_disk)
+    old, new = (Snapshot(checkpoint.version, checkpoint.digests) for checkpoint in trainer_disk)
     async with processes(tmp_path, 3) as (trainer, peer, reader):
         serve(trainer, *trainer_disk)
         keeper = CopyKeeper(tmp_path / "peer")
@@ -111,8 +111,8 @@ async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) ->
         assert await CopyKeeper(tmp_path / "peer").begin(peer.session, of) == both, "the next life finds them"
 
         serve_state(peer.session.requests, keeper.listing, keeper.read)
-        fetched = Generation.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, new.digests)
-        args = (reader.session.requests, fetched, 1, (peer.member,), state_elements(of, 1))
+        fetched = Checkpoint.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, new.digests)
+        args = (reader.session.requests, fetched, 1, (peer.member,), state_tensor_lengths(of, 1))
         await copy_stage(*args, new.digests[1])
         assert fetched.stages_held == (1,)
 
@@ -127,9 +127,9 @@ async def test_a_holder_whose_bytes_are_wrong_is_passed_over(tmp_path: Path) -> 
     async with processes(tmp_path, 3) as (liar, honest, peer):
         serve(liar, wrong)
         serve(honest, right)
-        copy = Generation.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, right.digests)
+        copy = Checkpoint.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, right.digests)
         donors = (liar.member, honest.member)
-        await copy_stage(peer.session.requests, copy, 0, donors, state_elements(of, 0), right.digests[0])
+        await copy_stage(peer.session.requests, copy, 0, donors, state_tensor_lengths(of, 0), right.digests[0])
         assert copy.stages_held == (0,)
         keeper = CopyKeeper(tmp_path / "peer")
         await keeper.begin(peer.session, of)
@@ -144,13 +144,13 @@ async def test_a_disk_that_refuses_is_one_warning_and_no_failure(
 ) -> None:
     of = manifest()
     with caplog.at_level(logging.WARNING, "swarmflow"):
-        generation = written(of, tmp_path / "trainer", 8)
+        checkpoint = written(of, tmp_path / "trainer", 8)
         async with processes(tmp_path, 2) as (trainer, peer):
-            serve(trainer, generation)
+            serve(trainer, checkpoint)
             (tmp_path / "no-folder").write_text("")
             keeper = CopyKeeper(tmp_path / "no-folder")
             await keeper.begin(peer.session, of)
-            keeper.keep(KeepCopies(trainer.member, Snapshot(8, generation.digests), (0, 1)))
+            keeper.keep(KeepCopies(trainer.member, Snapshot(8, checkpoint.digests), (0, 1)))
             change = await peer.change()
             assert change.copies == ()
             assert "cannot be written" in change.failed
@@ -160,47 +160,47 @@ async def test_a_disk_that_refuses_is_one_warning_and_no_failure(
 
 async def test_a_corrupt_copy_is_left_out_and_set_aside(tmp_path: Path) -> None:
     of = manifest()
-    generation = written(of, tmp_path / "peer", 8)
-    copy = Generation.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, generation.digests)
+    checkpoint = written(of, tmp_path / "peer", 8)
+    copy = Checkpoint.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, checkpoint.digests)
     async with processes(tmp_path, 2) as (trainer, peer):
-        serve(trainer, generation)
+        serve(trainer, checkpoint)
         for stage in range(of.stages):
-            args = (peer.session.requests, copy, stage, (trainer.member,), state_elements(of, stage))
-            await copy_stage(*args, generation.digests[stage])
+            args = (peer.session.requests, copy, stage, (trainer.member,), state_tensor_lengths(of, stage))
+            await copy_stage(*args, checkpoint.digests[stage])
         file = copy.path / "stage-0.safetensors"
         data = bytearray(file.read_bytes())
         data[-1] ^= 1
         file.write_bytes(data)
         held = await CopyKeeper(tmp_path / "copy").begin(peer.session, of)
-        assert held == (Holding(Snapshot(8, generation.digests), (1,)),)
+        assert held == (Holding(Snapshot(8, checkpoint.digests), (1,)),)
         assert file.with_name("stage-0.safetensors.corrupt").read_bytes() == data
         assert not file.exists()
 
 
 async def test_a_copy_that_becomes_corrupt_is_told_of_by_whoever_is_asked_for_it(tmp_path: Path) -> None:
     of = manifest()
-    generation = written(of, tmp_path / "peer", 8)
+    checkpoint = written(of, tmp_path / "peer", 8)
     async with processes(tmp_path, 2) as (peer, reader):
         keeper = CopyKeeper(tmp_path / "peer")
-        whole = Holding(Snapshot(8, generation.digests), (0, 1))
+        whole = Holding(Snapshot(8, checkpoint.digests), (0, 1))
         assert await keeper.begin(peer.session, of) == (whole,)
-        file = generation.path / "stage-0.safetensors"
+        file = checkpoint.path / "stage-0.safetensors"
         data = bytearray(file.read_bytes())
         data[-1] ^= 1
         file.write_bytes(data)
         serve_state(peer.session.requests, keeper.listing, keeper.read)
-        fetched = Generation.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, generation.digests)
-        args = (reader.session.requests, fetched, 0, (peer.member,), state_elements(of, 0))
+        fetched = Checkpoint.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, checkpoint.digests)
+        args = (reader.session.requests, fetched, 0, (peer.member,), state_tensor_lengths(of, 0))
         with pytest.raises(NetworkError, match="is corrupt"):
-            await copy_stage(*args, generation.digests[0])
+            await copy_stage(*args, checkpoint.digests[0])
         assert await peer.change() == CopiesChanged((Holding(whole.snapshot, (1,)),))
         assert file.with_name("stage-0.safetensors.corrupt").exists()
 
 
 async def test_a_copy_that_cannot_be_read_now_is_offered_when_it_can(tmp_path: Path) -> None:
     of = manifest()
-    generation = written(of, tmp_path / "peer", 8)
-    whole = Holding(Snapshot(8, generation.digests), (0, 1))
+    checkpoint = written(of, tmp_path / "peer", 8)
+    whole = Holding(Snapshot(8, checkpoint.digests), (0, 1))
     async with processes(tmp_path, 2) as (peer, reader):
         keeper = CopyKeeper(tmp_path / "peer", again_s=0.05)
         with no_more_files():
@@ -212,7 +212,7 @@ async def test_a_copy_that_cannot_be_read_now_is_offered_when_it_can(tmp_path: P
         with no_more_files(), pytest.raises(CheckpointError, match="cannot be read now"):
             keeper.listing(0, 8)
         assert peer.recorded.events.empty(), "the leader is told of none that is lost"
-        await list_state(reader.session.requests, peer.session.me, 0, 8, state_elements(of, 0))
+        await list_state(reader.session.requests, peer.session.me, 0, 8, state_tensor_lengths(of, 0))
     assert not list(tmp_path.rglob("*.corrupt"))
 
 
@@ -224,7 +224,7 @@ async def test_a_version_that_is_made_anew_is_not_served_from_the_file_of_the_fo
         serve(trainer, anew)
         keeper = CopyKeeper(tmp_path / "peer")
         await keeper.begin(peer.session, of)
-        name, count = next(iter(state_elements(of, 1).items()))
+        name, count = next(iter(state_tensor_lengths(of, 1).items()))
         before = keeper.read(1, 8, name, 0, count)
         assert before == former.state(1).read(name, 0, count)
         keeper.keep(KeepCopies(trainer.member, Snapshot(8, anew.digests), (1,)))

@@ -1,4 +1,4 @@
-"""Forked processes behave as started ones do: their output, exit codes, signals and sessions."""
+"""ForkedProcess processes behave as started ones do: their output, exit codes, signals and sessions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow import __version__
-from swarmflow.local.forkserver import Forked, ForkServer, ForkServerError
+from swarmflow.local.forkserver import ForkedProcess, ForkServer, ForkServerError
 from swarmflow.local.swarm import environment
 
 END_S = 30.0
@@ -25,7 +25,7 @@ def server() -> Iterator[ForkServer]:
         yield started
 
 
-def waiting_peer(server: ForkServer, log: Path) -> Forked:
+def waiting_peer(server: ForkServer, log: Path) -> ForkedProcess:
     from swarmflow.runtime.transport.invite import Invite
 
     return server.start(["peer", "--join", str(Invite("run", "name", (NOBODY,))), "--listen", "127.0.0.1:0"], log)

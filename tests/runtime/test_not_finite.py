@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from swarmflow.compute.checkpoint import Generation
+from swarmflow.compute.checkpoint import Checkpoint
 from swarmflow.compute.codec import codec_named
 from swarmflow.core.protocol.actions import Apply, Reset, RunBackward, RunForward, RunLoss, RunReplay, Seal, SumPiece
 from swarmflow.core.protocol.events import (
@@ -25,7 +25,7 @@ from swarmflow.core.protocol.events import (
 from swarmflow.core.protocol.types import Microbatch
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.state_transfer import copy_stage
-from swarmflow.runtime.operations.exporting import state_elements
+from swarmflow.runtime.operations.exporting import state_tensor_lengths
 from tests.runtime.manifests import SHAPE, manifest
 from tests.runtime.test_copy_keeper import processes, serve, written
 from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, peers
@@ -131,8 +131,8 @@ async def test_an_update_that_is_not_finite_is_no_version(accumulate: str) -> No
 async def test_a_state_that_is_not_finite_is_copied_to_no_disk_and_another_holder_is_asked(tmp_path: Path) -> None:
     of = manifest()
     good = written(of, tmp_path / "good", 8)
-    broken = Generation.begin(tmp_path / "broken", 8, of.fingerprint, of.stages)
-    elements = state_elements(of, 0)
+    broken = Checkpoint.begin(tmp_path / "broken", 8, of.fingerprint, of.stages)
+    elements = state_tensor_lengths(of, 0)
     writer = broken.writer(0, elements)
     for name, count in elements.items():
         values = np.zeros(count, dtype="<f4")
@@ -142,7 +142,7 @@ async def test_a_state_that_is_not_finite_is_copied_to_no_disk_and_another_holde
     async with processes(tmp_path, 3) as (spoilt, sound, trainer):
         serve(spoilt, broken)
         serve(sound, good)
-        copy = Generation.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, ())
+        copy = Checkpoint.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, ())
         requests = trainer.session.requests
         with pytest.raises(NetworkError, match="values that are not finite"):
             await copy_stage(requests, copy, 0, (spoilt.member,), elements)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from swarmflow.compute.codec import codec_named, encode_ints
+from swarmflow.compute.codec import codec_named, encode_tokens
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.layout import TIED
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
@@ -115,7 +115,7 @@ class Peer:
 
     def tokens(self, index: int) -> Ref:
         values = torch.randint(VOCAB, SHAPE[:2], generator=torch.Generator().manual_seed(index))
-        return self.keep(encode_ints(values.int().numpy()))
+        return self.keep(encode_tokens(values.int().numpy()))
 
     async def loss(self, index: int) -> Event:
         return await self.ask(RunLoss(Microbatch(EPOCH, index), self.hidden(index), self.tokens(index)))

@@ -7,9 +7,9 @@ from random import Random
 
 import pytest
 
-from swarmflow.baselines.arena import Arena
 from swarmflow.baselines.negotiation import TRAINER
 from swarmflow.baselines.peer import BaselinePeer
+from swarmflow.baselines.world import BaselineWorld
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.policies.flows import link_s
 from swarmflow.simulator.scenario_hardware import ScenarioHardware
@@ -92,7 +92,7 @@ def test_a_restart_comes_when_the_gradient_was_out_as_long_as_ever(tmp_path: Pat
         """How long an iteration takes when a peer of stage 1 dies that has handed on what it had; and undisturbed."""
         simulation = Simulation(scenario(tmp_path, text), 0, "swarm-restart")
         world = simulation.world
-        assert isinstance(world, Arena)
+        assert isinstance(world, BaselineWorld)
 
         def strike() -> None:
             machines = {process: world.processes[process].machine for process in world.alive_peers()}
@@ -181,10 +181,12 @@ def test_a_broken_pipeline_waits_for_a_newcomer(tmp_path: Path) -> None:
 
 def pipelines(simulation: Simulation) -> set[frozenset[str]]:
     """Who is together in one."""
-    assert isinstance(simulation.world, Arena)
-    assert simulation.world.lead is not None
-    assert simulation.world.lead.opened is not None
-    return {frozenset(p.name for p in line if p is not None) for line in simulation.world.lead.opened.pipelines}
+    assert isinstance(simulation.world, BaselineWorld)
+    assert simulation.world.leader_machine is not None
+    assert simulation.world.leader_machine.opened is not None
+    return {
+        frozenset(p.name for p in line if p is not None) for line in simulation.world.leader_machine.opened.pipelines
+    }
 
 
 def test_an_oracle_finds_the_fast_ways(tmp_path: Path) -> None:

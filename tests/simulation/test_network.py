@@ -34,7 +34,7 @@ def deliver(shared: Shared, messages: list[Message]) -> list[float]:
         now_s, _, index, flight = heapq.heappop(waiting)
         _, sender, receiver, size_bytes, bulk = messages[index]
         if flight is not None:
-            had[index] = flight.had_s(now_s)
+            had[index] = flight.received_s(now_s)
         else:
             flight = shared.path(sender, receiver).send(size_bytes, bulk, now_s)
             heapq.heappush(waiting, (flight.due_s, next(number), index, flight))
@@ -44,8 +44,8 @@ def deliver(shared: Shared, messages: list[Message]) -> list[float]:
 @pytest.mark.parametrize(("up", "rate", "down"), [(1.0, 4.0, 2.0), (4.0, 1.0, 2.0), (4.0, 2.0, 1.0), (1.0, 1.0, 1.0)])
 def test_alone_a_message_takes_latency_and_bytes_over_the_narrowest_way(up: float, rate: float, down: float) -> None:
     shared = network(0.5, rate * MB, a=(up * MB, INFINITE), b=(INFINITE, down * MB))
-    [had_s] = deliver(shared, [(3.0, A, B, 2 * MB, True)])
-    assert had_s == pytest.approx(3.0 + 0.5 + 2.0)
+    [received_s] = deliver(shared, [(3.0, A, B, 2 * MB, True)])
+    assert received_s == pytest.approx(3.0 + 0.5 + 2.0)
 
 
 def test_an_uplink_is_shared_by_what_is_sent() -> None:
@@ -122,9 +122,9 @@ def test_order_is_kept_within_a_lane(seed: int, queue_s: float) -> None:
         messages.append((draw.uniform(0, 20), sender, receiver, draw.choice((100, MB)), draw.random() < 0.5))
     messages.sort(key=lambda message: message[0])
     last: dict[tuple[ProcessId, ProcessId, bool], float] = {}
-    for (sent_s, sender, receiver, _, bulk), had_s in zip(messages, deliver(shared, messages), strict=True):
-        assert had_s >= max(sent_s + 0.05, last.get((sender, receiver, bulk), 0.0))
-        last[sender, receiver, bulk] = had_s
+    for (sent_s, sender, receiver, _, bulk), received_s in zip(messages, deliver(shared, messages), strict=True):
+        assert received_s >= max(sent_s + 0.05, last.get((sender, receiver, bulk), 0.0))
+        last[sender, receiver, bulk] = received_s
 
 
 def fair_end_s(messages: list[tuple[float, int]], rate: float, step_s: float = 1e-3) -> float:

@@ -10,7 +10,7 @@ import pytest
 from swarmflow.simulator.faults import FAULTS, Churn, finish, peers_of
 from swarmflow.simulator.fuzz import Hunt, play
 from swarmflow.simulator.moments import ELECTION_PHASES, JOINING_PHASES, STEP_PHASES, in_phase, split_in_phase
-from swarmflow.simulator.splits import AIMED, both_sides
+from swarmflow.simulator.partition_faults import AIMED, balanced_side
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
 
@@ -58,11 +58,11 @@ def test_a_partition_begins_with_its_phase(phase: str) -> None:
     world.clock.after(SETTLED_S, lambda: world.start_peer("late"))  # a step that is complete waits for it
     struck: list[bool] = []
 
-    def apart(world: World) -> set[str]:
+    def side(world: World) -> set[str]:
         struck.append(phase == "taken over" or in_phase(world, phase)())
-        return both_sides(world, Random(0))
+        return balanced_side(world, Random(0))
 
-    split_in_phase(world, phase, apart, 20.0, since_s=0.0 if phase in JOINING_PHASES else SETTLED_S)
+    split_in_phase(world, phase, side, 20.0, since_s=0.0 if phase in JOINING_PHASES else SETTLED_S)
     if phase in ELECTION_PHASES:
         world.clock.after(SETTLED_S + 0.1, lambda: world.kill(world.launcher.latest["t0"]))
     finish(world)
@@ -80,9 +80,9 @@ def test_either_side_of_a_split_may_have_trainers_and_peers_of_each_stage() -> N
     world = replace(SWARM, peers=12).start(2)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
     for seed in range(20):
-        apart = both_sides(world, Random(seed))
+        side = balanced_side(world, Random(seed))
         for group in (["t0", "t1"], *([p.name for p in peers_of(world, stage)] for stage in range(3))):
-            assert 0 < len(apart & set(group)) < len(group)
+            assert 0 < len(side & set(group)) < len(group)
 
 
 @pytest.mark.parametrize("kind", [*(fault.__name__ for fault in AIMED), "block"])

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarmflow.local.forkserver import ForkServer
-from swarmflow.local.patience import crowding
+from swarmflow.local.load_aware import load_factor
 from swarmflow.local.swarm import LocalProcess
 
 DEADLINE_S = 60.0
@@ -62,7 +62,7 @@ def swarmflow(
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=DEADLINE_S * crowding(),
+        timeout=DEADLINE_S * load_factor(),
         preexec_fn=before,
     )
     ended = os.times()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from swarmflow.chaos.compare import compare_bits
 from swarmflow.chaos.plain import load_model, parameters
-from swarmflow.compute.checkpoint import generations
+from swarmflow.compute.checkpoint import checkpoints
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalProcess, LocalSwarm, kill_at_once
 from tests.disks import flip_bit, newest_files, small_disk
@@ -110,7 +110,7 @@ def wait_amid_steps(swarm: LocalSwarm, before: int = 0) -> int:
     folders = [swarm.state_folder(trainer.name) / "checkpoints" for trainer in swarm.trainers]
 
     def past_checkpoint() -> bool:
-        kept = all(any(copy.complete for copy in generations(folder)) for folder in folders)
+        kept = all(any(copy.complete for copy in checkpoints(folder)) for folder in folders)
         steps = len(swarm.steps())
         return kept and steps > before + EVERY and steps % EVERY == 2  # the newest version is on no disk
 

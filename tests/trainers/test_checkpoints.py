@@ -21,7 +21,7 @@ from swarmflow.files import read_sealed, readable_size
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.state_transfer import Listing, list_state, serve_state
-from swarmflow.runtime.operations.exporting import state_elements
+from swarmflow.runtime.operations.exporting import state_tensor_lengths
 from swarmflow.runtime.transport.node import Node
 from tests.disks import flip_bit, small_disk
 from tests.runtime.manifests import manifest
@@ -56,7 +56,7 @@ class Donor:
             self.listed.append(stage)
             loop.call_soon_threadsafe(self.asked.set)
             asyncio.run_coroutine_threadsafe(self.go.wait(), loop).result()
-            return Listing(state_elements(self.of, stage))
+            return Listing(state_tensor_lengths(self.of, stage))
 
         serve_state(self.session.requests, listing, lambda stage, version, name, start, stop: bytes(4 * (stop - start)))
         return member_of(self.session)
@@ -212,7 +212,7 @@ async def test_a_corrupt_file_of_the_newest_version_is_told_by_the_first_who_ask
         older, newer = [await t.written(version) for version in (3, 7)]
         file = t.folder.checkpoints / "version-00000007" / "stage-1.safetensors"
         flip_bit(file, Random(0))
-        requests, elements = t.donor.session.requests, state_elements(t.of, 1)
+        requests, elements = t.donor.session.requests, state_tensor_lengths(t.of, 1)
         t.donor.session.driver.perform([Connect((member_of(t.own),))])
         with pytest.raises(NetworkError, match="corrupt"):
             await list_state(requests, t.own.me, 1, 7, elements)
@@ -223,7 +223,7 @@ async def test_a_corrupt_file_of_the_newest_version_is_told_by_the_first_who_ask
         assert file.with_name("stage-1.safetensors.corrupt").is_file()
         with pytest.raises(NetworkError, match="is not on this trainer's disk"):
             await list_state(requests, t.own.me, 1, 7, elements)
-        await list_state(requests, t.own.me, 0, 7, state_elements(t.of, 0))
+        await list_state(requests, t.own.me, 0, 7, state_tensor_lengths(t.of, 0))
         roster = Roster(((t.member,),) * t.of.stages)
         t.donor.listed.clear()
         t.checkpoints.write(t.own, WriteCheckpoint(7, roster, digests=newer.digests))

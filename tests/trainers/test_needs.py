@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow.config import RunConfig
-from swarmflow.runtime.operations.exporting import export_generation
+from swarmflow.runtime.operations.exporting import export_checkpoint
 from tests.runtime.manifests import manifest
 from tests.runtime.test_copy_keeper import written
 from tests.trainers.test_data import configured
@@ -26,10 +26,10 @@ def config(steps: int = 100, every: int = 10, export_every: int | None = None, k
 def test_the_sizes_are_those_of_the_files_that_are_written(tmp_path: Path) -> None:
     of = manifest()
     needs = disk_needs(of, config())
-    generation = written(of, tmp_path, 4)
-    files = [path for path in generation.path.iterdir() if path.suffix == ".safetensors"]
+    checkpoint = written(of, tmp_path, 4)
+    files = [path for path in checkpoint.path.iterdir() if path.suffix == ".safetensors"]
     assert needs.checkpoint_bytes == sum(path.stat().st_size for path in files)
-    export_generation(of, generation, tmp_path / "final", lambda folder: None)
+    export_checkpoint(of, checkpoint, tmp_path / "final", lambda folder: None)
     exported = sum(path.stat().st_size for path in (tmp_path / "final").iterdir())
     assert needs.export_bytes == pytest.approx(exported, rel=0.2), "headers are much of a tiny model"
     assert needs.state_bytes == 3 * needs.checkpoint_bytes

@@ -15,7 +15,7 @@ class Assignment:
     """The trainer of each microbatch of one step."""
 
     owners: dict[int, ProcessId]  # by the index of the microbatch
-    takeover: int = 0  # of the attempts at microbatches that are formed again
+    reassignment: int = 0  # of the attempts at microbatches that are formed again
 
     @classmethod
     def of(cls, trainers: tuple[ProcessId, ...], microbatches: int) -> Assignment:
@@ -27,12 +27,12 @@ class Assignment:
         """Set what the reports to a new leader say."""
         for report in reports:
             self.owners |= dict.fromkeys(report.indices, report.member.process)
-        self.takeover = 1 + max(report.takeover for report in reports)
+        self.reassignment = 1 + max(report.reassignment for report in reports)
 
     def reassign(self, failed: ProcessId, trainers: tuple[ProcessId, ...]) -> dict[ProcessId, tuple[int, ...]]:
         """Give a failed trainer's microbatches to others, and return the new indices of each that has any."""
         orphaned = [index for index, owner in self.owners.items() if owner == failed]
-        self.takeover += 1
+        self.reassignment += 1
         added: dict[ProcessId, tuple[int, ...]] = {}
         for trainer, share in shares(trainers, len(orphaned)).items():
             indices = tuple(orphaned[rank] for rank in share)

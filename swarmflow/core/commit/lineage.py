@@ -1,44 +1,50 @@
-"""The history of versions that a leader goes on with, and who votes in it."""
+"""The lineage that a leader goes on with, and the electorate that must agree to its next commit (see quorum.py)."""
 
 from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from swarmflow.core.commit.quorum import Electorate, electorate, electorate_before
+from swarmflow.core.commit.quorum import Electorate, electorate_before, electorate_of
 from swarmflow.core.protocol.messages import OpenStep
 from swarmflow.core.protocol.types import ProcessId
 
 
 @dataclass(slots=True)
 class Lineage:
-    """A lineage as its leader knows it."""
+    """The leader's lineage: its random name, and the electorate that must agree to the next commit."""
 
     name: str
     me: ProcessId
-    founded: bool = field(init=False, default=True)  # this leader has begun it, from disk
-    # The electorate of the last step committed in it, or of its first: it votes on the next one, beside the members.
-    electors: Electorate | None = field(init=False, default=None)
-    bound: set[ProcessId] = field(init=False)  # they follow no other leader: this one, and those that left for good
+    begun_from_disk: bool = field(init=False, default=True)  # by this leader, which has not taken it over
+    # That of the last committed step; before the first commit, that of the first OpenStep. The next step needs its
+    # majority too.
+    electorate: Electorate | None = field(init=False, default=None)
+    # Processes that can follow no other leader, and so count as present: this one, and those that left for good.
+    committed_followers: set[ProcessId] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.bound = {self.me}
+        self.committed_followers = {self.me}
 
     def has_majority(self, present: Set[ProcessId]) -> bool:
         """Return whether enough of those that took part in the last step are present for the next one to be opened."""
-        return self.electors is None or self.electors.commits(present | self.bound)
+        return self.electorate is None or self.electorate.commits(present | self.committed_followers)
 
     def take_over(self, opened: OpenStep) -> None:
         """Go on with the lineage of a former leader's step."""
-        self.founded, self.name = False, opened.lineage
-        self.electors = electorate_before(opened) or electorate(opened)
+        self.begun_from_disk, self.name = False, opened.lineage
+        self.electorate = electorate_before(opened) or electorate_of(opened)
+
+    def rename(self, name: str) -> None:
+        """Begin a new lineage that keeps the electorate, where versions may be committed a second time."""
+        self.name = name
 
     def fork(self, name: str) -> None:
-        """Begin another lineage: the former electorate may go on with this one."""
-        self.name, self.electors = name, None
+        """Begin a new lineage without an electorate: the old one may go on with this one under another leader."""
+        self.name, self.electorate = name, None
 
     def committed(self, opened: OpenStep) -> None:
-        """Take the electorate of a committed step, unless that was finished for a lineage left since."""
+        """Take the electorate of a committed step, unless the lineage was changed since that step was opened."""
         if opened.lineage == self.name:
-            self.electors = electorate(opened)
-            self.bound &= {*self.electors.processes, self.me}
+            self.electorate = electorate_of(opened)
+            self.committed_followers &= {*self.electorate.processes, self.me}

@@ -72,7 +72,7 @@ class _Load:
 
 def adjacent_peers(roster: Roster) -> dict[str, tuple[ProcessId, ...]]:
     """Return the peers that may sum for each group: those of the adjacent stages, which have its members' addresses."""
-    peers = ((), *roster.ids[:-1], ())
+    peers = ((), *roster.ids_by_stage[:-1], ())
     return {f"stage-{stage}": (*peers[stage], *peers[stage + 2]) for stage in range(len(roster.stages))}
 
 

@@ -37,9 +37,9 @@ class Electorate:
         return 2 * len(self.processes & promised) > self.size
 
 
-def electorate(opened: OpenStep) -> Electorate:
+def electorate_of(opened: OpenStep) -> Electorate:
     """Return the electorate of an OpenStep."""
-    processes = opened.roster.all_processes.difference(opened.newcomers)
+    processes = opened.roster.id_set.difference(opened.newcomers)
     trainers = frozenset(member.process for member in opened.roster.trainers)
     return Electorate(processes, trainers, opened.size - len(opened.newcomers))
 
@@ -49,7 +49,7 @@ def electorate_before(opened: OpenStep) -> Electorate | None:
     change = opened.change
     if change is None:
         return None
-    present = electorate(opened)
+    present = electorate_of(opened)
     return Electorate(
         present.processes.difference(change.joined).union(change.left),
         present.trainers.difference(change.joined).union(change.left_trainers),
@@ -67,7 +67,7 @@ class Quorum:
     def of(cls, opened: OpenStep) -> Quorum:
         """Return that of an OpenStep."""
         before = electorate_before(opened)
-        return cls((electorate(opened),) if before is None else (electorate(opened), before))
+        return cls((electorate_of(opened),) if before is None else (electorate_of(opened), before))
 
     def commits(self, promised: Set[ProcessId]) -> bool:
         """Return whether these may commit."""
@@ -82,6 +82,6 @@ def change_since(before: Electorate | None, roster: Roster) -> ElectorateChange 
     """Return how a roster differs from the electorate of the last committed step."""
     if before is None:
         return None
-    now = roster.all_processes
+    now = roster.id_set
     joined, left = now - before.processes, before.processes - now
     return ElectorateChange(tuple(sorted(joined)), tuple(sorted(left)), tuple(sorted(left & before.trainers)))

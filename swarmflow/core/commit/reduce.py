@@ -38,7 +38,7 @@ def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[Proce
 def diverged(roster: Roster, digests: Mapping[ProcessId, str]) -> list[ProcessId]:
     """Return the peers whose parameters differ from most of their stage's. digests: of those that have updated."""
     found: list[ProcessId] = []
-    for stage in roster.ids[:-1]:
+    for stage in roster.ids_by_stage[:-1]:
         known = [digests[process] for process in stage if process in digests]
         if len(set(known)) > 1:
             usual = max(sorted(set(known)), key=known.count)

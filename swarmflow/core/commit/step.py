@@ -93,7 +93,7 @@ class Step:
         if message.microbatch.epoch != self.epoch or self.phase not in accepting:
             return []
         without_tokens = message.stage == self.plan.stages - 1 and message.tokens < 1
-        if sender not in self.roster.serving or without_tokens:
+        if sender not in self.roster.peer_ids or without_tokens:
             return []
         self.ledger.done(sender, message)
         if self.phase is StepPhase.WORKING and self.ledger.complete:
@@ -102,7 +102,7 @@ class Step:
 
     def overflowed(self, sender: ProcessId, message: Overflow) -> list[Action]:
         """Start over with a smaller exponent: a gradient does not fit."""
-        if message.microbatch.epoch != self.epoch or self.phase in OVER or sender not in self.roster.serving:
+        if message.microbatch.epoch != self.epoch or self.phase in OVER or sender not in self.roster.peer_ids:
             return []
         reason = f"a gradient of microbatch {message.microbatch} is too large to be added up exactly, on {sender}"
         return self.fail(StepFailure(reason, (sender,), overflow=message))
@@ -112,7 +112,7 @@ class Step:
         if message.epoch != self.epoch or self.phase in OVER:
             return []
         known = message.value in VALUES and -1 <= message.index < self.plan.microbatches
-        if not known or sender not in self.roster.serving:
+        if not known or sender not in self.roster.peer_ids:
             return []
         if message.owner is not None:  # the owner may have been given the value itself, and then blames its giver too
             if self.phase is not StepPhase.PREPARING:
@@ -126,9 +126,9 @@ class Step:
         """A member has reduced its groups, or a trainer promises the ballot."""
         if (message.epoch, message.ballot) != (self.epoch, self.ballot.number):
             return []
-        if sender in self.roster.ids[-1]:
+        if sender in self.roster.ids_by_stage[-1]:
             self.ballot.promised.add(sender)
-        if self.phase is not StepPhase.PREPARING or sender not in self.roster.serving:
+        if self.phase is not StepPhase.PREPARING or sender not in self.roster.peer_ids:
             return []
         self.ballot.results[sender] = by_group(message.results)
         return self._reduced()
@@ -142,14 +142,14 @@ class Step:
 
     def unrepairable(self, sender: ProcessId, message: Unrepairable) -> list[Action]:
         """A member has not kept what a repair needs."""
-        if message.epoch != self.epoch or self.phase in OVER or sender not in self.roster.all_processes:
+        if message.epoch != self.epoch or self.phase in OVER or sender not in self.roster.id_set:
             return []
         return self.fail(StepFailure(f"{sender} cannot repair it: {message.reason}", (sender,)))
 
     def committed(self, sender: ProcessId, message: Committed) -> list[Action]:
         """A member has applied the update."""
         current = message.epoch == self.epoch and self.phase is StepPhase.COMMITTING
-        if not current or sender not in self.roster.serving:
+        if not current or sender not in self.roster.peer_ids:
             return []
         self.digests[sender] = message.digest
         return self._commit_if_all()
@@ -165,13 +165,13 @@ class Step:
         ready: peers of its stage that hold this version: they take part from now on.
         """
         members = self.members
-        if process not in self.roster.all_processes:
+        if process not in self.roster.id_set:
             return []
         ballot = self.phase not in BEFORE_BALLOT
         fixed = self.ballot.inherited and self.phase is StepPhase.PREPARED  # it may be committed elsewhere, as it is
         entered = [] if fixed or self.phase in OVER else members.enter(ready, ballot)
-        trainer, stage = process in self.roster.ids[-1], self.roster.stage_of(process)
-        recipients = self.roster.processes() if taken_over else members.concerned(stage, ballot)
+        trainer, stage = process in self.roster.ids_by_stage[-1], self.roster.stage_of(process)
+        recipients = self.roster.ids if taken_over else members.concerned(stage, ballot)
         members.remove(process)
         reduced = self.ballot.gone(process)
         self.digests.pop(process, None)
@@ -192,8 +192,8 @@ class Step:
         self._move(StepPhase.COMPLETE if self.ledger.complete else StepPhase.WORKING)
         if trainer:
             added = self.assignment.reassign(process, members.trainers).items()
-            takeover = self.assignment.takeover
-            actions += [Send(to, Assign(self.term, self.epoch, indices, takeover)) for to, indices in added]
+            reassignment = self.assignment.reassignment
+            actions += [Send(to, Assign(self.term, self.epoch, indices, reassignment)) for to, indices in added]
         return actions + ([Count("hops_lost", amount=len(lost))] if lost else [])
 
     def entered(self) -> list[Action]:
@@ -217,7 +217,7 @@ class Step:
             for process in dict.fromkeys((*group.members, *group.owners)):
                 groups.setdefault(process, []).append(group)
         newcomers = tuple(self.members.newcomers.values())
-        for process in sorted(self.roster.serving):
+        for process in sorted(self.roster.peer_ids):
             own = entries.get(process, ()), tuple(groups[process])
             actions.append(Send(process, self.ballot.message(self.term, self.epoch, newcomers, *own)))
         return actions
@@ -229,11 +229,11 @@ class Step:
         """
         newcomers = tuple(self.members.newcomers.values())
         message = self.ballot.message(self.term, self.epoch, newcomers)
-        return [Send(trainer, message) for trainer in self.roster.ids[-1] if trainer not in bound]
+        return [Send(trainer, message) for trainer in self.roster.ids_by_stage[-1] if trainer not in bound]
 
     def _reduced(self) -> list[Action]:
         """Go on when every member has reduced, or has reported that the sum is not finite."""
-        if not self.ballot.answered(self.roster.serving):
+        if not self.ballot.answered(self.roster.peer_ids):
             return []
         if self.ballot.blamed:
             return self.fail(_void(blame(self.epoch.step, self.ballot.blamed, self.roster)))
@@ -281,7 +281,7 @@ class Step:
         message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result)
         self.decision = message
         self._move(StepPhase.COMMITTING)
-        return [Send(member.process, message) for member in self.roster.members()]
+        return [Send(member.process, message) for member in self.roster.peers]
 
     def resume_commit(self, commit: Commit, digests: dict[ProcessId, str]) -> None:
         """Take over from a leader that has committed. digests: of the parameters of those that have applied it."""
@@ -303,7 +303,7 @@ class Step:
         """Send the former leader's commit to the members that have not applied it."""
         if self.decision is None or self.phase is not StepPhase.COMMITTING:
             return []
-        behind = [m.process for m in self.roster.members() if m.process not in self.digests]
+        behind = [m.process for m in self.roster.peers if m.process not in self.digests]
         return [*(Send(process, self.decision) for process in behind), *self._commit_if_all()]
 
     def void(self, reason: str) -> list[Action]:
@@ -318,7 +318,7 @@ class Step:
         return [log, Count("steps_restarted"), *([Count("not_finite")] if failure.finding is not None else [])]
 
     def _commit_if_all(self) -> list[Action]:
-        if self.phase is StepPhase.COMMITTING and self.digests.keys() >= self.roster.serving:
+        if self.phase is StepPhase.COMMITTING and self.digests.keys() >= self.roster.peer_ids:
             self._move(StepPhase.COMMITTED)
         return []
 
@@ -333,7 +333,7 @@ class Step:
         if phase in (StepPhase.PREPARING, StepPhase.PREPARED):
             assert self.ballot.tally is not None, f"{phase} without a tally"
         if phase is StepPhase.PREPARED:
-            assert self.ballot.results.keys() >= self.roster.serving, "prepared before all members have reduced"
+            assert self.ballot.results.keys() >= self.roster.peer_ids, "prepared before all members have reduced"
         self.phase = phase
 
 
@@ -365,7 +365,7 @@ def waits_for(step: Step) -> str:
         case StepPhase.WORKING:
             return f"{step.ledger.done_hops} of {step.plan.stages * step.plan.microbatches} hops are done"
         case StepPhase.PREPARING | StepPhase.COMMITTING as phase:
-            names = ", ".join(str(process) for process in sorted(filter(step.owes, step.roster.serving)))
+            names = ", ".join(str(process) for process in sorted(filter(step.owes, step.roster.peer_ids)))
             return f"the {'all-reduce' if phase is StepPhase.PREPARING else 'update'} of {names}"
         case StepPhase.PREPARED:
             return "the promise of a majority to commit"

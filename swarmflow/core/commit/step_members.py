@@ -49,7 +49,7 @@ class StepMembers:
 
         bound: processes that follow no other leader any more.
         """
-        return self.quorum.commits(self.roster.all_processes | bound)
+        return self.quorum.commits(self.roster.id_set | bound)
 
     def open(self, base: OpenStep | None = None, stages: Mapping[ProcessId, int] = NOBODY) -> list[Action]:
         """Return the messages that open the step: to the recipients of `base` only what has changed since.
@@ -61,7 +61,7 @@ class StepMembers:
             named = len(change.gone) + len(change.entered)
             if named * len(self.roster.stages) > SEEN_STAGES * self.roster.size:
                 change = None  # what a peer is sent of the roster itself is shorter
-        return announce(self.open_step, self.roster.all_members, self.tied, change, stages)
+        return announce(self.open_step, self.roster.members, self.tied, change, stages)
 
     def remove(self, process: ProcessId) -> None:
         """Remove a failed member."""
@@ -80,8 +80,8 @@ class StepMembers:
 
         ballot: one is under way.
         """
-        strangers = [member for member in ready if member.process not in self.roster.all_processes]
-        fresh = tuple(member for member in ready if member.process not in self.opened.all_processes)
+        strangers = [member for member in ready if member.process not in self.roster.id_set]
+        fresh = tuple(member for member in ready if member.process not in self.opened.id_set)
         self.newcomers |= {member.process: member for member in strangers}
         self.roster, self.opened = self.roster.changed((), tuple(strangers)), self.opened.changed((), fresh)
         actions = self._introduce(strangers)
@@ -92,13 +92,13 @@ class StepMembers:
 
     def entered(self, ballot: bool) -> list[Action]:
         """Announce once more who came in amid the step: the former leader may have died while it did so."""
-        members = [member for process, member in self.newcomers.items() if process in self.opened.all_processes]
+        members = [member for process, member in self.newcomers.items() if process in self.opened.id_set]
         messages = [MemberEntered(self.open_step.term, self.open_step.epoch, member) for member in members]
         return [Send(to, message) for message in messages for to in self.concerned(message.member.stage, ballot)]
 
     def join_update(self, newcomers: tuple[Member, ...]) -> list[Action]:
         """Let peers that hold this version take part in the all-reduce and the update, but in no microbatch."""
-        added = tuple(member for member in newcomers if member.process not in self.roster.serving)
+        added = tuple(member for member in newcomers if member.process not in self.roster.peer_ids)
         self.roster = self.roster.changed((), added)
         self.newcomers |= {member.process: member for member in added}
         return self._introduce(added)
@@ -110,8 +110,8 @@ class StepMembers:
         would grow with the number of all others.
         """
         if stage < 0 or ballot:
-            return self.roster.processes()
-        return self.roster.around(stage, self.tied).processes()
+            return self.roster.ids
+        return self.roster.around(stage, self.tied).ids
 
     def _introduce(self, members: Iterable[Member]) -> list[Action]:
         """Send new members the OpenStep as it would be now."""

@@ -104,7 +104,7 @@ class Durability:
             return []
         self._begin(snapshot.version)
         roster = self._turned(self.copies.roster(snapshot))
-        connect = Connect(tuple(dict.fromkeys(roster.members())))
+        connect = Connect(tuple(dict.fromkeys(roster.peers)))
         return [connect, WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests, number=self.number)]
 
     def _begin(self, version: int, last: bool = False) -> None:

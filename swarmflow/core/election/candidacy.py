@@ -56,7 +56,7 @@ class Candidacy:
         self._gathered.setdefault(opened.epoch, GatheredRoster(opened)).add(opened)
         named = message.newcomers
         if opened.roster is not self._listed:
-            named, self._listed = (*opened.roster.members(), *opened.roster.trainers, *named), opened.roster
+            named, self._listed = (*opened.roster.peers, *opened.roster.trainers, *named), opened.roster
         fresh = [m for m in named if m.process not in self._asked and m.process not in self.epoch_view.gone]
         self._asked |= {member.process: member for member in fresh}
         return self._ask([member for member in fresh if member.process != self.me.process])
@@ -190,9 +190,9 @@ def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: fl
     open_step, newcomers = _with_newcomers(candidacy.latest(), list(current.values()), candidacy.term)
     dead = {process for report in current.values() for process in report.gone}
     if all(report.commit is None for report in current.values()):  # else their part is not needed any more
-        named = open_step.roster.all_processes
+        named = open_step.roster.id_set
         dead |= {process for process, report in current.items() if report.abandoned and process in named}
-    gone = tuple(p for p in open_step.roster.processes() if p in dead or p not in candidacy.reports)
+    gone = tuple(p for p in open_step.roster.ids if p in dead or p not in candidacy.reports)
     step = Step(plan, candidacy.term, open_step, learning_rate, clip, now)
     step.members.resume(newcomers, {process for report in current.values() for process in report.entered})
     alive = {process: report for process, report in current.items() if process not in dead}
@@ -218,9 +218,9 @@ def _with_newcomers(
     """Return the OpenStep of the epoch with all members that came in meanwhile, and these."""
     newcomers = {member.process: member for report in current for member in report.newcomers}
     for report in (each for each in current if each.opened.newcomers):  # it may be the only one who knows of itself
-        named = {member.process: member for member in report.opened.roster.members()}
+        named = {member.process: member for member in report.opened.roster.peers}
         newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
-    places = opened.roster.places
+    places = opened.roster.stage_by_id
     newcomers = {p: member for p, member in newcomers.items() if 0 <= member.stage == places.get(p, member.stage)}
     added = tuple(member for process, member in newcomers.items() if process not in places)
     roster = opened.roster.changed((), added)
@@ -241,7 +241,7 @@ def _resume(step: Step, alive: dict[ProcessId, ElectionReport], gone: tuple[Proc
     left = step.roster
     for process in gone:
         left = left.without(process)
-    members = {member.process: alive.get(member.process) for member in left.members()}
+    members = {member.process: alive.get(member.process) for member in left.peers}
     commits = [report.commit for report in alive.values() if report.commit is not None]
     if commits:
         step.members.roster = left

@@ -41,13 +41,13 @@ class EpochView:
 
     def takes_part(self, process: ProcessId) -> bool:
         """Return whether a process is a member that has not failed, without building the roster."""
-        return (process in self.opened.roster.all_processes or process in self.entered) and process not in self.gone
+        return (process in self.opened.roster.id_set or process in self.entered) and process not in self.gone
 
     def place(self, process: ProcessId) -> int | None:
         """Return the stage that a process serves in this epoch, -1 for a trainer, None for no member."""
         if process in self.entered:
             return self.newcomers[process].stage
-        return self.opened.roster.places.get(process)
+        return self.opened.roster.stage_by_id.get(process)
 
     def enter(self, member: Member) -> None:
         """Add a newcomer that works before the update."""
@@ -81,7 +81,7 @@ class EpochView:
         done: tuple[Done, ...] = (),
         dropped: tuple[int, ...] = (),
         indices: tuple[int, ...] = (),
-        takeover: int = 0,
+        reassignment: int = 0,
         known: str = "",
     ) -> ElectionReport:
         """Return this process' report to a candidate. known: digest of the roster that the candidate has."""
@@ -104,7 +104,7 @@ class EpochView:
             done,
             dropped,
             indices,
-            takeover,
+            reassignment,
             self.ballot,
             self.tally,
             self.results,

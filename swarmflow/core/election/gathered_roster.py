@@ -27,7 +27,7 @@ class GatheredRoster:
         if fullness(opened) > fullness(self.fullest):
             self.fullest = opened
         if opened.partial:
-            self._members |= {member.process: member for member in opened.roster.members()}
+            self._members |= {member.process: member for member in opened.roster.peers}
             self._newcomers |= dict.fromkeys(opened.newcomers)
             self._began = max(self._began, opened.size - len(opened.newcomers))
 

@@ -78,7 +78,7 @@ class Leader(LeaderState):
         self.lineage.take_over(step.open_step)
         self.generation, self.exponent = step.epoch.generation, step.open_step.exponent
         if takeover.doubtful:
-            self.lineage.name = self.settings.new_lineage()
+            self.lineage.rename(self.settings.new_lineage())
         actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {summary(step)}")]
         actions += [Send(process, Evicted("it takes no part in the step any more")) for process in takeover.expelled]
         for report in takeover.reports.values():
@@ -91,7 +91,7 @@ class Leader(LeaderState):
             if known.role == "peer":
                 self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
             self.safe.copies.record(known.member, report.join.copies)
-            if report.opened.epoch < step.epoch and known.process in step.open_step.roster.all_processes:
+            if report.opened.epoch < step.epoch and known.process in step.open_step.roster.id_set:
                 actions += announce(step.open_step, (known.member,), self.plan.tied)
         for known in self.membership.loading():
             actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
@@ -99,7 +99,7 @@ class Leader(LeaderState):
         self.move(LeaderPhase.RUNNING)
         actions += [*step.entered(), *step.commit_again()]
         if step.phase is StepPhase.PREPARED:
-            actions += step.ask_trainers(self.lineage.bound)
+            actions += step.ask_trainers(self.lineage.committed_followers)
             self.ballots.due_s = now + self.timeouts.ballot_s
         why = "not heard of after the former leader was lost"
         for process in takeover.gone:
@@ -128,7 +128,7 @@ class Leader(LeaderState):
             case Mishandled():
                 reason = f"a message of {event.process} {event.reason}"
                 actions = self.step.void(reason) if self.step is not None else []
-                actions += plausibility.put_out(self, event.process, None, event.reason, now)
+                actions += plausibility.evict(self, event.process, None, event.reason, now)
             case CheckpointWritten():
                 actions = between_steps.on_checkpoint_written(self, event, now)
             case DiskChanged():
@@ -151,7 +151,7 @@ class Leader(LeaderState):
         """Refuse a message that cannot be true, and put its sender out."""
         counted = Count("messages_refused", type(message).__name__)
         reason = f"sent what cannot be: {what}"
-        return [counted, *plausibility.put_out(self, sender, message, reason, now), *self._due(now)]
+        return [counted, *plausibility.evict(self, sender, message, reason, now), *self._due(now)]
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
@@ -243,7 +243,7 @@ class Leader(LeaderState):
 
     def _advance_step(self, step: Step, now: float) -> list[Action]:
         if step.phase is StepPhase.FAILED:
-            out = departures.put_out_differing(self, step, now)
+            out = departures.bar_differing(self, step, now)
             return [*out, *opening.restart(self, now), *departures.let_go(self)]  # without who wants to leave
         if step.phase is StepPhase.COMMITTED:
             return between_steps.close(self, step, now)
@@ -253,7 +253,7 @@ class Leader(LeaderState):
             return self._late_ballot(step, now)
         if step.phase is not StepPhase.PREPARED or (self.safe.saving == self.version and not self.safe.copied):
             return []
-        if not step.ballot.may_commit(step.members.quorum, self.lineage.bound):
+        if not step.ballot.may_commit(step.members.quorum, self.lineage.committed_followers):
             # What was to promise may be lost. Where too few are left for it, the fork comes first.
             return self._ask_again(step, now) if now >= self.ballots.due_s else []
         self.ballots.complete_s = None
@@ -280,7 +280,7 @@ class Leader(LeaderState):
         progress.reduction_missed(self, step, now)
         if culprit is not None:
             reason = f"holds up the all-reduce of step {self.version}, which was begun anew and stands still again"
-            return progress.put_out(self, culprit, reason, now)
+            return progress.pause(self, culprit, reason, now)
         alone = ", which nobody can do for them" if self.ballots.in_vain > 1 else ""
         late = (
             f"ballot {step.ballot.number} of step {self.version} is begun anew: {waits_for(step)} does not end{alone}"
@@ -290,25 +290,25 @@ class Leader(LeaderState):
     def _prepare(self, step: Step, now: float) -> list[Action]:
         """Begin a ballot with the peers that are ready by now. Each one in vain gives the next one more time."""
         self.ballots.due_s = now + self.timeouts.ballot_s * 2.0**self.ballots.in_vain
-        ready, present = self.membership.roster(self.version).members(), step.roster.all_processes
+        ready, present = self.membership.roster(self.version).peers, step.roster.id_set
         newcomers = tuple(member for member in ready if member.process not in present)
         # After two ballots in vain nobody sums for another stage: it may be to blame.
         links = _links(self.membership) if self.ballots.in_vain < 2 else LinkTable()
-        return [*step.prepare(newcomers, links), *step.ask_trainers(self.lineage.bound)]
+        return [*step.prepare(newcomers, links), *step.ask_trainers(self.lineage.committed_followers)]
 
     def _ask_again(self, step: Step, now: float) -> list[Action]:
         """Ask for promises again: by another ballot, unless this one may be committed elsewhere."""
         if not step.ballot.inherited:
             return self._prepare(step, now)
         self.ballots.due_s = now + self.timeouts.ballot_s
-        return step.ask_trainers(self.lineage.bound)
+        return step.ask_trainers(self.lineage.committed_followers)
 
     def _watch_majority(self, now: float) -> list[Action]:
         """Go on without a majority after a while: the others may have another leader by then."""
         step = self.step
         alone = self.phase is LeaderPhase.GATHERING and not self.lineage.has_majority(self.membership.known.keys())
         if self.phase is LeaderPhase.RUNNING and step is not None and step.phase not in OVER:
-            alone = not step.members.has_majority(self.lineage.bound)
+            alone = not step.members.has_majority(self.lineage.committed_followers)
         if not alone:
             self._alone_s = None
             return []
@@ -333,7 +333,7 @@ class Leader(LeaderState):
         if known is None:
             waits = isinstance(message, Heartbeat) and self.faults.pauses.left(sender.name, now)[0] > 0
             return [] if waits or isinstance(message, Suspect) else [Send(sender, Evicted("not known to the leader"))]
-        if (wrong := plausibility.doubtful(self, known, message)) is not None:
+        if (wrong := plausibility.implausible(self, known, message)) is not None:
             return self.refused(sender, message, wrong, now)
         known.last_seen_s = now
         handler = _HANDLERS.get(type(message))

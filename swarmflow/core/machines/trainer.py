@@ -204,7 +204,7 @@ class TrainerMachine(TrainerState):
         if self.lead is not None:
             return self.lead.refused(event.sender, event.message, what, now)
         counted = Count("messages_refused", type(event.message).__name__)
-        return [counted, *self._put_out(event.sender, f"sent what cannot be: {what}", now)]
+        return [counted, *self._drop_sender(event.sender, f"sent what cannot be: {what}", now)]
 
     def _mishandled(self, event: Mishandled, now: float) -> list[Action]:
         if self.lead is not None:
@@ -214,9 +214,13 @@ class TrainerMachine(TrainerState):
         reason = f"{event.process} {event.reason}"
         if self.epoch_view is not None:
             self.epoch_view.void = reason
-        return [*self._put_out(event.process, event.reason, now), Send(self.leader, Unrepairable(self.epoch, reason))]
+        return [
+            *self._drop_sender(event.process, event.reason, now),
+            Send(self.leader, Unrepairable(self.epoch, reason)),
+        ]
 
-    def _put_out(self, sender: ProcessId, reason: str, now: float) -> list[Action]:
+    def _drop_sender(self, sender: ProcessId, reason: str, now: float) -> list[Action]:
+        """Close a sender's connections, and count it as lost; if it is the leader, join again."""
         if sender == self.leader and self.candidacy is None:
             return self.leave(f"the leader {sender} {reason}")
         log = Log("warning", f"{sender} is put out: it {reason}")

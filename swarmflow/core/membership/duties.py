@@ -72,8 +72,8 @@ class Pauses:
     forgiven_after: float = FORGIVEN_AFTER  # pauses in a row without being put out again
     _by_name: dict[str, _Pause] = field(default_factory=dict)
 
-    def put_out(self, name: str, reason: str, now: float) -> float:
-        """Keep a process out. Returns for how long."""
+    def begin(self, name: str, reason: str, now: float) -> float:
+        """Keep a process out for a while; return for how many seconds."""
         former = self._by_name.pop(name, None)
         fresh = former is None or now - former.until_s > self.forgiven_after * self._long_s(former)
         count = 0 if former is None or fresh else former.count

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from swarmflow.core.membership.findings import TRIES_MAX
-from swarmflow.core.protocol.types import EXPONENT, ProcessId
+from swarmflow.core.protocol.types import DEFAULT_EXPONENT, ProcessId
 
 LEFT_OUT_AFTER = 2  # failures of one version that a member had a part in
 EXPONENT_STEP = 16
@@ -68,7 +68,7 @@ class Failures:
     def exponent(self) -> int:
         """For the next try: below all for which a gradient was too large, but for what those left out said."""
         believed = [f.exponent for f in self.found if f.exponent is not None and not self._is_out(f.culprits)]
-        return min(believed) - EXPONENT_STEP if believed else EXPONENT
+        return min(believed) - EXPONENT_STEP if believed else DEFAULT_EXPONENT
 
     def settle(self) -> list[tuple[ProcessId, str]]:
         """Return the processes that were left out, and why, once the version is committed."""

@@ -85,7 +85,7 @@ def blame(version: int, accusers: Mapping[ProcessId, ProcessId], roster: Roster)
     """
     accuser, owner = min(accusers.items())
     by_members = [accusers.get(member.process) for member in roster.stages[roster.stage_of(accuser)]]
-    holder = owner if len(by_members) > 1 and set(by_members) == {owner} and owner in roster.serving else accuser
+    holder = owner if len(by_members) > 1 and set(by_members) == {owner} and owner in roster.peer_ids else accuser
     return Finding(version, -1, roster.stage_of(holder), holder, "sum")
 
 

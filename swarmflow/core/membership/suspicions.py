@@ -20,7 +20,7 @@ ALONE_MAX = 3  # members of whom one accuser alone cannot hear: then it is more 
 
 def reduce_together(roster: Roster, tied: bool, one: ProcessId, other: ProcessId) -> bool:
     """Return whether two peers may have to send each other parts of a gradient."""
-    places = roster.places
+    places = roster.stage_by_id
     if one not in places or other not in places or min(places[one], places[other]) < 0:
         return False
     return tied or abs(places[one] - places[other]) <= 1

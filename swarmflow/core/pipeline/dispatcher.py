@@ -19,7 +19,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST, Attempt, Epoch, Microbatch, Plan, ProcessId, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Microbatch, Plan, ProcessId, Ref
 from swarmflow.core.routing.link_rates import LinkRates
 from swarmflow.core.routing.prober import Prober
 from swarmflow.core.routing.router import Router
@@ -70,7 +70,7 @@ class Dispatcher:
         """
         actions = self.clear()
         self.next_stage.open(peers, shares)
-        strangers = (peer for peer in peers if not self.router.is_measured(peer))
+        strangers = (peer for peer in peers if not self.router.has_transfer_time(peer))
         self.prober.open(epoch, strangers, self.link_rates.open(mates, peers))
         self.due_s = 0.0
         return actions
@@ -87,7 +87,7 @@ class Dispatcher:
         microbatch: Microbatch,
         bodies: tuple[Ref, ...],
         now: float,
-        attempt: Attempt = FIRST,
+        attempt: Attempt = FIRST_ATTEMPT,
         repair: bool = False,
         hint: ProcessId | None = None,
     ) -> list[Action]:
@@ -108,11 +108,11 @@ class Dispatcher:
         """Record that a peer holds it; the transfer took from sending its bytes until now."""
         entry = self.flights.held_by(sender, message.microbatch, message.attempt)
         if entry is not None and not entry.reserving and not entry.measured:
-            self.router.arrived(sender, now - entry.sent_at_s, now)
+            self.router.record_transfer(sender, now - entry.sent_at_s, now)
             if message.microbatch.index not in self.link_rates.relayed:
                 self.link_rates.measured(sender, entry.size_bytes, now - entry.sent_at_s)
             entry.arrived_s = now
-        self.router.downstream_cost(sender, message.downstream_s)
+        self.router.record_downstream(sender, message.downstream_s)
         self._found(sender, message.microbatch, message.attempt)
 
     def _found(self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt) -> None:
@@ -131,9 +131,9 @@ class Dispatcher:
         transfer_s = self.prober.answered(sender, message, now)
         self.due_s = now  # the next one's turn may have come
         if transfer_s is not None:
-            self.router.probed(sender, transfer_s, now)
+            self.router.record_probe(sender, transfer_s, now)
             self.link_rates.measured(sender, self.prober.boundary_bytes, transfer_s)
-        self.router.downstream_cost(sender, message.downstream_s)
+        self.router.record_downstream(sender, message.downstream_s)
 
     def reserved(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
         """Send the bytes that a slot was reserved for, or cancel it: the microbatch may have gone elsewhere meanwhile.
@@ -141,7 +141,7 @@ class Dispatcher:
         It may also wait for this very peer with a later attempt: a peer that is asked twice, because its answer was
         late, can deny the first question and reserve a slot for the second.
         """
-        self.router.downstream_cost(sender, message.downstream_s)
+        self.router.record_downstream(sender, message.downstream_s)
         entry = self.flights.held_by(sender, message.microbatch, message.attempt)
         if entry is None:
             return [Send(sender, Cancel(message.microbatch, self.stage, message.attempt))]

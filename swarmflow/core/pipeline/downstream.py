@@ -65,7 +65,7 @@ def on_downstream_cost(
     hops: HopTable, sender: ProcessId, message: DownstreamCost, bodies: Bodies, now: float
 ) -> list[Action]:
     """Record a peer's downstream cost."""
-    hops.dispatcher.router.downstream_cost(sender, message.downstream_s)
+    hops.dispatcher.router.record_downstream(sender, message.downstream_s)
     return hops.announce_cost()
 
 

@@ -13,7 +13,7 @@ from swarmflow.core.pipeline.journal import Journal
 from swarmflow.core.pipeline.restorer import Restorer
 from swarmflow.core.protocol.actions import Action, Count, Discard, Send
 from swarmflow.core.protocol.messages import CreditAvailable, Denied, Done, DownstreamCost, Forward, ReserveSlot, Routed
-from swarmflow.core.protocol.types import BEFORE_ALL, Attempt, Epoch, Microbatch, ProcessId
+from swarmflow.core.protocol.types import NO_EPOCH, Attempt, Epoch, Microbatch, ProcessId
 from swarmflow.core.routing.prober import AT_ONCE_MAX
 
 COST_CHANGED = 0.1  # of the announced downstream cost, before it is announced again
@@ -34,7 +34,7 @@ class HopTable:
     leader: ProcessId  # receives Done
     journal_bytes_max: int = 1 << 30  # kept for repairs
     recompute: bool = True  # microbatches without a graph are admitted too
-    epoch: Epoch = field(default=BEFORE_ALL, init=False)
+    epoch: Epoch = field(default=NO_EPOCH, init=False)
     hops: dict[int, Hop] = field(default_factory=dict, init=False)  # by index
     dropped: dict[int, None] = field(default_factory=dict, init=False)  # orphans that were subtracted
     dead: set[ProcessId] = field(default_factory=set, init=False)

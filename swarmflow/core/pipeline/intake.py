@@ -17,7 +17,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST, ProcessId, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
 
 Bodies = tuple[Ref, ...]
 
@@ -109,7 +109,7 @@ def on_probe(hops: HopTable, sender: ProcessId, message: Probe, bodies: Bodies, 
 def _refusal(hops: HopTable, message: Forward | ReserveSlot) -> str | None:
     if message.stage != hops.stage:
         return "stage"
-    return "stale" if message.attempt < hops.floor.get(message.microbatch.index, FIRST) else None
+    return "stale" if message.attempt < hops.floor.get(message.microbatch.index, FIRST_ATTEMPT) else None
 
 
 def _accepted(hops: HopTable, hop: Hop) -> Accepted:

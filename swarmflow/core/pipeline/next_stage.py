@@ -45,7 +45,7 @@ class NextStage:
         self._alive = dict.fromkeys(peers)
         self._shares = shares
         self._usual_s = {peer: self._usual_s[peer] for peer in peers if peer in self._usual_s}
-        self.router.announce(peers)
+        self.router.begin_epoch(peers)
 
     def clear(self) -> None:
         """Forget what the peers hold."""
@@ -67,7 +67,7 @@ class NextStage:
         """Add a peer. share: its slots for this sender."""
         if process not in self._alive:
             self._alive[process] = None
-            self.router.enter(process)
+            self.router.add_peer(process)
         if self._shares is not None:
             self._shares = {**self._shares, process: share}
 
@@ -78,7 +78,7 @@ class NextStage:
         del self._alive[process]
         self._paused_until_s.pop(process, None)
         self._draining.pop(process, None)
-        self.router.ban(process)
+        self.router.remove_peer(process)
         return True
 
     def denied(self, process: ProcessId, reason: str, now: float) -> None:
@@ -129,7 +129,7 @@ class NextStage:
         self._anybody_s = smoothed(self._anybody_s, seconds)
         self._awaited[process] -= 1
         self.router.set_pending(process, self._awaited[process])
-        self.router.measured(process, seconds, None if entry.arrived_s is None else now - entry.arrived_s)
+        self.router.record_response(process, seconds, None if entry.arrived_s is None else now - entry.arrived_s)
 
     def usual_s(self, process: ProcessId) -> float | None:
         """Return the usual time until the peer, or any peer, passes a microbatch on; None: not measured yet."""

@@ -20,7 +20,7 @@ from swarmflow.core.protocol.messages import (
     SlotReserved,
 )
 from swarmflow.core.protocol.shares import shares
-from swarmflow.core.protocol.types import BEFORE_ALL, FIRST, Attempt, Epoch, Member, Microbatch, ProcessId
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, NO_EPOCH, Attempt, Epoch, Member, Microbatch, ProcessId
 
 
 @dataclass(slots=True)
@@ -34,9 +34,9 @@ class MicrobatchSource:
     me: ProcessId
     microbatches: int  # of a step
     dispatcher: Dispatcher
-    epoch: Epoch = field(init=False, default=BEFORE_ALL)
+    epoch: Epoch = field(init=False, default=NO_EPOCH)
     window: int = field(init=False, default=1)  # microbatches in flight at a time: its share of stage 0's slots
-    takeover: int = field(init=False, default=0)  # the highest that was assigned
+    reassignment: int = field(init=False, default=0)  # the highest that was assigned
     done: int = field(init=False, default=0)  # microbatches formed in this life
     _attempts: dict[int, Attempt] = field(init=False, default_factory=dict)  # by index, of the own microbatches
     _todo: list[int] = field(init=False, default_factory=list)
@@ -54,10 +54,12 @@ class MicrobatchSource:
         trainers = [member.process for member in message.roster.trainers]
         first = message.roster.stages[0]
         self.dispatcher.trainers = tuple(trainers)
-        actions = self.dispatcher.open(message.epoch, message.roster.ids[0], message.roster.shares[0])
-        self.epoch, self.takeover = message.epoch, 0
+        actions = self.dispatcher.open(
+            message.epoch, message.roster.ids_by_stage[0], message.roster.slots_per_sender[0]
+        )
+        self.epoch, self.reassignment = message.epoch, 0
         self._in_flight.clear()
-        self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), FIRST)
+        self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), FIRST_ATTEMPT)
         self._todo = list(self._attempts)
         self._room = (1 + WITHOUT_GRAPH) * sum(member.capacity for member in first)
         self._trainers = len(trainers)
@@ -66,8 +68,8 @@ class MicrobatchSource:
     def assign(self, message: Assign) -> list[Action]:
         """Take over microbatches of a dead trainer; stage 0 is asked who holds them before they are sent."""
         fresh = [index for index in message.indices if index not in self._attempts]
-        self.takeover = max(self.takeover, message.takeover)
-        self._attempts |= dict.fromkeys(fresh, Attempt(message.takeover))
+        self.reassignment = max(self.reassignment, message.reassignment)
+        self._attempts |= dict.fromkeys(fresh, Attempt(message.reassignment))
         self._todo += fresh
         return self._feed()
 
@@ -89,7 +91,7 @@ class MicrobatchSource:
             return [Release((event.tokens, event.targets))]
         attempt = self._attempts[event.microbatch.index]
         return self.dispatcher.offer(
-            event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt.takeover > 0
+            event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt.reassignment > 0
         )
 
     def on_recall(self, sender: ProcessId, message: Recall) -> list[Action]:

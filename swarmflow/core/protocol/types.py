@@ -48,13 +48,13 @@ class Slice:
 
 
 @dataclass(frozen=True, order=True, slots=True)
-class Blank:
+class Padding:
     """So many bytes that say nothing."""
 
     size_bytes: int
 
 
-Body = Ref | Slice | Blank
+Body = Ref | Slice | Padding
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -69,8 +69,8 @@ class Epoch:
     step: int
 
 
-BEFORE_ALL = Epoch(-1, 0)
-EXPONENT = 36  # of a step whose gradients add up as integers, unless they are too large for it
+NO_EPOCH = Epoch(-1, 0)
+DEFAULT_EXPONENT = 36  # of a step whose gradients add up as integers, unless they are too large for it
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -85,31 +85,32 @@ class Microbatch:
 
 
 class Attempt(NamedTuple):
-    """Orders the attempts at one hop: a later one replaces all earlier ones. Each part counts from 0 in the one before.
+    """Orders the attempts at one hop; a later one replaces all earlier ones.
 
-    takeover: how often trainers had died when this one was given the microbatch. repair: how often the hop was sent
-    again after a loss, so that all it passes on is above what was passed on before. number: how often it was denied.
+    Each field begins at 0 again when a field before it rises.
     """
 
-    takeover: int = 0
-    repair: int = 0
-    number: int = 0
+    reassignment: int = 0  # how often the microbatch was given to another trainer after a death
+    repair: int = (
+        0  # how often the hop was sent again after a loss; what it passes on is above what was passed on before
+    )
+    denials: int = 0  # how often peers have denied it
 
     def next(self) -> Attempt:
         """Return the one after this, for a peer that has passed nothing on."""
-        return Attempt(self.takeover, self.repair, self.number + 1)
+        return Attempt(self.reassignment, self.repair, self.denials + 1)
 
     def next_repair(self) -> Attempt:
         """Return the first one of the next repair."""
-        return Attempt(self.takeover, self.repair + 1)
+        return Attempt(self.reassignment, self.repair + 1)
 
     def passed_on(self) -> Attempt:
         """Return the first one of the next hop, when a hop of this attempt is passed on."""
-        return Attempt(self.takeover, self.repair)
+        return Attempt(self.reassignment, self.repair)
 
 
-FIRST = Attempt()
-ADDRESSES_MAX = 16  # of a process that others are told, and try
+FIRST_ATTEMPT = Attempt()
+ADDRESSES_MAX = 16  # addresses of one process that are announced and dialled
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -129,8 +130,9 @@ class Member:
 class Group:
     """A reduction group: processes that sum the same flat gradient, in rank order.
 
-    owners: who sums the pieces, in turn, some more often than others; also peers of other stages, where the ways
-    between the members are slow; empty: the members, each as often. elements: of the gradient, for those others.
+    owners: the processes that sum the pieces, in turn; a faster one may stand there several times, and peers of other
+    stages where the links between the members are slow. Empty: all members alike. elements: the length of the gradient,
+    which an owner of another stage does not know otherwise.
     """
 
     name: str
@@ -141,50 +143,48 @@ class Group:
 
 @dataclass(frozen=True)
 class Roster:
-    """Who takes part in an epoch: the members of each stage, and the trainers, in a fixed order.
+    """The members of an epoch: the peers of each stage and the trainers, in a fixed order.
 
-    Without slots, since the sets and lists are made once: whether somebody is in it is asked at every message. They are
-    made of lists rather than generators: a peer of a large swarm opens a step with a thousand members.
+    It has no slots, so that sets and tuples can be cached: each message asks for them. They are made from lists, not
+    from generators: a peer of a large swarm opens a step with a thousand members.
     """
 
     stages: tuple[tuple[Member, ...], ...] = ()
     trainers: tuple[Member, ...] = ()
 
-    def members(self) -> tuple[Member, ...]:
-        """The peers of all stages, first stage first."""
-        return self._members
-
     @cached_property
-    def _members(self) -> tuple[Member, ...]:
+    def peers(self) -> tuple[Member, ...]:
+        """The peers of all stages, first stage first."""
         return tuple(chain.from_iterable(self.stages))
 
     @cached_property
-    def all_members(self) -> tuple[Member, ...]:
-        """Peers, then trainers."""
-        return (*self._members, *self.trainers)
+    def members(self) -> tuple[Member, ...]:
+        """All peers, then all trainers."""
+        return (*self.peers, *self.trainers)
 
     @cached_property
-    def ids(self) -> tuple[tuple[ProcessId, ...], ...]:
-        """The peers of each stage; after the last one, and so before the first one, the trainers."""
+    def ids_by_stage(self) -> tuple[tuple[ProcessId, ...], ...]:
+        """The peers of each stage; the last entry is the trainers, so that [stage - 1] is right for stage 0 too."""
         return tuple([tuple([member.process for member in row]) for row in (*self.stages, self.trainers)])
 
-    def processes(self) -> tuple[ProcessId, ...]:
-        """Everybody: peers, then trainers."""
-        return tuple(chain.from_iterable(self.ids))
+    @property
+    def ids(self) -> tuple[ProcessId, ...]:
+        """All peers, then all trainers."""
+        return tuple(chain.from_iterable(self.ids_by_stage))
 
     @cached_property
-    def all_processes(self) -> frozenset[ProcessId]:
-        """The same, to be asked whether somebody is among them."""
-        return frozenset(self.processes())
+    def id_set(self) -> frozenset[ProcessId]:
+        """All peers and trainers, for membership tests."""
+        return frozenset(self.ids)
 
     @cached_property
-    def serving(self) -> frozenset[ProcessId]:
-        """The peers of all stages, to be asked whether somebody is among them."""
-        return frozenset(chain.from_iterable(self.ids[:-1]))
+    def peer_ids(self) -> frozenset[ProcessId]:
+        """All peers, for membership tests."""
+        return frozenset(chain.from_iterable(self.ids_by_stage[:-1]))
 
     @cached_property
-    def shares(self) -> tuple[dict[ProcessId, int], ...]:
-        """Of each stage: what of its peers' capacities falls to each of those before it."""
+    def slots_per_sender(self) -> tuple[dict[ProcessId, int], ...]:
+        """For each stage: peer -> slots for each process of the stage before (its capacity by their number)."""
         senders = [max(1, len(before)) for before in (self.trainers, *self.stages)]
         return tuple(
             {member.process: member.capacity // many for member in stage}
@@ -193,31 +193,31 @@ class Roster:
 
     @cached_property
     def digest(self) -> str:
-        """Of all that it says: two processes that have the same one need not tell each other."""
+        """A digest of all fields: processes whose digests agree need not exchange their rosters."""
         return blake2b(repr((self.stages, self.trainers)).encode(), digest_size=16).hexdigest()
 
     @cached_property
-    def places(self) -> dict[ProcessId, int]:
-        """The stage that each process serves, -1 for a trainer."""
+    def stage_by_id(self) -> dict[ProcessId, int]:
+        """The stage of each process, -1 for a trainer."""
         return {
             process: stage
-            for stage, row in zip((*range(len(self.stages)), -1), self.ids, strict=True)
+            for stage, row in zip((*range(len(self.stages)), -1), self.ids_by_stage, strict=True)
             for process in row
         }
 
     @property
     def size(self) -> int:
-        """How many there are."""
+        """The number of peers and trainers."""
         return sum(len(stage) for stage in self.stages) + len(self.trainers)
 
     def stage_of(self, process: ProcessId) -> int:
-        """Which stage a process serves; -1: it is a trainer, or none of these."""
-        return next((stage for stage, ids in enumerate(self.ids[:-1]) if process in ids), -1)
+        """Return the stage of a process; -1 for a trainer and for a process outside the roster."""
+        return next((stage for stage, ids in enumerate(self.ids_by_stage[:-1]) if process in ids), -1)
 
     def around(self, stage: int, tied: bool) -> Roster:
-        """Those to whom a peer of this stage may have to send; the stages of the others are empty.
+        """Return the roster of those to whom a peer of this stage may send: its own and the adjacent stages.
 
-        tied: a weight is shared by the first and the last stage.
+        The other stages are empty. tied: the first and the last stage share a weight, and so are adjacent.
         """
         near = {stage - 1, stage, stage + 1}
         if tied and stage in (0, len(self.stages) - 1):
@@ -226,14 +226,14 @@ class Roster:
         return self if stages == self.stages else Roster(stages, self.trainers)
 
     def changed(self, gone: tuple[ProcessId, ...], entered: tuple[Member, ...]) -> Roster:
-        """The roster that differs from this one by who left, and by who entered or is in another place now.
+        """Return this roster without those who left, and with those who entered or moved.
 
-        The last answer is kept: where one process pretends to be many, all of them ask the same.
+        The last result is cached: in the simulator all peers of a process derive the same roster.
         """
-        known: tuple[tuple[ProcessId, ...], tuple[Member, ...], Roster] | None = self.__dict__.get("_changed")
-        if known is None or known[:2] != (gone, entered):
-            known = self.__dict__["_changed"] = (gone, entered, self._changed_anew(gone, entered))
-        return known[2]
+        cached: tuple[tuple[ProcessId, ...], tuple[Member, ...], Roster] | None = self.__dict__.get("_changed")
+        if cached is None or cached[:2] != (gone, entered):
+            cached = self.__dict__["_changed"] = (gone, entered, self._changed_anew(gone, entered))
+        return cached[2]
 
     def _changed_anew(self, gone: tuple[ProcessId, ...], entered: tuple[Member, ...]) -> Roster:
         left = {*gone, *(member.process for member in entered)}
@@ -247,7 +247,7 @@ class Roster:
         return Roster(stages, renewed(self.trainers, -1))
 
     def without(self, gone: ProcessId) -> Roster:
-        """The same roster after a death."""
+        """Return this roster after a death."""
         return self._changed_anew((gone,), ())
 
 

@@ -7,14 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from swarmflow.core.protocol.types import ProcessId
-
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """The process to send to, and why it was chosen."""
-
-    process: ProcessId
-    reason: str
+from swarmflow.core.routing.router import Choice
 
 
 @dataclass(slots=True)
@@ -41,8 +34,8 @@ class Iwrr:
         self._peers: dict[ProcessId, _WeightedPeer] = {}
         self._queue: list[tuple[float, ProcessId]] = []  # heap of (priority_s, process); stale entries are skipped
 
-    def announce(self, processes: Iterable[ProcessId]) -> None:
-        """Replace the peers of the stage by these; a banned one among them may be chosen again."""
+    def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
+        """Begin an epoch with these peers of the stage; those that stay keep what was measured."""
         present = dict.fromkeys(processes)
         kept = {process: peer for process, peer in self._peers.items() if process in present}
         floor_s = min((peer.priority_s for peer in kept.values()), default=self.prior_s)
@@ -51,12 +44,12 @@ class Iwrr:
         self._queue = [(peer.priority_s, process) for process, peer in self._peers.items()]
         heapq.heapify(self._queue)
 
-    def enter(self, process: ProcessId) -> None:
+    def add_peer(self, process: ProcessId) -> None:
         """Add a peer to the stage."""
-        self.announce((*self._peers, process))
+        self.begin_epoch((*self._peers, process))
 
-    def ban(self, process: ProcessId) -> None:
-        """Exclude a peer until it is announced again (Algorithm 1, `ban_server`)."""
+    def remove_peer(self, process: ProcessId) -> None:
+        """Remove a peer from the stage (Algorithm 1, `ban_server`)."""
         self._peers.pop(process, None)
 
     def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
@@ -84,7 +77,7 @@ class Iwrr:
     def set_pending(self, process: ProcessId, count: int) -> None:
         """Do nothing: the total time of all work decides, finished or not."""
 
-    def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
+    def record_downstream(self, process: ProcessId, downstream_s: float) -> None:
         """Do nothing: only the next hop counts."""
 
     @property
@@ -92,7 +85,7 @@ class Iwrr:
         """Return 0: the path beyond the next hop is not measured."""
         return 0.0
 
-    def measured(self, process: ProcessId, seconds: float, inside_s: float | None = None) -> None:
+    def record_response(self, process: ProcessId, seconds: float, service_s: float | None = None) -> None:
         """Record a response time, queue and network included."""
         peer = self._peers.get(process)
         if peer is None:
@@ -101,13 +94,13 @@ class Iwrr:
         peer.ema_s = max(self.prior_s, gamma * seconds + (1 - gamma) * peer.ema_s)
         peer.measured = True
 
-    def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
+    def record_transfer(self, process: ProcessId, seconds: float, now: float) -> None:
         """Do nothing: the time until the peer has passed the microbatch on counts."""
 
-    def probed(self, process: ProcessId, seconds: float, now: float) -> None:
+    def record_probe(self, process: ProcessId, seconds: float, now: float) -> None:
         """Do nothing: only response times count."""
 
-    def rerouted(self, process: ProcessId, seconds: float) -> None:
+    def record_path(self, process: ProcessId, seconds: float) -> None:
         """Do nothing: the next response times will show the change."""
 
     def seconds(self, process: ProcessId) -> float | None:
@@ -115,6 +108,6 @@ class Iwrr:
         peer = self._peers.get(process)
         return None if peer is None else peer.ema_s
 
-    def is_measured(self, process: ProcessId) -> bool:
+    def has_transfer_time(self, process: ProcessId) -> bool:
         """Return True: no link is probed."""
         return True

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.messages import Probe, Probed
-from swarmflow.core.protocol.types import Blank, Epoch, ProcessId
+from swarmflow.core.protocol.types import Epoch, Padding, ProcessId
 
 SHARE = 64  # the size of a boundary tensor, as a multiple of a probe's
 PROBE_BYTES_MIN = 1 << 16  # no probe is smaller: tensors so small reveal a slow link soon enough themselves
@@ -62,7 +62,7 @@ class Prober:
             return []
         self._target, self._sent_s = self._queue.popleft(), now
         self._trip_s = self._loaded_s = None
-        body = (Blank(self.boundary_bytes // SHARE),)
+        body = (Padding(self.boundary_bytes // SHARE),)
         return [
             Send(self._target, Probe(self._epoch, loaded=False)),
             Send(self._target, Probe(self._epoch, loaded=True), body),

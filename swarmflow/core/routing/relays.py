@@ -96,7 +96,7 @@ class Relays:
     def report_changes(self, router: Router) -> None:
         """Report new transfer times to the router of this process, where the best path to a peer has changed."""
         for process, rate in self.changed.items():
-            router.rerouted(process, self.boundary_bytes / rate)
+            router.record_path(process, self.boundary_bytes / rate)
         self.changed.clear()
 
     def around(self, actions: list[Action], now: float) -> list[Action]:

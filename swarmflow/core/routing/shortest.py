@@ -10,11 +10,11 @@ from statistics import fmean
 from zlib import crc32
 
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.iwrr import Choice
+from swarmflow.core.routing.router import Choice
 from swarmflow.core.routing.smoothing import smoothed
 
-PRIOR_S = 1e-3  # assumed before the first measurement, as SWARM's epsilon
-RETRY_FACTOR = 30.0  # multiple of its path's time after which an unused peer is tried again, at a cost of about 3%
+PRIOR_S = 1e-3  # assumed before the first measurement (epsilon in SWARM, Algorithm 1)
+RETRY_FACTOR = 30.0  # an unused peer is tried again after this multiple of its path's time; costs about 3%
 
 
 @dataclass(slots=True)
@@ -22,26 +22,26 @@ class _PeerEstimate:
     """A sender's estimate for one peer."""
 
     tensor_s: float  # smoothed transfer time of a boundary tensor to it
-    inside_s: float  # smoothed time from a microbatch's arrival until it passes it on
+    service_s: float  # smoothed time from a microbatch's arrival until it passes it on
     downstream_s: float  # time of the best path beyond it, forth and back, as it announced
     tie: int  # order among equal peers, different for each sender
-    measured: bool = False  # tensor_s comes from a transfer
-    known: bool = False  # tensor_s comes from a transfer or a probe
-    awaited: int = 0  # this sender's microbatches that it has not passed on
+    transfer_timed: bool = False  # tensor_s comes from a transfer
+    transfer_estimated: bool = False  # tensor_s comes from a transfer or a probe
+    pending: int = 0  # this sender's microbatches that it has not passed on
     used_s: float = 0.0  # when the last microbatch arrived there
     retry_s: float | None = None  # the delay assumed for a trial with one microbatch; None: no trial is due
 
     @property
     def delay_s(self) -> float:
         """Expected time until the next microbatch's gradient returns, after those that it has not passed on yet."""
-        if self.retry_s is not None and not self.awaited:
+        if self.retry_s is not None and not self.pending:
             return self.retry_s
-        return self.path_s + self.awaited * max(self.tensor_s, self.inside_s)
+        return self.path_s + self.pending * max(self.tensor_s, self.service_s)
 
     @property
     def path_s(self) -> float:
         """Expected time until a gradient returns from an idle peer: to it, through it, downstream, and back."""
-        return 2 * self.tensor_s + self.inside_s + self.downstream_s
+        return 2 * self.tensor_s + self.service_s + self.downstream_s
 
 
 @dataclass(slots=True)
@@ -52,15 +52,18 @@ class _PeerQueue:
     heap: list[tuple[float, int, ProcessId]] = field(default_factory=list)  # (value, tie, process)
 
     def put(self, process: ProcessId, value: float, tie: int) -> None:
+        """Set the value of a peer."""
         current = self.current
         if current.get(process) != value:
             current[process] = value
             heapq.heappush(self.heap, (value, tie, process))
 
     def drop(self, process: ProcessId) -> None:
+        """Remove a peer."""
         self.current.pop(process, None)
 
     def first(self, exclude: Collection[ProcessId] = ()) -> ProcessId | None:
+        """Return the peer with the least value that is not excluded."""
         excluded: list[tuple[float, int, ProcessId]] = []
         found: ProcessId | None = None
         heap, current = self.heap, self.current
@@ -91,70 +94,70 @@ class Shortest:
     measured again. So a peer that was not used for RETRY_FACTOR times its path's time is tried with one microbatch of
     the next step, and the new measurement replaces the old estimate.
 
-    A sender measures only a few peers of a large stage. The others, called strangers, share one estimate if they were
-    announced together, since they differ only in their order; each gets its own with its first measurement.
+    A sender measures only a few peers of a large stage. The unmeasured ones that joined together share one estimate,
+    since they differ only in their order; each gets its own with its first measurement.
     """
 
     def __init__(self, sender: str = "") -> None:
         self._salt = crc32(sender.encode())  # makes the order among equal peers differ between senders
         self._peers: dict[ProcessId, _PeerEstimate] = {}  # with an own estimate
         self._delays, self._paths = _PeerQueue(), _PeerQueue()  # the same by delay_s, and by path_s
-        self._alike = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # the estimate that all strangers share
-        self._strangers: dict[ProcessId, None] = {}
-        self._order: list[ProcessId] | None = None  # the strangers in reverse order; None: not sorted yet
+        self._shared_estimate = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # the estimate that all unmeasured peers share
+        self._unmeasured: dict[ProcessId, None] = {}
+        self._order: list[ProcessId] | None = None  # the unmeasured in reverse order; None: not sorted yet
         self._now_s = 0.0  # time of the latest measured arrival
 
-    def announce(self, processes: Iterable[ProcessId]) -> None:
+    def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers, which hold nothing."""
         estimate = self._mean_estimate()
         least_s = min((peer.path_s for peer in self._peers.values()), default=0.0)
-        former, former_strangers = self._peers, self._strangers
-        self._peers, self._strangers, self._order = {}, {}, None
+        former, former_unmeasured = self._peers, self._unmeasured
+        self._peers, self._unmeasured, self._order = {}, {}, None
         self._delays, self._paths = _PeerQueue(), _PeerQueue()
-        if not former and not former_strangers:
-            self._alike, self._strangers = estimate, dict.fromkeys(processes)
+        if not former and not former_unmeasured:  # the first epoch: all share the prior
+            self._shared_estimate, self._unmeasured = estimate, dict.fromkeys(processes)
             return
         newcomers: list[ProcessId] = []
         for process in processes:
             peer = former.get(process)
             if peer is not None:
-                peer.awaited = 0
-                unused = peer.measured and self._now_s - peer.used_s > RETRY_FACTOR * peer.path_s
+                peer.pending = 0
+                unused = peer.transfer_timed and self._now_s - peer.used_s > RETRY_FACTOR * peer.path_s
                 peer.retry_s = least_s if unused else None
                 self._add(process, peer)
-            elif process in former_strangers:
-                self._strangers[process] = None
+            elif process in former_unmeasured:
+                self._unmeasured[process] = None
             else:
                 newcomers.append(process)
-        if not self._strangers:
-            self._alike, self._strangers = estimate, dict.fromkeys(newcomers)
+        if not self._unmeasured:  # none is left: the newcomers share a new estimate
+            self._shared_estimate, self._unmeasured = estimate, dict.fromkeys(newcomers)
             return
-        for process in newcomers:
+        for process in newcomers:  # the shared estimate is older than they are
             self._add(process, replace(estimate, tie=self._tie(process)))
 
-    def enter(self, process: ProcessId) -> None:
+    def add_peer(self, process: ProcessId) -> None:
         """Add a peer to the stage."""
-        self._strangers.pop(process, None)
+        self._unmeasured.pop(process, None)
         self._add(process, replace(self._mean_estimate(), tie=self._tie(process)))
 
-    def ban(self, process: ProcessId) -> None:
+    def remove_peer(self, process: ProcessId) -> None:
         """Remove a peer from the stage."""
         self._peers.pop(process, None)
-        self._strangers.pop(process, None)
+        self._unmeasured.pop(process, None)
         self._delays.drop(process)
         self._paths.drop(process)
 
     def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
         """Return the peer with the shortest expected delay, None if all are excluded. source: makes no difference."""
         process = self._delays.first(exclude)
-        peer = self._alike if process is None else self._peers[process]
-        if self._strangers and self._alike.delay_s <= peer.delay_s:
-            stranger = self._first_stranger(exclude)
-            if stranger is not None and (process is None or self._goes_before(stranger, process)):
-                process, peer = stranger, self._alike
+        peer = self._shared_estimate if process is None else self._peers[process]
+        if self._unmeasured and self._shared_estimate.delay_s <= peer.delay_s:
+            unmeasured = self._first_unmeasured(exclude)
+            if unmeasured is not None and (process is None or self._is_preferred(unmeasured, process)):
+                process, peer = unmeasured, self._shared_estimate
         if process is None:
             return None
-        reason = f"expected back in {peer.delay_s:.3f} s: {peer.awaited} awaited, {peer.tensor_s:.3f} s to it"
+        reason = f"expected back in {peer.delay_s:.3f} s: {peer.pending} pending, {peer.tensor_s:.3f} s to it"
         return Choice(process, f"{reason}, {peer.downstream_s:.3f} s beyond it")
 
     def add_held(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
@@ -162,102 +165,102 @@ class Shortest:
 
     def set_pending(self, process: ProcessId, count: int) -> None:
         """Set the number of this sender's microbatches that the peer has not passed on yet."""
-        peer = self._of_its_own(process)
+        peer = self._own_estimate(process)
         if peer is not None:
-            peer.awaited = count
+            peer.pending = count
             self._delays.put(process, peer.delay_s, peer.tie)
 
-    def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
+    def record_transfer(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record the transfer time of a microbatch."""
-        peer = self._of_its_own(process)
+        peer = self._own_estimate(process)
         if peer is None:
             return
         peer.tensor_s = max(
-            PRIOR_S, smoothed(peer.tensor_s if peer.measured and peer.retry_s is None else None, seconds)
+            PRIOR_S, smoothed(peer.tensor_s if peer.transfer_timed and peer.retry_s is None else None, seconds)
         )
-        peer.measured = peer.known = True
+        peer.transfer_timed = peer.transfer_estimated = True
         peer.used_s = self._now_s = now
-        self._changed(process, peer)
+        self._requeue(process, peer)
 
-    def probed(self, process: ProcessId, seconds: float, now: float) -> None:
+    def record_probe(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record a probe's estimate of the transfer time, until a transfer is measured."""
-        peer = self._of_its_own(process)
-        if peer is not None and not peer.measured:
-            self.rerouted(process, seconds)
+        peer = self._own_estimate(process)
+        if peer is not None and not peer.transfer_timed:
+            self.record_path(process, seconds)
 
-    def rerouted(self, process: ProcessId, seconds: float) -> None:
+    def record_path(self, process: ProcessId, seconds: float) -> None:
         """Record the estimated transfer time on another path, until a transfer is measured."""
-        peer = self._of_its_own(process)
+        peer = self._own_estimate(process)
         if peer is not None:
-            peer.tensor_s, peer.known, peer.measured = max(PRIOR_S, seconds), True, False
-            self._changed(process, peer)
+            peer.tensor_s, peer.transfer_estimated, peer.transfer_timed = max(PRIOR_S, seconds), True, False
+            self._requeue(process, peer)
 
-    def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
+    def record_response(self, process: ProcessId, seconds: float, service_s: float | None) -> None:
         """Record the time from arrival until the peer passed a microbatch on, its queue included."""
-        peer = None if inside_s is None else self._of_its_own(process)
-        if peer is None or inside_s is None:
+        peer = None if service_s is None else self._own_estimate(process)
+        if peer is None or service_s is None:
             return
-        anew = peer.retry_s is not None or peer.inside_s <= PRIOR_S
-        peer.inside_s = max(PRIOR_S, smoothed(None if anew else peer.inside_s, inside_s))
+        anew = peer.retry_s is not None or peer.service_s <= PRIOR_S
+        peer.service_s = max(PRIOR_S, smoothed(None if anew else peer.service_s, service_s))
         peer.retry_s = None
-        self._changed(process, peer)
+        self._requeue(process, peer)
 
-    def is_measured(self, process: ProcessId) -> bool:
+    def has_transfer_time(self, process: ProcessId) -> bool:
         """Return whether the transfer time was measured or probed."""
         peer = self._peers.get(process)
-        return peer is not None and peer.known
+        return peer is not None and peer.transfer_estimated
 
     def delay_s(self, process: ProcessId) -> float | None:
-        """Return the expected delay through this peer; None if it does not serve the stage, or is a stranger."""
+        """Return the expected delay through this peer; None if it does not serve the stage, or is unmeasured."""
         peer = self._peers.get(process)
         return None if peer is None else peer.delay_s
 
-    def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
+    def record_downstream(self, process: ProcessId, downstream_s: float) -> None:
         """Record the time of the best path beyond the peer, forth and back."""
-        peer = self._of_its_own(process)
+        peer = self._own_estimate(process)
         if peer is not None and peer.downstream_s != downstream_s:
             peer.downstream_s = downstream_s
-            self._changed(process, peer)
+            self._requeue(process, peer)
 
     @property
     def downstream_s(self) -> float:
         """The expected seconds of the best path from here, forth and back, as announced upstream."""
         process = self._paths.first()
         if process is None:
-            return self._alike.path_s if self._strangers else 0.0
+            return self._shared_estimate.path_s if self._unmeasured else 0.0
         path_s = self._peers[process].path_s
-        return min(path_s, self._alike.path_s) if self._strangers else path_s
+        return min(path_s, self._shared_estimate.path_s) if self._unmeasured else path_s
 
     def _mean_estimate(self) -> _PeerEstimate:
         """Return an estimate for peers without measurements: the mean of the others."""
-        known = [peer for peer in self._peers.values() if peer.known]
+        known = [peer for peer in self._peers.values() if peer.transfer_estimated]
         if not known:
             return _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)
-        tensor_s, inside_s = fmean(peer.tensor_s for peer in known), fmean(peer.inside_s for peer in known)
-        return _PeerEstimate(tensor_s, inside_s, fmean(peer.downstream_s for peer in known), 0)
+        tensor_s, service_s = fmean(peer.tensor_s for peer in known), fmean(peer.service_s for peer in known)
+        return _PeerEstimate(tensor_s, service_s, fmean(peer.downstream_s for peer in known), 0)
 
-    def _first_stranger(self, exclude: Collection[ProcessId]) -> ProcessId | None:
-        """Return the first stranger in this sender's order that is not excluded."""
+    def _first_unmeasured(self, exclude: Collection[ProcessId]) -> ProcessId | None:
+        """Return the first unmeasured peer in this sender's order that is not excluded."""
         if self._order is None:
             # Only by library calls: with 312 peers in the stage this is a third of a peer's work to open a step.
-            names = map(str.encode, [process.name for process in self._strangers])
+            names = map(str.encode, [process.name for process in self._unmeasured])
             ties = map(crc32, names, repeat(self._salt))
-            self._order = [process for _, process in sorted(zip(ties, self._strangers, strict=True), reverse=True)]
-        while self._order and self._order[-1] not in self._strangers:
+            self._order = [process for _, process in sorted(zip(ties, self._unmeasured, strict=True), reverse=True)]
+        while self._order and self._order[-1] not in self._unmeasured:
             self._order.pop()
-        return next((p for p in reversed(self._order) if p in self._strangers and p not in exclude), None)
+        return next((p for p in reversed(self._order) if p in self._unmeasured and p not in exclude), None)
 
-    def _goes_before(self, stranger: ProcessId, process: ProcessId) -> bool:
-        """Return whether a stranger is preferred to a peer with an own estimate."""
+    def _is_preferred(self, unmeasured: ProcessId, process: ProcessId) -> bool:
+        """Return whether an unmeasured peer is preferred to one with an own estimate."""
         peer = self._peers[process]
-        return (self._alike.delay_s, self._tie(stranger), stranger) < (peer.delay_s, peer.tie, process)
+        return (self._shared_estimate.delay_s, self._tie(unmeasured), unmeasured) < (peer.delay_s, peer.tie, process)
 
-    def _of_its_own(self, process: ProcessId) -> _PeerEstimate | None:
+    def _own_estimate(self, process: ProcessId) -> _PeerEstimate | None:
         """Return a peer's own estimate, made from the shared one if need be; None: it does not serve the stage."""
         peer = self._peers.get(process)
-        if peer is None and process in self._strangers:
-            del self._strangers[process]
-            peer = replace(self._alike, tie=self._tie(process))
+        if peer is None and process in self._unmeasured:
+            del self._unmeasured[process]
+            peer = replace(self._shared_estimate, tie=self._tie(process))
             self._add(process, peer)
         return peer
 
@@ -267,9 +270,9 @@ class Shortest:
 
     def _add(self, process: ProcessId, peer: _PeerEstimate) -> None:
         self._peers[process] = peer
-        self._changed(process, peer)
+        self._requeue(process, peer)
 
-    def _changed(self, process: ProcessId, peer: _PeerEstimate) -> None:
+    def _requeue(self, process: ProcessId, peer: _PeerEstimate) -> None:
         """Update the queues after a change of an estimate."""
         self._delays.put(process, peer.delay_s, peer.tie)
         self._paths.put(process, peer.path_s, peer.tie)

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.events import BlamedError, Event, Lost, Mishandled, Received, Tick
 from swarmflow.core.protocol.messages import Message
-from swarmflow.core.protocol.types import Blank, Body, ProcessId, Ref
+from swarmflow.core.protocol.types import Body, Padding, ProcessId, Ref
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
 from swarmflow.runtime.transport.links import Links
@@ -175,7 +175,7 @@ class Driver:
             match body:
                 case Ref():
                     bodies.append(self.store.get(body))
-                case Blank():
+                case Padding():
                     bodies.append(memoryview(bytes(body.size_bytes)))
                 case _:
                     bodies.append(self._read(body))

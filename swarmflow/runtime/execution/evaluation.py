@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from swarmflow.compute.codec import encode_ints
+from swarmflow.compute.codec import encode_tokens
 from swarmflow.core.protocol.types import ProcessId, Roster
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.execution.session import Session, log
@@ -114,7 +114,7 @@ async def _pass_forward(session: Session, version: int, path: list[ProcessId], b
         asker_incarnation=session.me.incarnation,
         path=tuple((process.name, process.incarnation) for process in path[1:]),
     )
-    bodies = [encode_ints(batch[0]), encode_ints(batch[1])]
+    bodies = [encode_tokens(batch[0]), encode_tokens(batch[1])]
     session.links.send(path[0], encode_header(message), bodies, bulk=True)
     answer = await session.requests.wait(ask, future, "a validation batch did not come back", TRY_TIMEOUT_S)
     try:

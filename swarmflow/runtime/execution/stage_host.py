@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from swarmflow.compute.codec import codec_named, decode_ints
+from swarmflow.compute.codec import codec_named, decode_tokens
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import ExponentOverflowError
 from swarmflow.compute.finite import NotFiniteError, finite
@@ -274,7 +274,7 @@ class StageHost:
 
     def _targets(self, data: Buffer, rows: int | None = None) -> Tensor:
         shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len)
-        return decode_ints(data, shape, self.manifest.vocab_size)
+        return decode_tokens(data, shape, self.manifest.vocab_size)
 
     def _boundary_tensor(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
         shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len, self.manifest.hidden_size)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
-from swarmflow.compute.checkpoint import Generation
+from swarmflow.compute.checkpoint import Checkpoint
 from swarmflow.compute.finite import finite
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError, WrongCopyError
@@ -155,7 +155,7 @@ async def first_donor(
 
 async def copy_stage(
     requests: Requests,
-    generation: Generation,
+    checkpoint: Checkpoint,
     stage: int,
     donors: Sequence[Member],
     elements: Mapping[str, int],
@@ -166,13 +166,13 @@ async def copy_stage(
 
     Raises NetworkError or WrongCopyError when no donor does, CheckpointError when the own disk refuses.
     """
-    failure: SwarmflowError = NetworkError(f"nobody was named who has stage {stage} at version {generation.version}")
+    failure: SwarmflowError = NetworkError(f"nobody was named who has stage {stage} at version {checkpoint.version}")
     groups = [(donor,) for donor in donors] if digest is not None else [tuple(donors)]
     for group in groups:
-        writer = generation.writer(stage, elements)
+        writer = checkpoint.writer(stage, elements)
         try:
-            await first_donor(requests, group, stage, generation.version, elements, writer.write, on_progress)
-            await asyncio.to_thread(generation.add, stage, writer, digest)
+            await first_donor(requests, group, stage, checkpoint.version, elements, writer.write, on_progress)
+            await asyncio.to_thread(checkpoint.add, stage, writer, digest)
         except (NetworkError, WrongCopyError) as error:
             failure = error
         else:

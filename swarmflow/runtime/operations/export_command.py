@@ -10,14 +10,14 @@ from pathlib import Path
 import msgspec
 import uvloop
 
-from swarmflow.compute.checkpoint import Generation, newest_complete
+from swarmflow.compute.checkpoint import Checkpoint, newest_complete
 from swarmflow.compute.export import KIND
 from swarmflow.core.protocol.types import Member
 from swarmflow.drafts import draft_of
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.ownership import check_replaceable
 from swarmflow.runtime.execution.state_transfer import first_donor
-from swarmflow.runtime.operations.exporting import export_generation, state_elements
+from swarmflow.runtime.operations.exporting import export_checkpoint, state_tensor_lengths
 from swarmflow.runtime.operations.folders import kept_manifest
 from swarmflow.runtime.operations.logs import set_up_logging
 from swarmflow.runtime.operations.visit import visit
@@ -44,11 +44,11 @@ def export_folder(folder: Path, out: Path) -> int:
     if manifest is None:
         raise CheckpointError(f"{path} is corrupt: start its trainer, or give another one's --state-dir")
     check_replaceable(out, KIND, manifest.run_id)  # a checkpoint takes its time to be verified
-    generation = newest_complete(folder / "checkpoints", manifest.fingerprint)
-    if generation is None:
+    checkpoint = newest_complete(folder / "checkpoints", manifest.fingerprint)
+    if checkpoint is None:
         raise CheckpointError(f"{folder} holds no complete version yet")
-    export_generation(manifest, generation, out, lambda to: _copy_files(folder / "tokenizer", to))
-    return generation.version
+    export_checkpoint(manifest, checkpoint, out, lambda to: _copy_files(folder / "tokenizer", to))
+    return checkpoint.version
 
 
 async def export_run(invite: Invite, out: Path) -> int:
@@ -60,20 +60,20 @@ async def export_run(invite: Invite, out: Path) -> int:
             saved = await session.requests.ask(found.leader, "save", timeout_s=_SAVE_TIMEOUT_S)
             version = msgspec.json.decode(saved[0], type=int)
             manifest, leader = found.manifest, Member(found.leader, -1)
-            generation = Generation.begin(scratch, version, manifest.fingerprint, manifest.stages)
+            checkpoint = Checkpoint.begin(scratch, version, manifest.fingerprint, manifest.stages)
             for stage in range(manifest.stages):
-                elements = state_elements(manifest, stage)
-                writer = generation.writer(stage, elements)
+                elements = state_tensor_lengths(manifest, stage)
+                writer = checkpoint.writer(stage, elements)
                 try:
                     _, listing = await first_donor(session.requests, [leader], stage, version, elements, writer.write)
                     if set(listing.tensors) != set(elements):
                         raise NetworkError("the run is at version 0: export the folder that it began from")
-                    generation.add(stage, writer)
+                    checkpoint.add(stage, writer)
                 finally:
                     writer.abandon()
             answer = await session.requests.ask(found.leader, "tokenizer")
             files = msgspec.msgpack.decode(answer[0], type=dict[str, bytes])
-            export_generation(manifest, generation, out, lambda to: _write_files(files, to))
+            export_checkpoint(manifest, checkpoint, out, lambda to: _write_files(files, to))
             return version
 
 

@@ -8,15 +8,15 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from swarmflow.compute.checkpoint import Generation, tensor_name
+from swarmflow.compute.checkpoint import Checkpoint, tensor_name
 from swarmflow.compute.export import export_stagewise
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.manifest import Manifest
 
 
-def state_elements(manifest: Manifest, stage: int) -> dict[str, int]:
-    """The flat tensors of a stage's state and their lengths, in the order in which they are stored."""
+def state_tensor_lengths(manifest: Manifest, stage: int) -> dict[str, int]:
+    """Return the flat tensors of a stage's state, in the order in which they are stored, and their elements."""
     settings = OptimizerSettings(
         manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay
     )
@@ -25,19 +25,22 @@ def state_elements(manifest: Manifest, stage: int) -> dict[str, int]:
     return {tensor_name(group, name): layout.elements(group) for group in layout.groups for name in names}
 
 
-def content_of(generation: Generation) -> str:
-    """Names a version by its bits: after a roll-back its number may be made anew with other ones."""
-    return f"version {generation.version}, {blake3(''.join(generation.digests).encode()).hexdigest()[:32]}"
+def content_id(checkpoint: Checkpoint) -> str:
+    """Return the number of a version and a digest of its files: after a roll-back the number alone is ambiguous."""
+    return f"version {checkpoint.version}, {blake3(''.join(checkpoint.digests).encode()).hexdigest()[:32]}"
 
 
-def export_generation(
-    manifest: Manifest, generation: Generation, out: Path, save_tokenizer: Callable[[Path], None]
+def export_checkpoint(
+    manifest: Manifest, checkpoint: Checkpoint, out: Path, save_tokenizer: Callable[[Path], None]
 ) -> None:
-    """Write a complete version to `out`, one stage at a time. Raises CheckpointError, ForeignFileError."""
+    """Write a complete version to `out`, one stage at a time; its files stay open until all are written.
+
+    Raises CheckpointError, ForeignFileError.
+    """
     with ExitStack() as files:
 
         def reader(stage: int) -> Callable[[str, int, int], bytes]:
-            state = files.enter_context(generation.state(stage))
+            state = files.enter_context(checkpoint.state(stage))
             return lambda group, start, stop: state.read(tensor_name(group, "params"), start, stop)
 
         export_stagewise(
@@ -47,5 +50,5 @@ def export_generation(
             out,
             save_tokenizer,
             run=manifest.run_id,
-            content=content_of(generation),
+            content=content_id(checkpoint),
         )

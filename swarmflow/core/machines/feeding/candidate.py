@@ -100,7 +100,7 @@ def _report(trainer: TrainerState, known: str = "") -> ElectionReport:
         version=trainer.epoch.step,
         draining=trainer.draining,
         indices=source.indices,
-        takeover=source.takeover,
+        reassignment=source.reassignment,
         known=known,
     )
 
@@ -125,7 +125,7 @@ def on_elect(trainer: TrainerState, sender: ProcessId, message: Elect, now: floa
 def on_deposed(trainer: TrainerState, sender: ProcessId, message: Deposed, now: float) -> list[Action]:
     """Give up leading or standing: a member follows another trainer, in a later term."""
     opened = trainer.epoch_view.opened if trainer.epoch_view is not None else None
-    named = opened is not None and sender in opened.roster.all_processes
+    named = opened is not None and sender in opened.roster.id_set
     if not named and not (trainer.lead is not None and sender in trainer.lead.membership.known):
         return [Count("messages_ignored", "Deposed")]
     if trainer.lead is not None and message.term > trainer.lead.term:

@@ -30,8 +30,8 @@ def on_open_step(trainer: TrainerState, message: OpenStep | RosterDelta, now: fl
     trainer.epoch, trainer.epoch_view = message.epoch, epoch_view
     trainer.lease.term = max(trainer.lease.term, message.term)
     roster, me = epoch_view.opened.roster, trainer.me.process
-    trainer.peers = set(roster.serving)
-    others = tuple(member for member in roster.all_members if member.process != me)
+    trainer.peers = set(roster.peer_ids)
+    others = tuple(member for member in roster.members if member.process != me)
     flows = trainer.flows.open(roster, now) if trainer.flows is not None else []
     return [Connect(others), *trainer.source.open(epoch_view.opened), *flows]
 

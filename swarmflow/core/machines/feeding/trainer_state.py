@@ -14,7 +14,7 @@ from swarmflow.core.pipeline.source import MicrobatchSource
 from swarmflow.core.protocol.actions import Action, Exit, Log, Rejoin, Send
 from swarmflow.core.protocol.events import Received
 from swarmflow.core.protocol.messages import Join, Left
-from swarmflow.core.protocol.types import BEFORE_ALL, Epoch, Holding, Member, Plan, ProcessId
+from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Member, Plan, ProcessId
 from swarmflow.core.routing.flow.live import FlowNegotiation
 
 ENDS = (Exit, Rejoin)  # nothing follows them
@@ -35,12 +35,12 @@ class TrainerState:
     lead: Leader | None = None
     parts: tuple[Holding, ...] = ()  # what its disk holds of later versions, which are not whole there
     phase: TrainerPhase = field(init=False, default=TRAINER.initial)
-    epoch: Epoch = field(init=False, default=BEFORE_ALL)
+    epoch: Epoch = field(init=False, default=NO_EPOCH)
     draining: bool = field(init=False, default=False)
     epoch_view: EpochView | None = field(init=False, default=None)
     peers: set[ProcessId] = field(init=False, default_factory=set)  # of all stages, in the epoch
     candidacy: Candidacy | None = field(init=False, default=None)
-    recorded: Epoch = field(init=False, default=BEFORE_ALL)  # of the last result that was recorded
+    recorded: Epoch = field(init=False, default=NO_EPOCH)  # of the last result that was recorded
     waiting: list[Received] = field(init=False, default_factory=list)  # for the leader that this candidate may become
     flows: FlowNegotiation | None = field(init=False, default=None)  # where the router follows flows
     postponed: str = field(init=False, default="")  # why the leader does not let it in yet

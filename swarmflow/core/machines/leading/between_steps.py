@@ -17,7 +17,7 @@ from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Send, Validate
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, Validated
 from swarmflow.core.protocol.messages import state_name
-from swarmflow.core.protocol.types import EXPONENT, Roster
+from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Roster
 
 
 def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
@@ -32,10 +32,10 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
     leader.name, leader.commit = state_name(step.open_step.lineage, step.epoch, step.ballot.number), step.decision
     leader.recovery.absent.keep(leader.version, leader.name)
     leader.lineage.committed(step.open_step)
-    for member in step.roster.members():
+    for member in step.roster.peers:
         if (known := leader.membership.known.get(member.process)) is not None:
             known.version = leader.version
-    leader.last, leader.step, leader.exponent = step.decision.result, None, EXPONENT
+    leader.last, leader.step, leader.exponent = step.decision.result, None, DEFAULT_EXPONENT
     for entry in leader.membership.peers():
         if entry.phase in (MemberPhase.LOADING, MemberPhase.READY) and entry.version != leader.version:
             entry.tries += 1

@@ -22,7 +22,7 @@ def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: floa
     """Let a process go: at once, or after the step that it takes part in."""
     leader.membership.drain(known)
     needed = _needed(leader, known) if _alone(leader, known) else []
-    serving = leader.step is not None and known.process in leader.step.roster.all_processes
+    serving = leader.step is not None and known.process in leader.step.roster.id_set
     if serving and known.process != leader.me.process:
         return [Log("info", f"{known.process} leaves after this step"), *needed]
     return needed + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
@@ -31,7 +31,7 @@ def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: floa
 def let_go(leader: LeaderState) -> list[Action]:
     """Release the draining members; one whose stage would be lost only after its state is on disk."""
     actions: list[Action] = []
-    serving = leader.step.roster.all_processes if leader.step is not None else ()
+    serving = leader.step.roster.id_set if leader.step is not None else ()
     if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.UNMEASURED, LeaderPhase.VALIDATING):
         return []  # told to go as soon as the output is written, or the result is known
     for entry in [e for e in leader.membership.known.values() if e.draining and e.process not in serving]:
@@ -71,7 +71,7 @@ def _absence_s(leader: LeaderState) -> float:
 
 def on_left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> list[Action]:
     """Record that an incarnation has ended: it follows no other leader, and may have left state in its folder."""
-    leader.lineage.bound |= {process} if message.term == leader.term else set()
+    leader.lineage.committed_followers |= {process} if message.term == leader.term else set()
     known, held = leader.membership.known.get(process), message.held
     if known is None or held is None or held.stage != known.member.stage or not leader.recovery.memories.possible(held):
         leader.recovery.absent.back(process.name)
@@ -91,7 +91,7 @@ def on_suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: 
         return []
     leader.faults.suspicions.accuse(known.process, accused, message.reason, now)
     actions: list[Action] = [Count("accusations")]
-    if leader.step is not None and accused in leader.step.roster.all_processes:
+    if leader.step is not None and accused in leader.step.roster.id_set:
         actions.append(Send(accused, Suspect(known.process, f"it accuses this process: {message.reason}")))
     return actions + weigh(leader, now)
 
@@ -156,33 +156,33 @@ def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]
         holder = finding.holder
         if holder is None or holder not in leader.membership.known:
             continue
-        if holder in step.roster.all_processes:  # nobody could stand in for it
+        if holder in step.roster.id_set:  # nobody could stand in for it
             named = f"{finding}, on {holder}; it was finite the second time: check the memory of that machine"
             actions.append(Log("warning", named))
             continue
-        actions += put_out(leader, holder, f"{finding}; on others it was: check the memory of this machine", now)
+        actions += bar(leader, holder, f"{finding}; on others it was: check the memory of this machine", now)
     leader.membership.suspended.clear()
     for process, text in leader.faults.failures.settle():
-        if process not in step.roster.all_processes:
-            actions += put_out(leader, process, f"{text}; without it the step was done", now)
+        if process not in step.roster.id_set:
+            actions += bar(leader, process, f"{text}; without it the step was done", now)
     return actions
 
 
-def put_out_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
+def bar_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
     """Put out peers whose reduced gradient differs from most of their stage's, if the stage has others."""
     actions: list[Action] = []
     for process in step.failure.differing if step.failure is not None else ():
         if not _stage_is_lost_with(leader, process):
-            actions += put_out(leader, process, "its reduced gradient is not that of most of its stage", now)
+            actions += bar(leader, process, "its reduced gradient is not that of most of its stage", now)
     return actions
 
 
-def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
+def bar(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
     """Put a process out at once; it is granted nothing for a while when it joins again."""
     known = leader.membership.known.get(process)
     trainer = known is not None and known.role == "trainer"
     records = leader.faults.pauses if trainer else leader.faults.bars
-    seconds = records.put_out(process.name, reason, now)
+    seconds = records.begin(process.name, reason, now)
     return [Count("put_out"), *gone(leader, process, f"{reason}; it may serve again in {seconds:.0f} s", now)]
 
 
@@ -191,12 +191,12 @@ def on_not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, 
     step, process = leader.step, known.process
     if step is None or message.epoch != step.epoch or message.value != "update":
         return received(step, process, message) if step is not None else []
-    if step.phase not in (StepPhase.COMMITTING, StepPhase.COMMITTED) or process not in step.roster.serving:
+    if step.phase not in (StepPhase.COMMITTING, StepPhase.COMMITTED) or process not in step.roster.peer_ids:
         return []
     finding = Finding(leader.version, -1, known.member.stage, process, "update", plain(message.layer))
     others = any(entry.process != process for entry in leader.membership.peers(known.member.stage))
     reason = leader.faults.findings.add(finding, others)
-    actions: list[Action] = [Count("not_finite"), *put_out(leader, process, f"{finding}", now)]
+    actions: list[Action] = [Count("not_finite"), *bar(leader, process, f"{finding}", now)]
     if not reason:
         return actions
     leader.version = leader.safe.durable

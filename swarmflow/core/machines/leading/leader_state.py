@@ -20,7 +20,7 @@ from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.membership.suspicions import CHECK_BEATS, Suspicions
 from swarmflow.core.protocol.messages import Commit, OpenStep, StepResult
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import EXPONENT, Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch, Member, Plan, ProcessId, Roster
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class LeaderState:
     safe: Durability = field(init=False)
     # --- the step ---
     step: Step | None = field(init=False, default=None)
-    exponent: int = field(init=False, default=EXPONENT)  # of the next one
+    exponent: int = field(init=False, default=DEFAULT_EXPONENT)  # of the next one
     opened: OpenStep | None = field(init=False, default=None)  # the last one sent
     recipients: dict[ProcessId, int] = field(init=False, default_factory=dict)  # of that one: the stage of each then
     ballots: BallotTimes = field(init=False, default_factory=BallotTimes)

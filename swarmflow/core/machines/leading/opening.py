@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.commit.quorum import change_since, electorate
+from swarmflow.core.commit.quorum import change_since, electorate_of
 from swarmflow.core.commit.step import Step, StepFailure
 from swarmflow.core.durability.memories import NOTHING, Former, Remembered, holds
 from swarmflow.core.durability.recovery import Absent, RecoveryState
@@ -47,17 +47,17 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
         return _pause(leader, lack)
     leader.waits_for = ""
     roster = membership.roster(leader.version)
-    change = change_since(leader.lineage.electors, roster)
+    change = change_since(leader.lineage.electorate, roster)
     careful = bool(leader.faults.findings.of(leader.version))
     open_step = OpenStep(
         leader.term, leader.epoch, roster, leader.lineage.name, exponent=leader.exponent, careful=careful, change=change
     )
-    leader.lineage.electors = leader.lineage.electors or electorate(open_step)
+    leader.lineage.electorate = leader.lineage.electorate or electorate_of(open_step)
     leader.step = Step(leader.plan, leader.term, open_step, settings.learning_rate(leader.version), settings.clip, now)
     leader.move(LeaderPhase.RUNNING)
     begun = leader.step.members.open(leader.opened, leader.recipients)
-    leader.opened, leader.recipients = open_step, {member.process: member.stage for member in roster.all_members}
-    return [Connect(tuple(m for m in roster.all_members if m.process != leader.me.process)), *begun]
+    leader.opened, leader.recipients = open_step, {member.process: member.stage for member in roster.members}
+    return [Connect(tuple(m for m in roster.members if m.process != leader.me.process)), *begun]
 
 
 def _pause(leader: LeaderState, lack: str) -> list[Action]:
@@ -105,7 +105,7 @@ def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]
     """Go back to the newest version on a disk: a stage has lost all peers, and with them its state."""
     text, before = ", ".join(str(stage) for stage in lost), leader.version
     leader.version, leader.step = leader.safe.durable, None
-    leader.lineage.name = leader.settings.new_lineage()  # in each, a version is committed once
+    leader.lineage.rename(leader.settings.new_lineage())  # in each, a version is committed once
     abandoned = leader.safe.went_back()
     leader.generation += 1
     seek(leader, now)
@@ -169,7 +169,7 @@ def reconsider_version(leader: LeaderState, now: float) -> list[Action]:
     Or with a stage in memory: that also counts where this leader has gone back, as long as it has committed no step
     since. Those whom it took for dead may have lost it alone.
     """
-    began_here = leader.lineage.founded and leader.last is None
+    began_here = leader.lineage.begun_from_disk and leader.last is None
     begun = leader.phase is LeaderPhase.RUNNING
     decided = leader.step is not None and leader.step.decision is not None
     may_go_back = begun or leader.phase is LeaderPhase.GATHERING
@@ -204,7 +204,7 @@ def restart(leader: LeaderState, now: float) -> list[Action]:
         if reason:
             return stop_run(leader, reason)
     if step is not None and step.ballot.inherited:  # it may be committed elsewhere, with those who cannot be reached
-        leader.lineage.name = leader.settings.new_lineage()
+        leader.lineage.rename(leader.settings.new_lineage())
     leader.generation += 1
     leader.step = leader.ballots.complete_s = None
     return stop_now(leader) if leader.stopping else try_open(leader, now)

@@ -1,4 +1,4 @@
-"""Messages that a leader refuses: their sender, in its role and place, cannot mean them."""
+"""Checks whether a member, in its role and stage, can have sent a message; evicts it where it cannot."""
 
 from __future__ import annotations
 
@@ -25,47 +25,50 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.types import ProcessId
 
-_OF_PEERS = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
+_PEERS_ONLY = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
 
 
-def doubtful(leader: LeaderState, known: MemberRecord, message: Message) -> str | None:
-    """Return why the sender of a message cannot mean it; None: it can."""
+def implausible(leader: LeaderState, sender: MemberRecord, message: Message) -> str | None:
+    """Return why this member cannot have sent a message; None: it can."""
     kind = type(message)
-    if kind in _OF_PEERS and known.role != "peer":
-        return f"{kind.__name__} from a {known.role}"
+    if kind in _PEERS_ONLY and sender.role != "peer":
+        return f"{kind.__name__} from a {sender.role}"
     match message:
-        case Prepared() if known.role != "peer" and message.results:
-            return f"results of a reduction from a {known.role}"
-        case Suspect() if message.process == known.process:
+        case Prepared() if sender.role != "peer" and message.results:
+            return f"results of a reduction from a {sender.role}"
+        case Suspect() if message.process == sender.process:
             return "a Suspect of itself"
         case Ready() | LoadFailed() if message.version > leader.settings.steps:
             return f"version {message.version} of a run of {leader.settings.steps} steps"
         case CopiesHeld() if any(copy.snapshot.version > leader.settings.steps for copy in message.copies):
             return f"a copy of a version after the last one, {leader.settings.steps}"
     step = leader.step
-    if step is None or known.process not in step.roster.serving:
+    if step is None or sender.process not in step.roster.peer_ids:
         return None
-    return _about_step(step, known.process, message)
+    return _about_step(step, sender.process, message)
 
 
 def _about_step(step: Step, sender: ProcessId, message: Message) -> str | None:
+    """Return why a member of the current step cannot have sent a message about it."""
     match message:
-        case Done() if message.microbatch.epoch == step.epoch and message.stage != step.roster.places[sender]:
-            return f"a Done of stage {message.stage} from stage {step.roster.places[sender]}"
-        case Prepared() if (message.epoch, message.ballot, step.phase) == (
+        case Done() if message.microbatch.epoch == step.epoch and message.stage != step.roster.stage_by_id[sender]:
+            return f"a Done of stage {message.stage} from stage {step.roster.stage_by_id[sender]}"
+        case Prepared() if step.phase is StepPhase.PREPARING and (message.epoch, message.ballot) == (
             step.epoch,
             step.ballot.number,
-            StepPhase.PREPARING,
         ):
-            own, named = step.members.groups_of(sender), tuple(name for name, _, _ in message.results)
-            return None if sorted(own) == sorted(named) else f"the results of {named} where {own} are due"
+            own, reported = step.members.groups_of(sender), tuple(name for name, _, _ in message.results)
+            return None if sorted(own) == sorted(reported) else f"the results of {reported} where {own} are due"
         case Committed() if message.epoch == step.epoch and message.version != step.epoch.step + 1:
             return f"a Committed of version {message.version} in step {step.epoch.step}"
     return None
 
 
-def put_out(leader: LeaderState, sender: ProcessId, message: Message | None, reason: str, now: float) -> list[Action]:
-    """Put out the sender of an impossible message; of a stranger only the connection is closed."""
+def evict(leader: LeaderState, sender: ProcessId, message: Message | None, reason: str, now: float) -> list[Action]:
+    """Evict the sender of an impossible message, which may join again at once.
+
+    Where it is not a member, refuse its Join, or close its connection.
+    """
     if sender in leader.membership.known:
         return gone(leader, sender, reason, now)
     answers = [Send(sender, Refused(reason))] if isinstance(message, Join) else [Forget(sender)]

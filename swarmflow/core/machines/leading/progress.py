@@ -63,7 +63,7 @@ def _see_behind(leader: LeaderState, now: float) -> list[Action]:
     if step is None or leader.phase is not LeaderPhase.RUNNING:
         return []
     behind_s = {}
-    for process in (member.process for member in step.roster.members() if member.process != leader.me.process):
+    for process in (member.process for member in step.roster.peers if member.process != leader.me.process):
         entry = leader.membership.known.get(process)
         if entry is not None and (entry.load.epoch is None or entry.load.epoch < step.epoch):
             behind_s[process] = step.behind_s.get(process, now)
@@ -97,7 +97,7 @@ def reduction_missed(leader: LeaderState, step: Step, now: float) -> None:
 
 
 def _reductions(leader: LeaderState, step: Step) -> list[Duty]:
-    known = (leader.membership.known.get(process) for process in step.roster.serving if step.owes(process))
+    known = (leader.membership.known.get(process) for process in step.roster.peer_ids if step.owes(process))
     return [entry.duty for entry in known if entry is not None and entry.duty.task == REDUCE]
 
 
@@ -108,7 +108,7 @@ def blame(leader: LeaderState, step: Step) -> ProcessId | None:
     wait for, who may be done with its own stage and sum for another one; and else who is done and waited for, or, of
     those who wait for each other, the one that stopped first.
     """
-    known, serving = leader.membership.known, step.roster.serving
+    known, serving = leader.membership.known, step.roster.peer_ids
     behind = [known[process] for process in serving if process in known and step.owes(process)]
     behind.sort(key=lambda entry: (entry.duty.since_s, entry.process))
     idle = [entry.process for entry in behind if not serving.intersection(entry.load.awaits)]
@@ -122,9 +122,9 @@ def blame(leader: LeaderState, step: Step) -> ProcessId | None:
     return next((process for process in suspects if process in shared), None)
 
 
-def put_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
-    """Put out a process that is alive and does nothing; it may come back after a while."""
-    pause_s = leader.faults.pauses.put_out(process.name, reason, now)
+def pause(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
+    """Evict a process that is alive and does nothing, and keep it out for a while."""
+    pause_s = leader.faults.pauses.begin(process.name, reason, now)
     return [Count("stalled"), *gone(leader, process, f"it {reason}: put out for {pause_s:.0f} s", now)]
 
 
@@ -152,7 +152,7 @@ def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -
         return LOAD
     step = leader.step
     task = "" if step is None else _TASKS.get(step.phase, "")
-    if step is None or not task or entry.process not in step.roster.serving:
+    if step is None or not task or entry.process not in step.roster.peer_ids:
         return ""
     return task if (entry.load.queued if task == WORK else step.owes(entry.process)) else ""
 
@@ -174,7 +174,7 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
     if entry.process == me and len(leader.membership.trainers()) > 1:
         return [Log("warning", f"this trainer {reason}: another one has to lead"), Rejoin(f"it {reason}")]
     if entry.process != me and (duty.task in (FEED, LOAD) or _has_mate(leader, entry)):
-        return put_out(leader, entry.process, reason, now)
+        return pause(leader, entry.process, reason, now)
     return [Log("warning", f"the run waits for {_alone(entry)}"), Count("standstills")]
 
 

@@ -25,7 +25,7 @@ def on_open_step(peer: PeerState, event: Received, now: float) -> list[Action]:
     message = epoch_view.opened
     peer.lease.term, peer.epoch, peer.epoch_view = message.term, message.epoch, epoch_view
     actions = revoke(peer)
-    ids = message.roster.ids
+    ids = message.roster.ids_by_stage
     if peer.stage < 0 or peer.me not in ids[peer.stage] or peer.hops is None:
         return actions
     if peer.version != peer.epoch.step:
@@ -33,10 +33,10 @@ def on_open_step(peer: PeerState, event: Received, now: float) -> list[Action]:
     if peer.phase is PeerPhase.READY:
         actions.append(Log("info", f"serving stage {peer.stage} from step {peer.epoch.step} on"))
     peer.move(PeerPhase.MEMBER)
-    around = message.roster.around(peer.stage, peer.plan.tied).all_members
+    around = message.roster.around(peer.stage, peer.plan.tied).members
     actions += [Connect(tuple([m for m in around if m.process != peer.me])), Reset(message.exponent, message.careful)]
     next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
-    shares = message.roster.shares[peer.stage + 1] if not peer.hops.last else {}
+    shares = message.roster.slots_per_sender[peer.stage + 1] if not peer.hops.last else {}
     mates, before = tuple([mate for mate in ids[peer.stage] if mate != peer.me]), ids[peer.stage - 1]
     peer.hops.dispatcher.trainers = ids[-1]
     actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
@@ -61,7 +61,7 @@ def on_member_entered(peer: PeerState, event: Received, now: float) -> list[Acti
     mates = alive.stages[peer.stage]
     if all(mate.process != peer.me for mate in mates):
         return []  # it takes no part yet, or on another stage, and has loaded this one since
-    near = member in alive.around(peer.stage, peer.plan.tied).members()
+    near = member in alive.around(peer.stage, peer.plan.tied).peers
     connect: list[Action] = [Connect((member,))] if near else []
     if member.stage == peer.stage - 1:
         peer.hops.restorer.before[member.process] = None

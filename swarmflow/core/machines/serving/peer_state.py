@@ -12,7 +12,7 @@ from swarmflow.core.machines.serving.peer_phase import PEER, PeerPhase
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Log, Rejoin, Release, Send
 from swarmflow.core.protocol.messages import Held, Join, Left, Needed, NotFinite, Overflow, Prepare, Unrepairable
-from swarmflow.core.protocol.types import BEFORE_ALL, Epoch, Holding, Plan, ProcessId, Ref
+from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Plan, ProcessId, Ref
 from swarmflow.core.routing.flow.live import FlowNegotiation
 from swarmflow.core.routing.relays import Relays
 
@@ -40,7 +40,7 @@ class PeerState:
     stage: int = field(init=False, default=-1)
     version: int = field(init=False, default=-1)
     phase: PeerPhase = field(init=False, default=PEER.initial)
-    epoch: Epoch = field(init=False, default=BEFORE_ALL)
+    epoch: Epoch = field(init=False, default=NO_EPOCH)
     hops: HopTable | None = field(init=False, default=None)  # of the stage that it holds
     epoch_view: EpochView | None = field(init=False, default=None)
     copies: tuple[Holding, ...] | None = field(init=False, default=None)  # on its disk, if changed since it began

@@ -16,21 +16,21 @@ def refuse(peer: PeerState, event: Received, what: str, now: float) -> list[Acti
     if peer.phase is PeerPhase.GONE:
         return release(event.bodies)
     counted = Count("messages_refused", type(event.message).__name__)
-    return [counted, *release(event.bodies), *_put_out(peer, event.sender, f"sent what cannot be: {what}", now)]
+    return [counted, *release(event.bodies), *_drop_sender(peer, event.sender, f"sent what cannot be: {what}", now)]
 
 
 def on_mishandled(peer: PeerState, event: Mishandled, now: float) -> list[Action]:
     """Have the step start over after a message raised: what it has half changed is void with the epoch."""
     if peer.phase is PeerPhase.GONE:
         return []
-    actions = _put_out(peer, event.process, event.reason, now)
+    actions = _drop_sender(peer, event.process, event.reason, now)
     if peer.phase is PeerPhase.MEMBER:
         reason = f"{event.process} {event.reason}"
         actions += peer.void(Unrepairable(peer.epoch, reason), reason)
     return actions
 
 
-def _put_out(peer: PeerState, sender: ProcessId, reason: str, now: float) -> list[Action]:
+def _drop_sender(peer: PeerState, sender: ProcessId, reason: str, now: float) -> list[Action]:
     """Close a sender's connections and report it to the leader; if it is the leader, join again."""
     if sender == peer.leader:
         return peer.leave(f"the leader {sender} {reason}")

@@ -89,9 +89,9 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         **dict.fromkeys(("generation", "grant", "Heartbeat.version", "ElectionReport.version"), count_or_none),
         "tokens": count,
         **dict.fromkeys(("Tally.tokens", "StepResult.tokens"), (microbatches, COUNT_MAX)),  # of whole steps
-        **dict.fromkeys(("takeover", "Attempt.repair", "Attempt.number"), count),
+        **dict.fromkeys(("reassignment", "Attempt.repair", "Attempt.denials"), count),
         # The next leader counts on.
-        **dict.fromkeys(("ElectionReport.takeover", "ElectionReport.ballot"), (0, COUNT_MAX // 2)),
+        **dict.fromkeys(("ElectionReport.reassignment", "ElectionReport.ballot"), (0, COUNT_MAX // 2)),
         "incarnation": (0, 1 << 64),
         "capacity": (0, 1 << 31),
         "exponent": (-1024, 1024),
@@ -247,7 +247,7 @@ class MessageChecks:
             return False
         rows = (*enumerate(roster.stages), (-1, roster.trainers))
         placed = all(member.stage == stage for stage, row in rows for member in row)
-        return placed and all(map(self._member, roster.all_members)) and len(roster.all_processes) == roster.size
+        return placed and all(map(self._member, roster.members)) and len(roster.id_set) == roster.size
 
     def _report(self, report: Any) -> bool:  # noqa: ANN401
         """A report is of one process, in a place that there is, and about one epoch and its own work."""
@@ -293,7 +293,7 @@ def _one_inner(message: RelayTensor | RelayedTensor) -> bool:
 def _open(message: OpenStep) -> bool:
     """A blank roster has no members; of a step without trainers nobody would form the microbatches."""
     if not message.roster.stages:
-        return not message.roster.all_members
+        return not message.roster.members
     return bool(message.roster.trainers)
 
 

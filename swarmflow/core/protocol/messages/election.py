@@ -40,7 +40,7 @@ class ElectionReport:
     done: tuple[Done, ...] = ()  # accumulated here
     dropped: tuple[int, ...] = ()  # orphans that were taken away
     indices: tuple[int, ...] = ()  # a trainer's own microbatches
-    takeover: int = 0  # of the highest Assign
+    reassignment: int = 0  # of the highest Assign
     ballot: int = 0  # of the last Prepare
     tally: Tally | None = None  # of the last Prepare
     results: tuple[tuple[str, float, str], ...] = ()  # of the last Prepared, unless a bit of its sums has flipped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from swarmflow.core.protocol.types import EXPONENT, Attempt, Epoch, Group, Member, Microbatch, ProcessId, Roster
+from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Attempt, Epoch, Group, Member, Microbatch, ProcessId, Roster
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class OpenStep:
     roster: Roster
     lineage: str  # of the epoch; in a lineage each version is committed once
     newcomers: tuple[ProcessId, ...] = ()  # of the roster: those that come in for the update alone
-    exponent: int = EXPONENT  # where gradients add up as integers, one unit is 2^-exponent
+    exponent: int = DEFAULT_EXPONENT  # where gradients add up as integers, one unit is 2^-exponent
     whole: str = ""  # where the roster is a part: digest of the whole one
     named: int = 0  # where the roster is a part: size of the whole one
     careful: bool = False  # an earlier try gave a value that was not finite: check each layer and each microbatch
@@ -69,7 +69,7 @@ class RosterDelta:
     gone: tuple[ProcessId, ...]
     entered: tuple[Member, ...]  # new, on another stage, or with another capacity
     lineage: str
-    exponent: int = EXPONENT
+    exponent: int = DEFAULT_EXPONENT
     whole: str = ""
     named: int = 0
     careful: bool = False
@@ -78,8 +78,8 @@ class RosterDelta:
     @classmethod
     def after(cls, base: OpenStep, opened: OpenStep) -> RosterDelta | None:
         """Return `opened` as a difference to `base`; None if it cannot be expressed so."""
-        before = {member.process: member for member in (*base.roster.members(), *base.roster.trainers)}
-        now = {member.process: member for member in (*opened.roster.members(), *opened.roster.trainers)}
+        before = {member.process: member for member in (*base.roster.peers, *base.roster.trainers)}
+        now = {member.process: member for member in (*opened.roster.peers, *opened.roster.trainers)}
         entered = tuple(member for process, member in now.items() if before.get(process) != member)
         gone = tuple(process for process in before if process not in now)
         rest = (opened.lineage, opened.exponent, opened.digest, opened.size, opened.careful, opened.change)
@@ -126,14 +126,14 @@ class MemberEntered:
 class Assign:
     """Give a trainer the microbatches of a dead one.
 
-    takeover: of the attempts at them, above those of the dead one. The trainer asks who holds them already before it
-    sends them again.
+    reassignment: of the attempts at them, above those of the dead one. The trainer asks who holds them already before
+    it sends them again.
     """
 
     term: int
     epoch: Epoch
     indices: tuple[int, ...]
-    takeover: int
+    reassignment: int
 
 
 @dataclass(frozen=True, slots=True)

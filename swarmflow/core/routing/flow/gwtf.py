@@ -67,7 +67,7 @@ class GwtfRelay:
                 self._requested.pop((sender, message.source), None)
                 self._offered_cost[sender, message.source] = message.cost
             case FlowQuery():
-                return [FlowSend(sender, self.swaps.shown(), "asked")]
+                return [FlowSend(sender, self.swaps.report(), "asked")]
             case FlowReport():
                 self.swaps.answered(sender, message)
                 return self._consider_swaps(now)
@@ -82,9 +82,9 @@ class GwtfRelay:
             case SwapRefused():
                 self.swaps.refused()
             case UpstreamChanged():
-                return self.flows.new_before(message)
+                return self.flows.upstream_changed(message)
             case DownstreamChanged():
-                return self.flows.new_after(message)
+                return self.flows.downstream_changed(message)
             case FlowDenied():
                 return self.flows.denied(message)
             case FlowDropped():
@@ -152,7 +152,7 @@ class GwtfRelay:
         """Pair the own outflow with the one that the next stage has approved."""
         self._requested.pop((sender, message.source), None)
         unit = self.flows.table.setdefault(message.flow, Outflow(message.flow, message.source, INFINITE))
-        unit.downstream, unit.cost = FlowEnd(sender, message.below), message.cost + self.view.cost[sender]
+        unit.downstream, unit.cost = FlowEnd(sender, message.downstream_flow), message.cost + self.view.cost[sender]
         unit.sender_changes, unit.holder_changes = message.sender_changes, message.holder_changes
         return self.flows.broadcast()
 

@@ -119,7 +119,9 @@ class Outflows:
                 if up is not None:
                     sends.append(FlowSend(up.node, FlowDenied(up.flow, transfer.flow, me), reason))
         self.redirected = {flow: transfer for flow, transfer in self.redirected.items() if transfer.to != process}
-        self.swapped = {below: transfer for below, transfer in self.swapped.items() if transfer.to != process}
+        self.swapped = {
+            downstream_flow: transfer for downstream_flow, transfer in self.swapped.items() if transfer.to != process
+        }
         for unit in list(self.table.values()):
             if unit.upstream is not None and unit.upstream.node == process:
                 unit.upstream = None
@@ -132,18 +134,18 @@ class Outflows:
     def denied(self, message: FlowDenied) -> list[FlowSend]:
         """Remove the downstream end of an outflow that the next stage has denied."""
         unit = self.table.get(message.flow)
-        if unit is not None and unit.downstream is not None and unit.downstream.flow == message.below:
-            if unit.downstream.node == message.after:
+        if unit is not None and unit.downstream is not None and unit.downstream.flow == message.downstream_flow:
+            if unit.downstream.node == message.downstream:
                 self._unpair_downstream(unit)
             return []
-        transfer = self._transfer_of(message.flow, message.below)
+        transfer = self._transfer_of(message.flow, message.downstream_flow)
         return [] if transfer is None else self._forward(transfer.to, replace(message, flow=transfer.flow))
 
     def dropped(self, message: FlowDropped) -> list[FlowSend]:
         """Unpair an outflow that the stage before no longer sends."""
         unit = self.table.get(message.flow)
         if unit is not None:
-            if unit.upstream == FlowEnd(message.before, message.above):
+            if unit.upstream == FlowEnd(message.upstream, message.upstream_flow):
                 unit.upstream = None
             return []
         transfer = self.redirected.get(message.flow)
@@ -161,24 +163,30 @@ class Outflows:
         )
         return [FlowSend(sender, approval, "unpaired at that cost"), *self.broadcast()]
 
-    def new_before(self, message: UpstreamChanged) -> list[FlowSend]:
+    def upstream_changed(self, message: UpstreamChanged) -> list[FlowSend]:
         """Replace the upstream end of an outflow; forward the message where the outflow was redirected."""
         unit = self.table.get(message.flow)
         if unit is not None:
             if message.sender_changes > unit.own_sender_changes:
-                unit.upstream, unit.own_sender_changes = FlowEnd(message.before, message.above), message.sender_changes
+                unit.upstream, unit.own_sender_changes = (
+                    FlowEnd(message.upstream, message.upstream_flow),
+                    message.sender_changes,
+                )
             return []
         transfer = self.redirected.get(message.flow)
         return [] if transfer is None else self._forward(transfer.to, message)
 
-    def new_after(self, message: DownstreamChanged) -> list[FlowSend]:
+    def downstream_changed(self, message: DownstreamChanged) -> list[FlowSend]:
         """Replace the downstream node of an outflow; forward the message where the outflow was transferred."""
         unit = self.table.get(message.flow)
-        if unit is not None and unit.downstream is not None and unit.downstream.flow == message.below:
+        if unit is not None and unit.downstream is not None and unit.downstream.flow == message.downstream_flow:
             if message.holder_changes > unit.holder_changes:
-                unit.downstream, unit.holder_changes = FlowEnd(message.after, message.below), message.holder_changes
+                unit.downstream, unit.holder_changes = (
+                    FlowEnd(message.downstream, message.downstream_flow),
+                    message.holder_changes,
+                )
             return []
-        transfer = self._transfer_of(message.flow, message.below)
+        transfer = self._transfer_of(message.flow, message.downstream_flow)
         return [] if transfer is None else self._forward(transfer.to, replace(message, flow=transfer.flow))
 
     def inflow(self) -> dict[Link, int]:
@@ -198,13 +206,13 @@ class Outflows:
 
         The hops are limited: two nodes that have transferred a flow to each other would forward the message forever.
         """
-        if message.passed > len(self.view.beside):
+        if message.forwards > len(self.view.beside):
             return []
-        return [FlowSend(to, replace(message, passed=message.passed + 1), "another node has the flow")]
+        return [FlowSend(to, replace(message, forwards=message.forwards + 1), "another node has the flow")]
 
-    def _transfer_of(self, flow: FlowId, below: FlowId) -> FlowTransfer | None:
-        """Return the transfer after which another node sends to the outflow `below`, if any."""
-        return self.swapped.get(below) or self.redirected.get(flow)
+    def _transfer_of(self, flow: FlowId, downstream_flow: FlowId) -> FlowTransfer | None:
+        """Return the transfer after which another node sends to `downstream_flow`, if any."""
+        return self.swapped.get(downstream_flow) or self.redirected.get(flow)
 
     def _unpair_downstream(self, unit: Outflow) -> None:
         """Remove the downstream end of an outflow; without an upstream end, remove the outflow."""

@@ -1,4 +1,7 @@
-"""The messages of GWTF's negotiation (GWTF, V-C)."""
+"""Messages of the flow negotiation of GWTF (Go With The Flow, section V-C).
+
+A node is a peer or a data node (a trainer). Upstream is towards the sender of activations, downstream towards the sink.
+"""
 
 from __future__ import annotations
 
@@ -34,17 +37,18 @@ class RequestFlow:
 
 @dataclass(frozen=True, slots=True)
 class FlowApproved:
-    """The answer to RequestFlow: the receiver's outflow `flow` is paired with the sender's outflow `below`.
+    """The answer to RequestFlow: the receiver's outflow `flow` is paired with the sender's outflow `downstream_flow`.
 
-    Every change carries the two counters, since messages of different nodes overtake each other.
+    Two counters order the changes of an outflow: messages of different nodes overtake each other, and of two changes
+    the older one is ignored.
     """
 
     source: ProcessId  # the data node
-    cost: float  # of `below`
+    cost: float  # of `downstream_flow`
     flow: FlowId
-    below: FlowId
-    sender_changes: int  # how often the node that sends to `below` has changed
-    holder_changes: int  # how often `below` has moved to another node
+    downstream_flow: FlowId
+    sender_changes: int  # how often the node that sends to `downstream_flow` has changed
+    holder_changes: int  # how often `downstream_flow` has moved to another node
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,53 +62,53 @@ class FlowRejected:
 
 @dataclass(frozen=True, slots=True)
 class FlowQuery:
-    """To all relays of the same stage: a request for their flows."""
+    """To all other peers of the stage: a request for their flows."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedFlow:
-    """An outflow as reported to another relay of the stage."""
+    """An outflow as reported to another peer of the stage."""
 
     flow: FlowId
     source: ProcessId  # its data node
-    before: ProcessId | None  # the node that sends it; None: it is unpaired
-    after: ProcessId  # the node that receives it
-    cost_before: float  # of the link to `before`; infinite where it is unpaired
-    cost_after: float  # of the link to `after`
+    upstream: ProcessId | None  # the node that sends it; None: it is unpaired
+    downstream: ProcessId  # the node that receives it
+    upstream_cost: float  # of the link to `upstream`; infinite where it is unpaired
+    downstream_cost: float  # of the link to `downstream`
 
 
 @dataclass(frozen=True, slots=True)
 class FlowReport:
     """The answer to FlowQuery."""
 
-    shown: tuple[ReportedFlow, ...]  # the outflows that can be swapped
-    costs: tuple[tuple[ProcessId, float], ...]  # of the links to the next stage
+    swappable: tuple[ReportedFlow, ...]
+    link_costs: tuple[tuple[ProcessId, float], ...]  # to the peers of the next stage
 
 
 @dataclass(frozen=True, slots=True)
 class RequestChange:
-    """A request to swap receivers: the sender's outflow goes to `theirs_after`, the receiver's to `mine_after`."""
+    """A request to swap receivers: the outflows of both nodes go to each other's receivers."""
 
-    mine: FlowId  # the sender's outflow
-    mine_after: ProcessId  # its receiver
-    mine_below: FlowId  # the outflow there
-    sender_changes: int  # counters of `mine_below`
+    requester_flow: FlowId  # the sender's outflow
+    requester_downstream: ProcessId  # its receiver
+    requester_downstream_flow: FlowId  # the outflow there
+    sender_changes: int  # counters of `requester_downstream_flow`
     holder_changes: int
-    theirs: FlowId  # the receiver's outflow
-    theirs_after: ProcessId  # its receiver
-    costs: tuple[float, float]  # of the sender's link, before and after the change
+    responder_flow: FlowId  # the outflow of the node that is asked
+    responder_downstream: ProcessId  # its receiver
+    costs: tuple[float, float]  # of the requester's link: now, and once the receivers are swapped
     anneal: bool  # the change saves nothing, but the sender's annealing accepts it
 
 
 @dataclass(frozen=True, slots=True)
 class ChangeAccepted:
-    """The answer to RequestChange: the requester's outflow `mine` goes to `below` at `after` from now on."""
+    """The answer to RequestChange: the requester's outflow goes to `downstream_flow` at `downstream` from now on."""
 
-    mine: FlowId  # the requester's outflow
-    theirs: FlowId  # the sender's outflow
-    after: ProcessId
-    below: FlowId
-    sender_changes: int  # counters of `below` before the change
+    requester_flow: FlowId
+    responder_flow: FlowId
+    downstream: ProcessId
+    downstream_flow: FlowId
+    sender_changes: int  # counters of `downstream_flow` before the change
     holder_changes: int
 
 
@@ -113,8 +117,8 @@ class RequestRedirect:
     """A request to take over an outflow of the receiver. The outflow keeps its name and its ends."""
 
     flow: FlowId
-    before: ProcessId  # the node that sends it
-    after: ProcessId  # the node that receives it
+    upstream: ProcessId  # the node that sends it
+    downstream: ProcessId  # the node that receives it
     cost: float  # of the two links, if it goes through the sender of this request
     anneal: bool  # the redirect saves nothing, but the sender's annealing accepts it
 
@@ -125,12 +129,12 @@ class RedirectAccepted:
 
     flow: FlowId
     source: ProcessId  # its data node
-    before: ProcessId  # the node that sends it
-    after: ProcessId  # the node that receives it
-    above: FlowId  # the outflow at `before`
-    below: FlowId  # the outflow at `after`
-    cost: float  # from `after` to the sink
-    sender_changes: int  # counters of `below` before the redirect
+    upstream: ProcessId  # the node that sends it
+    downstream: ProcessId  # the node that receives it
+    upstream_flow: FlowId  # the outflow at `upstream`
+    downstream_flow: FlowId  # the outflow at `downstream`
+    cost: float  # from `downstream` to the sink
+    sender_changes: int  # counters of `downstream_flow` before the redirect
     holder_changes: int
     own_sender_changes: int  # counters of the outflow before the redirect
     own_holder_changes: int
@@ -145,41 +149,44 @@ class SwapRefused:
 
 @dataclass(frozen=True, slots=True)
 class UpstreamChanged:
-    """To the next stage: the upstream end of the receiver's `flow` is now `above` at `before`."""
+    """To the next stage: the upstream end of the receiver's `flow` is now `upstream_flow` at `upstream`."""
 
     flow: FlowId
-    before: ProcessId
-    above: FlowId
+    upstream: ProcessId
+    upstream_flow: FlowId
     sender_changes: int  # counter of `flow` after the change
-    passed: int = 0  # times that this message was forwarded because the flow had moved to another node
+    forwards: int = 0  # times that this message was forwarded because the flow had moved to another node
 
 
 @dataclass(frozen=True, slots=True)
 class FlowDenied:
-    """To the stage before (GWTF, V-D): `below` at `after`, the downstream end of the receiver's `flow`, has ended."""
+    """To the stage before (GWTF, V-D): the downstream end of the receiver's `flow` has ended.
+
+    It was `downstream_flow` at `downstream`.
+    """
 
     flow: FlowId
-    below: FlowId
-    after: ProcessId
-    passed: int = 0  # as in UpstreamChanged
+    downstream_flow: FlowId
+    downstream: ProcessId
+    forwards: int = 0  # as in UpstreamChanged
 
 
 @dataclass(frozen=True, slots=True)
 class FlowDropped:
-    """To the next stage: `above` at `before`, the upstream end of the receiver's `flow`, has ended."""
+    """To the next stage: `upstream_flow` at `upstream`, the upstream end of the receiver's `flow`, has ended."""
 
     flow: FlowId
-    before: ProcessId
-    above: FlowId
-    passed: int = 0  # as in UpstreamChanged
+    upstream: ProcessId
+    upstream_flow: FlowId
+    forwards: int = 0  # as in UpstreamChanged
 
 
 @dataclass(frozen=True, slots=True)
 class DownstreamChanged:
-    """To the stage before: `below`, the downstream end of the receiver's `flow`, is now at `after`."""
+    """To the stage before: `downstream_flow`, the downstream end of the receiver's `flow`, is now at `downstream`."""
 
     flow: FlowId
-    after: ProcessId
-    below: FlowId
-    holder_changes: int  # counter of `below` after the change
-    passed: int = 0  # as in UpstreamChanged
+    downstream: ProcessId
+    downstream_flow: FlowId
+    holder_changes: int  # counter of `downstream_flow` after the change
+    forwards: int = 0  # as in UpstreamChanged

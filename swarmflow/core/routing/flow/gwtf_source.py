@@ -60,16 +60,16 @@ class GwtfSource:
                     message.flow,
                     self.view.me,
                     cost,
-                    FlowEnd(sender, message.below),
+                    FlowEnd(sender, message.downstream_flow),
                     sender_changes=message.sender_changes,
                     holder_changes=message.holder_changes,
                 )
             case RequestFlow():
                 return self.sink.requested(sender, message)
             case UpstreamChanged():
-                return self.sink.new_before(message)
+                return self.sink.upstream_changed(message)
             case DownstreamChanged():
-                return self.head.new_after(message)
+                return self.head.downstream_changed(message)
             case FlowDenied():
                 return self.head.denied(message)
             case FlowDropped():

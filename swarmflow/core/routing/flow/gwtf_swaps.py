@@ -126,11 +126,11 @@ class GwtfSwaps:
         self._move(GwtfSwapState.REQUESTING, best.message)
         return [FlowSend(best.to, best.message, f"saves {best.gain:g}")]
 
-    def shown(self) -> FlowReport:
+    def report(self) -> FlowReport:
         """Return the flows of this node, as the answer to a query; the one of its pending request is left out."""
         cost = self.flows.view.cost
         pending = None if self._pending is None else _requested_flow(self._pending)
-        shown = tuple(
+        swappable = tuple(
             ReportedFlow(
                 unit.flow,
                 unit.source,
@@ -142,27 +142,35 @@ class GwtfSwaps:
             for unit in self.flows.table.values()
             if unit.downstream is not None and unit.flow != pending
         )
-        return FlowReport(shown, tuple((node, cost[node]) for node in self.flows.view.after))
+        return FlowReport(swappable, tuple((node, cost[node]) for node in self.flows.view.after))
 
     def change_requested(self, sender: ProcessId, message: RequestChange) -> list[FlowSend]:
         """Accept a change if the outflow has the same receiver, and the change saves cost or annealing wants it."""
-        unit = self.flows.table.get(message.theirs)
-        refused = [FlowSend(sender, SwapRefused(message.mine), "not any more")]
-        if unit is None or unit.downstream is None or unit.downstream.node != message.theirs_after:
+        unit = self.flows.table.get(message.responder_flow)
+        refused = [FlowSend(sender, SwapRefused(message.requester_flow), "not any more")]
+        if unit is None or unit.downstream is None or unit.downstream.node != message.responder_downstream:
             return refused
         if self._busy(unit.flow) and not self._yields(sender, message):
             return refused
         cost, former = self.flows.view.cost, unit.downstream
-        old, new = cost[former.node], cost.get(message.mine_after, INFINITE)
+        old, new = cost[former.node], cost.get(message.requester_downstream, INFINITE)
         gain = self._gain((message.costs[0], old), (message.costs[1], new))
         if gain <= 0 and not message.anneal:
             return refused
         accepted = ChangeAccepted(
-            message.mine, message.theirs, former.node, former.flow, unit.sender_changes, unit.holder_changes
+            message.requester_flow,
+            message.responder_flow,
+            former.node,
+            former.flow,
+            unit.sender_changes,
+            unit.holder_changes,
         )
-        self.flows.swapped[former.flow] = FlowTransfer(sender, message.mine, unit.flow, former)
-        self.flows.swapped.pop(message.mine_below, None)
-        unit.downstream, unit.cost = FlowEnd(message.mine_after, message.mine_below), unit.cost - old + new
+        self.flows.swapped[former.flow] = FlowTransfer(sender, message.requester_flow, unit.flow, former)
+        self.flows.swapped.pop(message.requester_downstream_flow, None)
+        unit.downstream, unit.cost = (
+            FlowEnd(message.requester_downstream, message.requester_downstream_flow),
+            unit.cost - old + new,
+        )
         unit.sender_changes, unit.holder_changes = message.sender_changes + 1, message.holder_changes
         self.annealing.changed()
         return [FlowSend(sender, accepted, f"saves {gain:g}"), *self._announce(unit, unit.downstream, "swapped")]
@@ -170,18 +178,18 @@ class GwtfSwaps:
     def change_accepted(self, sender: ProcessId, message: ChangeAccepted) -> list[FlowSend]:
         """Give the own outflow the downstream end of the other relay's, as requested."""
         pending = self._end_request()
-        unit = self.flows.table.get(message.mine)
+        unit = self.flows.table.get(message.requester_flow)
         if pending is None or unit is None or unit.downstream is None:
             return []
         former, sends = unit.downstream, []
-        if isinstance(pending, RequestChange) and former.node != pending.mine_after:
+        if isinstance(pending, RequestChange) and former.node != pending.requester_downstream:
             # The downstream end has moved to another node since the request was sent.
-            newer = DownstreamChanged(message.theirs, former.node, former.flow, unit.holder_changes)
+            newer = DownstreamChanged(message.responder_flow, former.node, former.flow, unit.holder_changes)
             sends.append(FlowSend(sender, newer, "redirected meanwhile"))
-        self.flows.swapped[former.flow] = FlowTransfer(sender, message.theirs, unit.flow, former)
-        self.flows.swapped.pop(message.below, None)
-        unit.cost += self.flows.view.cost[message.after] - self.flows.view.cost[former.node]
-        unit.downstream = FlowEnd(message.after, message.below)
+        self.flows.swapped[former.flow] = FlowTransfer(sender, message.responder_flow, unit.flow, former)
+        self.flows.swapped.pop(message.downstream_flow, None)
+        unit.cost += self.flows.view.cost[message.downstream] - self.flows.view.cost[former.node]
+        unit.downstream = FlowEnd(message.downstream, message.downstream_flow)
         unit.sender_changes, unit.holder_changes = message.sender_changes + 1, message.holder_changes
         self.annealing.changed()
         return sends + self._announce(unit, unit.downstream, "swapped")
@@ -193,7 +201,7 @@ class GwtfSwaps:
         if unit is None or unit.upstream is None or unit.downstream is None or self._busy(unit.flow):
             return refused
         upstream, downstream, cost = unit.upstream, unit.downstream, self.flows.view.cost
-        if (upstream.node, downstream.node) != (message.before, message.after):
+        if (upstream.node, downstream.node) != (message.upstream, message.downstream):
             return refused
         gain = cost.get(upstream.node, INFINITE) + cost[downstream.node] - message.cost
         if gain <= 0 and not message.anneal:
@@ -223,9 +231,9 @@ class GwtfSwaps:
         unit = self.flows.table[message.flow] = Outflow(
             message.flow,
             message.source,
-            message.cost + self.flows.view.cost[message.after],
-            FlowEnd(message.after, message.below),
-            FlowEnd(message.before, message.above),
+            message.cost + self.flows.view.cost[message.downstream],
+            FlowEnd(message.downstream, message.downstream_flow),
+            FlowEnd(message.upstream, message.upstream_flow),
             message.own_sender_changes,
             message.own_holder_changes + 1,
             message.sender_changes + 1,
@@ -235,12 +243,14 @@ class GwtfSwaps:
         me = self.flows.view.me
         return [
             FlowSend(
-                message.before,
-                DownstreamChanged(message.above, me, message.flow, unit.own_holder_changes),
+                message.upstream,
+                DownstreamChanged(message.upstream_flow, me, message.flow, unit.own_holder_changes),
                 "redirected",
             ),
             FlowSend(
-                message.after, UpstreamChanged(message.below, me, message.flow, unit.sender_changes), "redirected"
+                message.downstream,
+                UpstreamChanged(message.downstream_flow, me, message.flow, unit.sender_changes),
+                "redirected",
             ),
         ]
 
@@ -259,21 +269,23 @@ class GwtfSwaps:
         cost = self.flows.view.cost
         own = [(unit, unit.downstream) for unit in self.flows.table.values() if unit.downstream is not None]
         for node, answer in self._answers.items():
-            costs = dict(answer.costs)
-            for shown in answer.shown:
+            costs = dict(answer.link_costs)
+            for reported in answer.swappable:
                 for unit, downstream in own:
-                    if unit.source != shown.source or downstream.node == shown.after:
+                    if unit.source != reported.source or downstream.node == reported.downstream:
                         continue
-                    pair = cost[downstream.node], cost.get(shown.after, INFINITE)
-                    gain = self._gain((pair[0], shown.cost_after), (pair[1], costs.get(downstream.node, INFINITE)))
+                    pair = cost[downstream.node], cost.get(reported.downstream, INFINITE)
+                    gain = self._gain(
+                        (pair[0], reported.downstream_cost), (pair[1], costs.get(downstream.node, INFINITE))
+                    )
                     request = RequestChange(
                         unit.flow,
                         downstream.node,
                         downstream.flow,
                         unit.sender_changes,
                         unit.holder_changes,
-                        shown.flow,
-                        shown.after,
+                        reported.flow,
+                        reported.downstream,
                         pair,
                         gain <= 0,
                     )
@@ -285,19 +297,22 @@ class GwtfSwaps:
         found = []
         cost = self.flows.view.cost
         for node, answer in self._answers.items():
-            for shown in answer.shown:
-                if shown.before is None:
+            for reported in answer.swappable:
+                if reported.upstream is None:
                     continue
-                new = cost.get(shown.before, INFINITE) + cost.get(shown.after, INFINITE)
-                gain = shown.cost_before + shown.cost_after - new
-                request = RequestRedirect(shown.flow, shown.before, shown.after, new, gain <= 0)
+                new = cost.get(reported.upstream, INFINITE) + cost.get(reported.downstream, INFINITE)
+                gain = reported.upstream_cost + reported.downstream_cost - new
+                request = RequestRedirect(reported.flow, reported.upstream, reported.downstream, new, gain <= 0)
                 found.append(SwapCandidate(gain, node, request))
         return found
 
     def _yields(self, sender: ProcessId, message: RequestChange) -> bool:
         """Drop the own request if both relays request the same change and the sender's id is smaller. True: dropped."""
         own = self._pending
-        if not isinstance(own, RequestChange) or (own.mine, own.theirs) != (message.theirs, message.mine):
+        if not isinstance(own, RequestChange) or (own.requester_flow, own.responder_flow) != (
+            message.responder_flow,
+            message.requester_flow,
+        ):
             return False
         if sender < self.flows.view.me:
             self._end_request()
@@ -322,4 +337,4 @@ class GwtfSwaps:
 
 def _requested_flow(request: RequestChange | RequestRedirect) -> FlowId:
     """Return the outflow that a request would change: the requester's, or the one to redirect."""
-    return request.mine if isinstance(request, RequestChange) else request.flow
+    return request.requester_flow if isinstance(request, RequestChange) else request.flow

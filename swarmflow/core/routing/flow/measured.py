@@ -28,7 +28,7 @@ class LinkTimes:
     _links: dict[ProcessId, _LinkTime] = field(init=False, default_factory=dict)  # by receiver
     _now_s: float = field(init=False, default=0.0)  # the latest time of any event
 
-    def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
+    def record_transfer(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record that a tensor arrived so many seconds after it was sent."""
         former = self._fresh(process, now)
         if former is not None and not former.probed:
@@ -37,13 +37,13 @@ class LinkTimes:
         else:
             self._links[process] = _LinkTime(seconds, now, probed=False)
 
-    def probed(self, process: ProcessId, seconds: float, now: float) -> None:
+    def record_probe(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record a probe's estimate of the transfer time, which holds until a tensor is measured."""
         former = self._fresh(process, now)
         if former is None or former.probed:
             self._links[process] = _LinkTime(seconds, now, probed=True)
 
-    def rerouted(self, process: ProcessId, seconds: float) -> None:
+    def record_path(self, process: ProcessId, seconds: float) -> None:
         """Record the estimate for a new path to a process, which holds until a tensor is measured."""
         self._links[process] = _LinkTime(seconds, self._now_s, probed=True)
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.measured import LinkTimes
 from swarmflow.core.routing.flow.node_types import Link
-from swarmflow.core.routing.iwrr import Choice
+from swarmflow.core.routing.router import Choice
 from swarmflow.core.routing.shortest import Shortest
 
 Key = TypeVar("Key")
@@ -29,19 +29,19 @@ class FlowRouter:
     followed: int = 0  # choices along a flow since the last call of `counted`
     otherwise: int = 0  # choices by the shortest delay since then
 
-    def announce(self, processes: Iterable[ProcessId]) -> None:
+    def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers of the stage, which hold no microbatch."""
         self.busy.clear()
         self.held.clear()
-        self.shortest.announce(processes)
+        self.shortest.begin_epoch(processes)
 
-    def enter(self, process: ProcessId) -> None:
+    def add_peer(self, process: ProcessId) -> None:
         """Add a peer to the stage."""
-        self.shortest.enter(process)
+        self.shortest.add_peer(process)
 
-    def ban(self, process: ProcessId) -> None:
-        """Exclude a peer until it is announced again."""
-        self.shortest.ban(process)
+    def remove_peer(self, process: ProcessId) -> None:
+        """Remove a peer from the stage."""
+        self.shortest.remove_peer(process)
 
     def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
         """Return the peer with the shortest delay among those with a free unit, or among all if none has one.
@@ -92,30 +92,30 @@ class FlowRouter:
         """Set the number of this sender's microbatches that a peer has not passed on yet."""
         self.shortest.set_pending(process, count)
 
-    def measured(self, process: ProcessId, seconds: float, inside_s: float | None) -> None:
-        """Record the time from sending a microbatch until a peer passed it on; inside_s: from its arrival, if known."""
-        self.shortest.measured(process, seconds, inside_s)
+    def record_response(self, process: ProcessId, seconds: float, service_s: float | None) -> None:
+        """Record the time from sending a microbatch until a peer passed it on. service_s: from its arrival."""
+        self.shortest.record_response(process, seconds, service_s)
 
-    def downstream_cost(self, process: ProcessId, downstream_s: float) -> None:
+    def record_downstream(self, process: ProcessId, downstream_s: float) -> None:
         """Record a peer's downstream cost: the expected seconds of the best path beyond it, forth and back."""
-        self.shortest.downstream_cost(process, downstream_s)
+        self.shortest.record_downstream(process, downstream_s)
 
-    def arrived(self, process: ProcessId, seconds: float, now: float) -> None:
+    def record_transfer(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record the transfer time of a microbatch."""
-        self.shortest.arrived(process, seconds, now)
-        self.link_times.arrived(process, seconds, now)
+        self.shortest.record_transfer(process, seconds, now)
+        self.link_times.record_transfer(process, seconds, now)
 
-    def probed(self, process: ProcessId, seconds: float, now: float) -> None:
+    def record_probe(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record a probe's estimate of the transfer time."""
-        self.shortest.probed(process, seconds, now)
-        self.link_times.probed(process, seconds, now)
+        self.shortest.record_probe(process, seconds, now)
+        self.link_times.record_probe(process, seconds, now)
 
-    def rerouted(self, process: ProcessId, seconds: float) -> None:
+    def record_path(self, process: ProcessId, seconds: float) -> None:
         """Record the estimated transfer time on a new path."""
-        self.shortest.rerouted(process, seconds)
-        self.link_times.rerouted(process, seconds)
+        self.shortest.record_path(process, seconds)
+        self.link_times.record_path(process, seconds)
 
-    def is_measured(self, process: ProcessId) -> bool:
+    def has_transfer_time(self, process: ProcessId) -> bool:
         """Return whether the link has been measured lately, so that it needs no probe."""
         return self.link_times.tensor_s(process) is not None
 

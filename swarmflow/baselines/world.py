@@ -1,4 +1,4 @@
-"""A swarm of a baseline in virtual time: its machines on the network and computers that all policies have."""
+"""Runs the swarm of a baseline in virtual time, on the simulated network and hardware that all policies get."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from swarmflow.simulator.hardware import Hardware
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
-from swarmflow.simulator.settings import Settings, Surroundings
+from swarmflow.simulator.settings import Environment, Settings
 from swarmflow.simulator.swarm import PeerLife
 from swarmflow.simulator.transfer import Transfer
 
@@ -43,14 +43,14 @@ DIAL_S = 10.0  # after which an unanswered connection is given up
 
 
 @dataclass(frozen=True, slots=True)
-class BaselineRules:
+class BaselineVariant:
     """What distinguishes one baseline from another."""
 
-    next_hop: Callable[[GwtfNegotiation | None], NextHop]  # makes a process' routing, along what it has negotiated
+    next_hop: Callable[[GwtfNegotiation | None], NextHop]  # makes the router of a process, given its flow negotiation
     repair: Repair
-    layout: Callable[[Arena], PipelineLayout]  # makes the leader's pipelines; only an oracle's know the network
-    # Makes a process' part in the negotiation of flows; None: no flows are negotiated.
-    negotiation: Callable[[Arena, BaselineRuntime], GwtfNegotiation] | None = None
+    layout: Callable[[BaselineWorld], PipelineLayout]  # makes the leader's pipelines; an oracle's may read the network
+    # Makes the flow negotiation of a process; None: no flows are negotiated.
+    negotiation: Callable[[BaselineWorld, BaselineRuntime], GwtfNegotiation] | None = None
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class BaselineProcess:
     computer: Computer
     began_s: float
     died_s: float = field(init=False, default=float("inf"))
-    stage: int = field(init=False, default=-1)  # that it serves, or served last; -1: none yet
+    stage: int = field(init=False, default=-1)  # the current or the last one; -1: none yet
     links: dict[ProcessId, None] = field(init=False, default_factory=dict)  # the processes that it is connected to
 
     @property
@@ -71,17 +71,17 @@ class BaselineProcess:
 
 
 @dataclass(slots=True)
-class Arena:
-    """A swarm of a baseline: carries messages, lets computers compute, and checks what the baselines promise.
+class BaselineWorld:
+    """A simulated swarm of a baseline, as `simulator.world.World` is of swarmflow: both are a `simulator.swarm.Swarm`.
 
-    No peer holds more than its capacity, and each microbatch of an iteration is learnt once, on a path with one peer of
-    each stage.
+    It delivers messages, runs the computers, and checks what the baselines promise: no peer holds more than its
+    capacity, and each microbatch of an iteration is trained on exactly once, on a path with one peer of each stage.
     """
 
     settings: Settings
     seed: int
-    surroundings: InitVar[Callable[[Random], Surroundings]]
-    rules: BaselineRules
+    make_environment: InitVar[Callable[[Random], Environment]]
+    variant: BaselineVariant
     clock: Clock = field(init=False, default_factory=Clock)
     meter: Meter = field(init=False, default_factory=Meter)
     processes: dict[ProcessId, BaselineProcess] = field(init=False, default_factory=dict)  # all that ever began
@@ -92,34 +92,41 @@ class Arena:
     stopwatch: Callable[[], float] | None = field(init=False, default=None)  # of the computer that simulates
     network: Network = field(init=False)
     hardware: Hardware = field(init=False)
-    lead: BaselineLeader | None = field(init=False, default=None)
+    leader_machine: BaselineLeader | None = field(init=False, default=None)
     leader: ProcessId | None = field(init=False, default=None)
     _trainers: dict[ProcessId, None] = field(init=False, default_factory=dict)
     _incarnations: int = field(init=False, default=0)
     _retries: int = field(init=False, default=0)  # that were counted until the last iteration ended
 
-    def __post_init__(self, surroundings: Callable[[Random], Surroundings]) -> None:
-        around = surroundings(Random(self.seed))
-        self.network, self.hardware = around.network, around.hardware
+    def __post_init__(self, make_environment: Callable[[Random], Environment]) -> None:
+        environment = make_environment(Random(self.seed))
+        self.network, self.hardware = environment.network, environment.hardware
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
     def start_trainer(self, name: str, lead: bool = False) -> None:
         """Start a trainer."""
         process, plan = self._new_process(name), self.settings.plan
-        runtime = ArenaRuntime(self, process)
+        runtime = SimulatedRuntime(self, process)
         if lead:
             silence_s = plan.timeouts.silence_s if self.hardware.broken_s() is None else 0.0
-            first, negotiates = self.settings.peers_first, self.rules.negotiation is not None
+            negotiates = self.variant.negotiation is not None
             period_s, negotiate_s = (0.0, ROUNDS * ROUND_S) if negotiates else (self.settings.rebalance_s, 0.0)
-            settings = BaselineLeaderSettings(plan, self.settings.steps, first, period_s, silence_s, negotiate_s)
-            self.leader, self.lead = process, BaselineLeader(runtime, settings, self.rules.layout(self), self._learnt)
+            settings = BaselineLeaderSettings(
+                plan, self.settings.steps, self.settings.peers_first, period_s, silence_s, negotiate_s
+            )
+            self.leader = process
+            self.leader_machine = BaselineLeader(runtime, settings, self.variant.layout(self), self._end_iteration)
         if self.leader is None:
             raise ValueError("the trainer that leads has to be started first")
         flows = self._negotiation(runtime)
-        source = BaselineSource(runtime, self.leader, plan.microbatches, self.rules.next_hop(flows), self.rules.repair)
+        source = BaselineSource(
+            runtime, self.leader, plan.microbatches, self.variant.next_hop(flows), self.variant.repair
+        )
         self._trainers[process] = None
-        self._begin(process, BaselineTrainer(runtime, self.leader, source, self.lead if lead else None, flows))
+        self._begin(
+            process, BaselineTrainer(runtime, self.leader, source, self.leader_machine if lead else None, flows)
+        )
 
     def start_peer(self, name: str, wish: int = -1) -> ProcessId | None:
         """Start a peer."""
@@ -130,12 +137,12 @@ class Arena:
             stages=self.settings.plan.stages,
             wish=wish,
             speed=self.hardware.speed(name),
-            repair=self.rules.repair,
+            repair=self.variant.repair,
             heartbeats=self.hardware.broken_s() is None,
         )
-        runtime = ArenaRuntime(self, process)
+        runtime = SimulatedRuntime(self, process)
         flows = self._negotiation(runtime)
-        machine = BaselinePeer(runtime, self.leader, settings, partial(self.rules.next_hop, flows), flows)
+        machine = BaselinePeer(runtime, self.leader, settings, partial(self.variant.next_hop, flows), flows)
         self._begin(process, machine)
         return process
 
@@ -146,11 +153,11 @@ class Arena:
             return
         life.computer.die()
         life.died_s = self.clock.now_s
-        self.tell(process, "dies")
+        self.write_trace(process, "dies")
         for other in list(life.links):
             seconds = self.hardware.broken_s()
             if seconds is not None and self.alive(other):
-                self.clock.after(seconds, partial(self._lose, other, process))
+                self.clock.after(seconds, partial(self._report_lost, other, process))
 
     def alive(self, process: ProcessId) -> bool:
         """Whether a process is alive."""
@@ -172,22 +179,22 @@ class Arena:
     @property
     def waiting_for(self) -> str:
         """What the leader waits for, in words."""
-        return "nobody leads" if self.lead is None else self.lead.waiting_for
+        return "nobody leads" if self.leader_machine is None else self.leader_machine.waiting_for
 
-    def _negotiation(self, runtime: ArenaRuntime) -> GwtfNegotiation | None:
-        return None if self.rules.negotiation is None else self.rules.negotiation(self, runtime)
+    def _negotiation(self, runtime: SimulatedRuntime) -> GwtfNegotiation | None:
+        return None if self.variant.negotiation is None else self.variant.negotiation(self, runtime)
 
     def _new_process(self, name: str) -> ProcessId:
         self._incarnations += 1
         return ProcessId(name, self._incarnations)
 
     def _begin(self, process: ProcessId, machine: BaselineMachine) -> None:
-        computer = Computer(self.clock, self.meter, partial(self._seconds, process))
+        computer = Computer(self.clock, self.meter, partial(self._compute_s, process))
         self.processes[process] = BaselineProcess(machine, computer, self.clock.now_s)
-        self.tell(process, "starts")
+        self.write_trace(process, "starts")
         machine.start()
 
-    def _seconds(self, process: ProcessId, work: str) -> float:
+    def _compute_s(self, process: ProcessId, work: str) -> float:
         return self.hardware.compute_s(process.name, self.processes[process].stage, work)
 
     # --- messages -----------------------------------------------------------------------------------------------------
@@ -202,7 +209,7 @@ class Arena:
         self.meter.messages[kind] += 1
         self.meter.wire_bytes[kind] += size_bytes
         if self.trace is not None:
-            self.tell(sender, f"sends {kind} of {size_bytes} bytes to {to.name}.{to.incarnation}")
+            self.write_trace(sender, f"sends {kind} of {size_bytes} bytes to {to.name}.{to.incarnation}")
         if self.alive(to):  # else there is no connection to break
             self.processes[sender].links[to] = None
             self.processes[to].links[sender] = None
@@ -212,18 +219,18 @@ class Arena:
     def _arrive(
         self, sender: ProcessId, to: ProcessId, message: BaselineMessage, flight: Flight, sent_s: float
     ) -> None:
-        had_s = flight.had_s(self.clock.now_s)
+        received_s = flight.received_s(self.clock.now_s)
         if flight.bulk and isinstance(message, BaselineForward | BaselineBackward):
-            self.meter.transit_s += had_s - sent_s
-        self.clock.at(had_s, partial(self._deliver, sender, to, message), cause_of(message))
+            self.meter.transit_s += received_s - sent_s
+        self.clock.at(received_s, partial(self._deliver, sender, to, message), cause_of(message))
 
     def _deliver(self, sender: ProcessId, to: ProcessId, message: BaselineMessage) -> None:
         if self.alive(to):
             self.act(to, partial(self.processes[to].machine.received, sender, message))
         elif self.alive(sender):
-            self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self._lose, sender, to))
+            self.clock.after(self.hardware.broken_s() or DIAL_S, partial(self._report_lost, sender, to))
 
-    def _lose(self, process: ProcessId, lost: ProcessId) -> None:
+    def _report_lost(self, process: ProcessId, lost: ProcessId) -> None:
         if self.alive(process):
             self.act(process, partial(self.processes[process].machine.lost, lost))
 
@@ -244,10 +251,10 @@ class Arena:
                 raise InvariantViolated(f"seed {self.seed}: {process} holds {held} microbatches of {capacity}")
 
     def after(self, process: ProcessId, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call a process back, unless it is dead by then."""
-        self.clock.after(delay_s, partial(self._due, process, callback))
+        """Run a callback of a process after a delay, unless it is dead by then."""
+        self.clock.after(delay_s, partial(self._run_callback, process, callback))
 
-    def _due(self, process: ProcessId, callback: Callable[[], None]) -> None:
+    def _run_callback(self, process: ProcessId, callback: Callable[[], None]) -> None:
         if self.alive(process):
             self.act(process, callback)
 
@@ -260,15 +267,15 @@ class Arena:
         else:
             self.after(process, seconds or 0.0, done)
 
-    def tell(self, process: ProcessId, what: str) -> None:
+    def write_trace(self, process: ProcessId, what: str) -> None:
         """Write a line of the trace."""
         if self.trace is not None:
             self.trace(f"{self.clock.now_s:.9f} {process.name}.{process.incarnation} {what}")
 
     # --- results ------------------------------------------------------------------------------------------------------
 
-    def _learnt(self, iteration: int, paths: dict[int, Path], sizes: tuple[int, ...]) -> None:
-        """End an iteration. Useful is what the living peers on the final paths computed."""
+    def _end_iteration(self, iteration: int, paths: dict[int, Path], sizes: tuple[int, ...]) -> None:
+        """End an iteration; of what was computed, only that of alive peers on the final paths counts as useful."""
         plan = self.settings.plan
         if sorted(paths) != list(range(plan.microbatches)) or any(len(p) != plan.stages for p in paths.values()):
             raise InvariantViolated(f"seed {self.seed}: iteration {iteration} learnt {paths}")
@@ -277,62 +284,72 @@ class Arena:
                 indices = {index for index, path in paths.items() if process in path}
                 self.processes[process].computer.spent.commit(indices, self.meter)
         retries, self._retries = self.counts["retries"] - self._retries, self.counts["retries"]
-        epoch = Epoch(0, iteration)
-        result = StepResult(0, epoch, 0.0, 0, 0.0, 0.0, 0.0, plan.microbatches, sizes, retries)
+        result = StepResult(
+            term=0,
+            epoch=Epoch(0, iteration),
+            loss=0.0,
+            tokens=0,
+            seconds=0.0,
+            grad_norm=0.0,
+            learning_rate=0.0,
+            microbatches=plan.microbatches,
+            peers=sizes,
+            retries=retries,
+        )
         self.ended = iteration + 1 >= self.settings.steps
         if self.on_result is not None:
             self.on_result(result)
 
 
 @dataclass(frozen=True, slots=True)
-class ArenaRuntime:
-    """One process' network, computer and clock in the arena."""
+class SimulatedRuntime:
+    """The network, computer and clock of one process of a `BaselineWorld`."""
 
-    arena: Arena
+    world: BaselineWorld
     me: ProcessId
 
     @property
     def now_s(self) -> float:
         """The time."""
-        return self.arena.clock.now_s
+        return self.world.clock.now_s
 
     @property
     def timeout_s(self) -> float:
         """The timeout of the scenario."""
-        return self.arena.settings.timeout_s
+        return self.world.settings.timeout_s
 
     def send(self, to: ProcessId, message: BaselineMessage, tensor_bytes: int = 0) -> None:
         """Send a message."""
-        self.arena.send(self.me, to, message, tensor_bytes)
+        self.world.send(self.me, to, message, tensor_bytes)
 
     def compute(self, work: str, trip: Trip | None, done: Callable[[], None]) -> None:
-        """Compute on the own computer."""
-        self.arena.processes[self.me].computer.add(work, trip, partial(self.arena.act, self.me, done))
+        """Queue work for the own computer."""
+        self.world.processes[self.me].computer.add(work, trip, partial(self.world.act, self.me, done))
 
     def drop(self, trip: Trip | None = None) -> None:
-        """Do not compute what has not begun."""
-        self.arena.processes[self.me].computer.drop(trip)
+        """Cancel queued work of a trip, or all; what runs already is finished."""
+        self.world.processes[self.me].computer.drop(trip)
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> None:
-        """Call back later."""
-        self.arena.after(self.me, delay_s, callback)
+        """Run a callback after a delay."""
+        self.world.after(self.me, delay_s, callback)
 
     def load(self, stage: int, donors: tuple[ProcessId, ...], done: Callable[[], None]) -> None:
         """Copy a stage's state."""
-        self.arena.load(self.me, stage, donors, done)
+        self.world.load(self.me, stage, donors, done)
 
     def capacity(self, stage: int) -> int:
         """The capacity of the own computer."""
-        return self.arena.hardware.capacity(self.me.name, stage)
+        return self.world.hardware.capacity(self.me.name, stage)
 
     def tensor_bytes(self, stage: int, kind: str) -> int:
         """The size of a tensor of the model."""
-        return self.arena.hardware.boundary_bytes(stage, kind)
+        return self.world.hardware.boundary_bytes(stage, kind)
 
     def elements(self, group: str) -> int:
         """The length of a flat gradient of the model."""
-        return self.arena.hardware.elements(group)
+        return self.world.hardware.elements(group)
 
     def count(self, name: str) -> None:
         """Count an event."""
-        self.arena.counts[name] += 1
+        self.world.counts[name] += 1

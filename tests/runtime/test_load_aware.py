@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from swarmflow.local.patience import Patience, crowding
+from swarmflow.local.load_aware import LoadAwareTimeout, load_factor
 
 
 def ticks(*times_s: float) -> Iterator[float]:
@@ -16,14 +16,14 @@ def ticks(*times_s: float) -> Iterator[float]:
 
 def test_seconds_of_a_machine_that_has_time_are_seconds() -> None:
     clock = ticks(100.0, 109.0, 110.5)
-    patience = Patience(10.0, lambda: next(clock), lambda: 1.0)
-    assert [patience.over(), patience.over()] == [False, True]
+    timeout = LoadAwareTimeout(10.0, lambda: next(clock), lambda: 1.0)
+    assert [timeout.expired(), timeout.expired()] == [False, True]
 
 
 def test_seconds_of_a_crowded_machine_count_less() -> None:
     clock, crowds = ticks(0.0, 40.0, 50.0, 56.0), ticks(8.0, 2.0, 1.0)
-    patience = Patience(15.0, lambda: next(clock), lambda: next(crowds))
-    assert [patience.over(), patience.over(), patience.over()] == [False, False, True]
+    timeout = LoadAwareTimeout(15.0, lambda: next(clock), lambda: next(crowds))
+    assert [timeout.expired(), timeout.expired(), timeout.expired()] == [False, False, True]
 
 
 @pytest.mark.parametrize(("load", "times"), [(0.0, 1.0), (0.5, 1.0), (8.0, 8.0)])
@@ -32,4 +32,4 @@ def test_the_crowd_is_what_wants_to_compute_by_the_cores(
 ) -> None:
     cores = len(os.sched_getaffinity(0))
     monkeypatch.setattr(os, "getloadavg", lambda: (load * cores, 0.0, 0.0))
-    assert crowding() == times
+    assert load_factor() == times

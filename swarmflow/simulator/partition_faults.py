@@ -1,4 +1,4 @@
-"""Partitions among the faults: aimed at phases of a step, of an election and of joining, in both directions or one."""
+"""Faults that partition the network, most of them as a chosen phase of a step, an election or a join begins."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from swarmflow.simulator.moments import ELECTION_PHASES, JOINING_PHASES, STEP_PH
 from swarmflow.simulator.partitions import Partition
 from swarmflow.simulator.world import World
 
-PRESENT_MAX = 2  # partitions at a time: more of them would leave no side that could go on
-DELAYS_S = (0.0, 0.0, 0.02, 0.1, 1.0)  # a split comes up to so much later than the phase at which it is aimed
+ACTIVE_MAX = 2  # partitions at a time: with more, no side could go on
+DELAYS_S = (0.0, 0.0, 0.02, 0.1, 1.0)  # upper limits of the random delay between the phase and the partition
 
 
 class FaultSchedule(Protocol):
@@ -26,48 +26,48 @@ class FaultSchedule(Protocol):
         """Return a name that no process has had."""
         ...
 
-    def some(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
-        """Return so many of these at random, or all."""
+    def sample(self, processes: list[ProcessId], count: int = 1) -> list[ProcessId]:
+        """Return this many of the processes at random; all where there are fewer."""
         ...
 
 
-def _proper(random: Random, names: list[str]) -> list[str]:
-    """Return some of these names, and not all of them; of a single one, it or none."""
+def _proper_subset(random: Random, names: list[str]) -> list[str]:
+    """Return a random non-empty proper subset; of a single name, that name or nothing."""
     if len(names) < 2:
         return names if names and random.random() < 0.5 else []
     return random.sample(names, random.randint(1, len(names) - 1))
 
 
-def both_sides(world: World, random: Random) -> set[str]:
-    """Return one side of a split where both sides may have trainers and peers of every stage: either could go on."""
+def balanced_side(world: World, random: Random) -> set[str]:
+    """Return a side of a partition such that both may have trainers and peers of every stage: either could go on."""
     leader = [world.leader] if world.leader is not None else []
-    apart = _proper(random, [process.name for process in (*leader, *world.directory.followers())])
-    for stage in range(-1, world.settings.plan.stages):
-        apart += _proper(random, [process.name for process in peers_of(world, stage)])
-    return set(apart)
+    side = _proper_subset(random, [process.name for process in (*leader, *world.directory.followers())])
+    for stage in range(-1, world.settings.plan.stages):  # -1: peers that have no stage yet
+        side += _proper_subset(random, [process.name for process in peers_of(world, stage)])
+    return set(side)
 
 
-def most(world: World, random: Random) -> set[str]:
+def majority_side(world: World, random: Random) -> set[str]:
     """Return the trainers that follow and all peers but one of each stage: the leader may be able to go on as well."""
-    apart = [process.name for process in world.directory.followers()]
-    for stage in range(-1, world.settings.plan.stages):
+    side = [process.name for process in world.directory.followers()]
+    for stage in range(-1, world.settings.plan.stages):  # -1: peers that have no stage yet
         peers = [process.name for process in peers_of(world, stage)]
-        apart += random.sample(peers, max(0, len(peers) - 1))
-    return set(apart)
+        side += random.sample(peers, max(0, len(peers) - 1))
+    return set(side)
 
 
-def any_side(world: World, random: Random) -> set[str]:
-    """Return one side of a split: that of both_sides or of most, any processes, a single one, or the leader."""
+def random_side(world: World, random: Random) -> set[str]:
+    """Return a side of a partition: balanced, the majority, any processes, a single one, or the leader."""
     style = random.choice(("both", "both", "most", "most", "any", "one", "leader"))
     leader = [world.leader] if world.leader is not None else []
     names = sorted({process.name for process in (*leader, *world.directory.followers(), *world.alive_peers())})
     if style == "leader" and leader:
         return {leader[0].name}
     if style == "any":
-        return set(_proper(random, names))
+        return set(_proper_subset(random, names))
     if style == "one":
         return set(random.sample(names, min(1, len(names))))
-    return most(world, random) if style == "most" else both_sides(world, random)
+    return majority_side(world, random) if style == "most" else balanced_side(world, random)
 
 
 def _seconds(random: Random) -> float:
@@ -75,29 +75,29 @@ def _seconds(random: Random) -> float:
     return random.choice((random.uniform(0.5, 8.0), random.uniform(8.0, 30.0), random.uniform(30.0, 120.0)))
 
 
-def _kind(random: Random) -> tuple[bool, bool]:
-    """Return whether a split is symmetric, and whether the processes are notified."""
+def _symmetric_notified(random: Random) -> tuple[bool, bool]:
+    """Return whether a partition is symmetric, and whether the processes are notified of broken connections."""
     return random.random() < 0.5, random.random() < 0.5
 
 
 def _split_at(schedule: FaultSchedule, phase: str, until_s: float) -> None:
     random, world = schedule.random, schedule.world
-    seconds, (symmetric, notified) = _seconds(random), _kind(random)
+    seconds, (symmetric, notified) = _seconds(random), _symmetric_notified(random)
     delay_s = random.uniform(0.0, random.choice(DELAYS_S))
 
-    def apart(world: World) -> set[str]:
-        return any_side(world, random) if len(world.transport.partitions.present) < PRESENT_MAX else set()
+    def side(world: World) -> set[str]:
+        return random_side(world, random) if len(world.transport.partitions.present) < ACTIVE_MAX else set()
 
-    split_in_phase(world, phase, apart, seconds, symmetric, notified, 0.0, delay_s, until_s)
+    split_in_phase(world, phase, side, seconds, symmetric, notified, 0.0, delay_s, until_s)
 
 
 def split_step(schedule: FaultSchedule) -> None:
-    """The network falls apart, in both directions or in one, as a phase of a step begins."""
+    """Partition the network, in both directions or in one, as a phase of a step begins."""
     _split_at(schedule, schedule.random.choice(STEP_PHASES), schedule.until_s)
 
 
 def split_election(schedule: FaultSchedule) -> None:
-    """The leader is lost, and the network falls apart as a phase of the election begins."""
+    """Take the leader away, and partition the network as a phase of the election begins."""
     random, world = schedule.random, schedule.world
     phase, loss = random.choice(ELECTION_PHASES), random.choice(("kill", "freeze", "split"))
     back_s, leader = random.uniform(0.1, 40.0), world.leader
@@ -109,19 +109,19 @@ def split_election(schedule: FaultSchedule) -> None:
         world.clock.after(back_s, lambda: world.start_trainer(leader.name, lead=True))
     elif loss == "freeze":
         interventions.freeze(world, leader, back_s)
-    elif len(world.transport.partitions.present) < PRESENT_MAX:
-        world.transport.split({leader.name}, back_s, *_kind(random))
+    elif len(world.transport.partitions.present) < ACTIVE_MAX:
+        world.transport.split({leader.name}, back_s, *_symmetric_notified(random))
 
 
 def heal_election(schedule: FaultSchedule) -> None:
-    """The leader's side is cut off until a phase of the election begins on the other one."""
+    """Cut the leader's side off until a phase of the election begins on the other one."""
     random, world = schedule.random, schedule.world
     phase, seconds, delay_s = random.choice(ELECTION_PHASES), _seconds(random), random.uniform(0.0, 1.0)
     leader = world.leader
-    if leader is None or len(world.transport.partitions.present) >= PRESENT_MAX:
+    if leader is None or len(world.transport.partitions.present) >= ACTIVE_MAX:
         return
-    names = both_sides(world, random) if random.random() < 0.7 else {leader.name}
-    partition: Partition = world.transport.split(names or {leader.name}, seconds, *_kind(random))
+    names = balanced_side(world, random) if random.random() < 0.7 else {leader.name}
+    partition: Partition = world.transport.split(names or {leader.name}, seconds, *_symmetric_notified(random))
     world.counts["aimed_splits"] += 1
 
     def heal() -> None:
@@ -131,20 +131,20 @@ def heal_election(schedule: FaultSchedule) -> None:
 
 
 def split_joining(schedule: FaultSchedule) -> None:
-    """A peer starts, and the network falls apart as it joins, loads its stage, or is ready to take part."""
+    """Start a peer, and partition the network as it joins, loads its stage, or is ready to take part."""
     random, world = schedule.random, schedule.world
     _split_at(schedule, random.choice(JOINING_PHASES), min(schedule.until_s, world.clock.now_s + 40.0))
     world.start_peer(schedule.new_name("n"))
 
 
 def block(schedule: FaultSchedule) -> None:
-    """The messages of some processes do not get to the others for a while."""
+    """Drop the messages of random processes to all others for a while; those in the other direction arrive."""
     random, world = schedule.random, schedule.world
-    if len(world.transport.partitions.present) >= PRESENT_MAX:
+    if len(world.transport.partitions.present) >= ACTIVE_MAX:
         return
-    apart, seconds = any_side(world, random), _seconds(random)
-    if apart:
-        world.transport.split(apart, seconds, symmetric=False, notified=random.random() < 0.5)
+    side, seconds = random_side(world, random), _seconds(random)
+    if side:
+        world.transport.split(side, seconds, symmetric=False, notified=random.random() < 0.5)
 
 
 AIMED = (split_step, split_election, heal_election, split_joining)
