@@ -22,7 +22,8 @@ from swarmflow.runtime.execution.state_transfer import Listing, copy_stage, serv
 from swarmflow.runtime.operations.exporting import content_id, export_checkpoint, state_tensor_lengths
 from trainers.data import Corpus
 from trainers.exports import exports_bytes, final_folder, prune_exports, step_folder
-from trainers.state import StateFolder, parts
+from trainers.found import parts
+from trainers.state import StateFolder
 
 
 class Checkpoints:

@@ -43,7 +43,8 @@ from swarmflow.runtime.operations.finding import FoundRun, leads_itself
 from trainers.answers import TrainerAnswers
 from trainers.checkpoints import Checkpoints
 from trainers.data import Corpus
-from trainers.state import OnDisk, StateFolder
+from trainers.found import OnDisk
+from trainers.state import StateFolder
 from trainers.steplog import StepLog
 
 _MEASURE_EVERY_S = 1.0

@@ -30,11 +30,11 @@ from swarmflow.runtime.transport.invite import Invite, publish_local
 from swarmflow.runtime.transport.node import Node
 from trainers.check.model import check_weights
 from trainers.exports import check_exports, clear_up_exports
+from trainers.found import OnDisk, newest_version
 from trainers.life import TrainerLife
 from trainers.needs import disk_needs, shortfalls
 from trainers.plan import new_manifest
 from trainers.run import Run
-from trainers.state import OnDisk, newest_version
 
 log = logging.getLogger("swarmflow")
 

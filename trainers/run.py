@@ -18,9 +18,10 @@ from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.operations.folders import shared_folder
 from swarmflow.runtime.transport.invite import Invite, is_invite
 from trainers.data import Corpus, open_corpus
+from trainers.found import check_joins, earlier_manifest, has_begun, newest_version
 from trainers.lock import FolderLock
 from trainers.options import TrainerOptions
-from trainers.state import StateFolder, check_joins, earlier_manifest, has_begun, newest_version
+from trainers.state import StateFolder
 from trainers.steplog import StepLog
 
 log = logging.getLogger("swarmflow")

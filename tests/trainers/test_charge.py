@@ -18,11 +18,11 @@ from tests.runtime.nodes import RUN_ID, started, until
 from tests.trainers.test_before_begun import INVITE, opened
 from tests.trainers.test_lock import held_elsewhere
 from trainers.exports import exports_bytes
+from trainers.found import OnDisk
 from trainers.life import TrainerLife
 from trainers.plan import new_manifest
 from trainers.process import lead_on, stay_in_charge
 from trainers.run import Run
-from trainers.state import OnDisk
 
 
 async def _leading(run: Run, session: Session) -> TrainerLife:

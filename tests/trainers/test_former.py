@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from swarmflow.core.durability.memories import NOTHING, Former
-from trainers.state import StateFolder, newest_version
+from trainers.found import newest_version
+from trainers.state import StateFolder
 
 
 def test_the_farthest_of_all_trainers_of_the_output_counts(tmp_path: Path) -> None:

@@ -18,8 +18,9 @@ from tests.runtime.manifests import manifest
 from tests.runtime.nodes import RUN_ID, started
 from tests.runtime.test_node import NAME
 from tests.trainers.test_data import configured, opened
+from trainers.found import OnDisk
 from trainers.life import TrainerLife
-from trainers.state import OnDisk, StateFolder
+from trainers.state import StateFolder
 
 OTHER = Member(ProcessId(NAME, 1), -1, 1, (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
 

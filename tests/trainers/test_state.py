@@ -20,7 +20,8 @@ from tests.runtime.manifests import manifest
 from tests.runtime.test_copy_keeper import written
 from tests.runtime.test_node import NAME, NO_PROCESSES
 from tests.trainers.test_lock import held_elsewhere
-from trainers.state import StateFolder, earlier_manifest, newest_version
+from trainers.found import earlier_manifest, newest_version
+from trainers.state import StateFolder
 
 ADDRESS = f"/ip4/192.0.2.7/tcp/7/p2p/{NAME}"
 
