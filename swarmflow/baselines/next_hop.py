@@ -54,6 +54,7 @@ class StochasticWiring:
 
     def open(self, opened: BaselineOpen, stage: int) -> None:
         """Newcomers begin at the least total time; a banned peer that is listed again may be chosen again."""
+        self._router.links.keep(frozenset(opened.stages[stage]))
         self._router.begin_epoch(opened.stages[stage])
 
     def choose(self, trip: Trip, exclude: Collection[ProcessId]) -> ProcessId | None:
@@ -69,7 +70,8 @@ class StochasticWiring:
 
     def done(self, trip: Trip, process: ProcessId, seconds: float) -> None:
         """Measure a response time, queue and network included."""
-        self._router.record_response(process, seconds)
+        self._router.links.record_response(process, seconds, None, self._router.links.now_s)
+        self._router.refresh(process)
 
     def freed(self, trip: Trip) -> None:
         """Measure nothing."""

@@ -11,7 +11,7 @@ from swarmflow.core.pipeline.admission import WITHOUT_GRAPH, Admission
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, RunBackward, RunForward, RunReplay, Send
-from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
+from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed, Tick
 from swarmflow.core.protocol.messages import (
     Accepted,
     Backward,
@@ -268,8 +268,8 @@ def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_
     admission.now_s = 2.0
     admission.give_up(2, FIRST_ATTEMPT)
     admission.arrive(2, kept=True)
-    admission.now_s = 2.4
-    admission.computed(2)
+    admission.timer.watch(Tick(), [RunForward(microbatch(2), INPUT)], 2.0)
+    admission.timer.watch(ForwardComputed(microbatch(2), INPUT), [], 2.4)
     admission.reserve(3, UP, FIRST_ATTEMPT)
     assert admission.admits(insist=False), "0.4 s a pass, four passes, and 2 s on the way"
     admission.reserve(4, UP, FIRST_ATTEMPT)

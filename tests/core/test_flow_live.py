@@ -29,6 +29,7 @@ from swarmflow.core.protocol.messages.negotiation import (
     TraceFlow,
 )
 from swarmflow.core.protocol.types import Member, ProcessId, Roster
+from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.flow.live import EARLY_MAX, ROUND_S, TRAINER, FlowNegotiation, negotiation_of
 from swarmflow.core.routing.flow.node_types import FlowSend
 from swarmflow.core.routing.flow.router import FlowRouter
@@ -46,7 +47,7 @@ MEMBERS = [m.process for m in ROSTER.members]
 
 def negotiation(name: str, roster: Roster = ROSTER) -> FlowNegotiation:
     stage = TRAINER if name.startswith("t") else int(name[1])
-    made = negotiation_of(process(name), stage, STAGES, 8, FlowRouter(Shortest(name)), 4)
+    made = negotiation_of(process(name), stage, STAGES, 8, FlowRouter(Shortest(name)), ComputeTimer(), 4)
     assert made is not None
     made.open(roster, 0.0)
     return made

@@ -1,4 +1,4 @@
-"""What a process measures of its own computing and of the ways to others, and what links cost by that."""
+"""What a process measures of its own computing, and what links cost by that and by their transfer times."""
 
 from __future__ import annotations
 
@@ -8,50 +8,14 @@ from swarmflow.core.protocol.actions import Reset, RunForward, RunLoss
 from swarmflow.core.protocol.events import ForwardComputed, LossComputed, Tick
 from swarmflow.core.protocol.messages.negotiation import Times
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Ref
-from swarmflow.core.routing.flow.compute_timer import ComputeTimer
+from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.flow.costs import FlowCosts, changed
-from swarmflow.core.routing.flow.measured import AGED_S, LinkTimes
 from swarmflow.core.routing.flow.node_types import View
 from swarmflow.core.routing.flow.units import SLACK, units
 from tests.core.samples import microbatch, process
 
 ME, A, B, C, D = (process(name) for name in ("me", "a", "b", "c", "d"))
 DATA, TARGETS = Ref(1), Ref(2)
-
-
-def test_a_tensor_in_a_queue_takes_from_when_the_one_before_it_was_there() -> None:
-    links = LinkTimes()
-    links.record_transfer(A, 2.0, 10.0)
-    links.record_transfer(A, 4.0, 12.0)  # sent at 8, as the first one
-    assert links.tensor_s(A) == 2.0
-
-
-def test_a_probe_is_believed_until_a_tensor_is_sent() -> None:
-    links = LinkTimes()
-    assert links.tensor_s(A) is None
-    links.record_probe(A, 5.0, 0.0)
-    assert links.tensor_s(A) == 5.0
-    links.record_transfer(A, 3.0, 9.0)
-    links.record_probe(A, 5.0, 10.0)
-    assert links.tensor_s(A) == 3.0
-
-
-def test_on_another_way_a_tensor_takes_another_time() -> None:
-    links = LinkTimes()
-    links.record_transfer(A, 3.0, 9.0)
-    links.record_path(A, 1.0)
-    assert links.tensor_s(A) == 1.0
-    links.record_transfer(A, 2.0, 20.0)
-    assert links.tensor_s(A) == 2.0
-
-
-def test_what_was_measured_long_ago_is_not_known_any_more() -> None:
-    links = LinkTimes()
-    links.record_transfer(A, 3.0, 0.0)
-    links.record_transfer(B, 3.0, AGED_S + 1.0)
-    assert links.tensor_s(A) is None
-    links.record_transfer(A, 7.0, AGED_S + 2.0)
-    assert links.tensor_s(A) == 7.0
 
 
 def test_work_that_waits_for_other_work_has_not_begun() -> None:

@@ -9,6 +9,7 @@ from swarmflow.core.protocol.messages import Accepted, Forward
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
 from swarmflow.core.routing.flow.router import FlowRouter
 from swarmflow.core.routing.shortest import Shortest
+from tests.core.measuring import transferred
 from tests.core.samples import EPOCH, messages, microbatch, process
 
 X, Y, Z = process("x"), process("y"), process("z")
@@ -24,7 +25,7 @@ def dispatcher(units: dict[tuple[ProcessId, ProcessId], int]) -> Dispatcher:
     made.trainers = SOURCE, OTHER
     made.open(EPOCH, (X, Y, Z))
     for peer, seconds in ((X, 0.3), (Y, 0.2), (Z, 0.1)):
-        shortest.record_transfer(peer, seconds, SOON)
+        transferred(shortest, peer, seconds, SOON)
         shortest.record_downstream(peer, DOWNSTREAM_S)
     return made
 
@@ -79,7 +80,7 @@ def test_a_microbatch_of_a_dead_peer_goes_along_another_unit() -> None:
 
 def test_a_flow_that_is_held_up_is_left_for_a_much_shorter_path() -> None:
     made = dispatcher({(X, SOURCE): 2})
-    made.router.record_transfer(X, 100.0, SOON)
+    transferred(made.router, X, 100.0, SOON + 200.0)
     assert sent(made, 0) == [Z]
 
 

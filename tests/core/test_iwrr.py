@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.iwrr import Iwrr
+from tests.core.measuring import responded
 from tests.core.samples import process
 
 A, B, C = process("a"), process("b"), process("c")
@@ -23,7 +24,7 @@ def given_out(router: Iwrr, seconds: dict[ProcessId, float], count: int) -> Coun
         choice = router.choose()
         assert choice is not None
         shares[choice.process] += 1
-        router.record_response(choice.process, seconds[choice.process])
+        responded(router, choice.process, seconds[choice.process])
     return shares
 
 
@@ -47,10 +48,10 @@ def test_shares_are_in_proportion_to_speed(speeds: list[int]) -> None:
 
 
 def test_smoothing_is_that_of_the_paper() -> None:
-    router = Iwrr(smoothing=0.1)
+    router = Iwrr()
     router.begin_epoch([A])
-    router.record_response(A, 2.0)  # the first one replaces the prior
-    router.record_response(A, 1.0)
+    responded(router, A, 2.0)  # the first one replaces the prior
+    responded(router, A, 1.0)
     assert router.seconds(A) == pytest.approx(0.1 * 1.0 + 0.9 * 2.0)
 
 
@@ -59,7 +60,7 @@ def test_the_banned_are_not_chosen_until_announced_again() -> None:
     router.begin_epoch([A, B])
     router.remove_peer(A)
     assert given_out(router, {A: 1.0, B: 1.0}, 20) == {B: 20}
-    router.record_response(A, 0.001)
+    responded(router, A, 0.001)
     assert router.seconds(A) is None
     router.begin_epoch([A, B])
     assert given_out(router, {A: 1.0, B: 1.0}, 100)[A] >= 40

@@ -22,7 +22,7 @@ def detours(direct: float = SLOW, via: float = FAST, other: float = 0.0) -> Rela
     link_rates.open((VIA, OTHER), (TO,))
     for process_, rate in ((TO, direct), (VIA, via), (OTHER, other)):
         if rate:
-            link_rates.measured(process_, 1000, 1000 / rate)
+            link_rates.links.record_probe(process_, 1000, 1000 / rate, 0.0)
     made = Relays(ME, TENSOR.size_bytes)
     made.open(link_rates, {0: (VIA, OTHER), 1: (TO,)})
     made.learn(VIA, LinkRateReport((), ((TO, via),)))

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.shortest import RETRY_FACTOR, Shortest
+from tests.core.measuring import on_path, probed, responded, transferred
 from tests.core.samples import process
 
 A, B, C = process("a"), process("b"), process("c")
@@ -19,7 +20,7 @@ def router(**tensor_s: float) -> Shortest:
     made = Shortest()
     made.begin_epoch(process(name) for name in tensor_s)
     for name, seconds in tensor_s.items():
-        made.record_transfer(process(name), seconds, 0.0)
+        transferred(made, process(name), seconds)
     return made
 
 
@@ -51,35 +52,35 @@ def test_a_fast_link_to_a_peer_with_slow_ones_beyond_is_no_fast_way() -> None:
 
 def test_what_a_peer_takes_to_compute_counts_as_well() -> None:
     made = router(a=1.0, b=1.0)
-    made.record_response(A, 9.0, 8.0)
+    responded(made, A, 9.0, 8.0)
     assert chosen(made) == B
-    made.record_response(B, 21.0, 20.0)
+    responded(made, B, 21.0, 20.0)
     assert chosen(made) == A
-    made.record_response(A, 21.0, None)
+    responded(made, A, 21.0)
     assert chosen(made) == A, "the time within is not known here"
 
 
 def test_a_probe_is_believed_until_something_was_sent() -> None:
     made = Shortest()
     made.begin_epoch((A, B))
-    assert not made.has_transfer_time(A)
-    made.record_probe(A, 5.0, 0.0)
-    made.record_probe(B, 1.0, 0.0)
-    assert (chosen(made), made.has_transfer_time(B)) == (B, True)
-    made.record_transfer(B, 9.0, 0.0)
-    made.record_probe(B, 1.0, 0.0)
+    assert not made.links.is_fresh(A)
+    probed(made, A, 5.0)
+    probed(made, B, 1.0)
+    assert (chosen(made), made.links.is_fresh(B)) == (B, True)
+    transferred(made, B, 9.0)
+    probed(made, B, 1.0)
     assert chosen(made) == A, "what was sent says more than a probe"
 
 
 def test_who_was_slow_once_is_tried_again_with_one_microbatch_and_measured_anew() -> None:
     made = router(a=0.1, b=0.1)
-    made.record_transfer(B, 20.0, 0.0)  # busy with something else at that moment
-    made.record_response(B, 25.0, 5.0)
-    waits_s = RETRY_FACTOR * (made.delay_s(B) or 0.0)
+    transferred(made, B, 20.0)  # busy with something else at that moment
+    responded(made, B, 25.0, 5.0)
+    used_s, waits_s = made.links.now_s, RETRY_FACTOR * (made.delay_s(B) or 0.0)
 
-    def opened(now: float) -> list[ProcessId | None]:
-        """The first three choices of a step that is opened then."""
-        made.record_transfer(A, 0.1, now)
+    def opened(after_s: float) -> list[ProcessId | None]:
+        """The first three choices of a step that is opened so long after that."""
+        transferred(made, A, 0.1, used_s + after_s)
         made.begin_epoch((A, B))
         sent: Counter[ProcessId | None] = Counter()
         for _ in range(3):
@@ -91,35 +92,34 @@ def test_who_was_slow_once_is_tried_again_with_one_microbatch_and_measured_anew(
 
     assert opened(0.9 * waits_s) == [A, A, A]
     assert opened(1.1 * waits_s) == [A, A, B], "one alone: it may be as slow as it was"
-    made.record_transfer(B, 0.1, 1.1 * waits_s)
-    made.record_response(B, 0.2, 0.1)
+    transferred(made, B, 0.1, used_s + 1.1 * waits_s)
+    responded(made, B, 0.2, 0.1)
     assert opened(1.2 * waits_s).count(B) > 0, "what it takes now replaces what was known"
 
 
 def test_who_is_slow_still_costs_a_small_part_of_the_time() -> None:
     made = router(a=0.1, b=0.1)
-    made.record_transfer(B, 50.0, 0.0)
-    made.record_response(B, 60.0, 10.0)
-    tried, now = 0, 0.0
-    while now < 10_000.0:
-        now += 1.0
-        made.record_transfer(A, 0.1, now)
+    transferred(made, B, 50.0)
+    responded(made, B, 60.0, 10.0)
+    tried, began_s = 0, made.links.now_s
+    while (now := made.links.now_s + 1.0) < began_s + 10_000.0:
+        transferred(made, A, 0.1, now)
         made.begin_epoch((A, B))
         if chosen(made, A) == B and chosen(made) == B:
             made.set_pending(B, 1)
             assert chosen(made) == A
-            made.record_transfer(B, 10.0, now)
+            transferred(made, B, 10.0, now)
             made.set_pending(B, 0)
-            made.record_response(B, 15.0, 5.0)
+            responded(made, B, 15.0, 5.0)
             tried += 1
-    assert 1 < tried * 25.0 < 0.04 * now
+    assert 1 < tried * 25.0 < 0.04 * 10_000.0
 
 
 def test_a_stranger_counts_as_the_mean_of_those_that_are_known() -> None:
     made = router(a=1.0, b=5.0)
     made.begin_epoch((A, B, C))
     assert chosen(made, A) == C
-    assert not made.has_transfer_time(C)
+    assert not made.links.is_fresh(C)
 
 
 def test_who_is_banned_comes_back_when_it_is_announced() -> None:
@@ -153,15 +153,15 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
         peer, number = data.draw(st.sampled_from(peers)), data.draw(st.integers(0, 9))
         match data.draw(st.sampled_from(("arrived", "awaits", "told", "measured", "probed"))):
             case "arrived":
-                made.record_transfer(peer, float(number), 0.0)
+                transferred(made, peer, float(number))
             case "awaits":
                 made.set_pending(peer, number)
             case "told":
                 made.record_downstream(peer, float(number))
             case "measured":
-                made.record_response(peer, 0.0, float(number))
+                responded(made, peer, 0.0, float(number))
             case "probed":
-                made.record_probe(peer, float(number), 0.0)
+                probed(made, peer, float(number))
         out = set(data.draw(st.lists(st.sampled_from(peers), max_size=4)))
         seen = {other: made._peers.get(other, made._shared_estimate) for other in peers}
         left = {other: seen[other].delay_s for other in peers if other not in out}
@@ -190,7 +190,7 @@ def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: s
                 case "ban":
                     one.remove_peer(peer)
                 case "arrived":
-                    one.record_transfer(peer, number, 0.0)
+                    transferred(one, peer, number)
                 case "awaits":
                     one.set_pending(peer, int(number))
                 case "told":
@@ -205,6 +205,6 @@ def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: s
 def test_a_stranger_with_another_way_is_known_from_then_on() -> None:
     made = Shortest()
     made.begin_epoch((A, B))
-    made.record_probe(A, 5.0, 0.0)
-    made.record_path(B, 1.0)
-    assert (chosen(made), made.has_transfer_time(B)) == (B, True)
+    probed(made, A, 5.0)
+    on_path(made, B, 1.0)
+    assert (chosen(made), made.links.is_fresh(B)) == (B, True)

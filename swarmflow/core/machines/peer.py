@@ -73,8 +73,8 @@ class PeerMachine(PeerState):
         actions = self._handle(event, now)
         if before is not None and self._known_ballot != before:
             actions += self._replay_early(now)
-        if self.flows is not None:
-            self.flows.pace.watch(event, actions, now)
+        if self.hops is not None:
+            self.hops.timer.watch(event, actions, now)
         return self._say(actions, now) + self._due(now)
 
     def _from_leader(self, event: Received) -> bool:

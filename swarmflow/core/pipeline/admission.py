@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.pipeline.hop import COMPUTING, ORPHANED, UNFINISHED, Hop, HopState
 from swarmflow.core.protocol.actions import RunReplay
 from swarmflow.core.protocol.types import Attempt, ProcessId
+from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.smoothing import smoothed
 
 PASSES = 4  # times a forward pass: what a microbatch without a graph costs (forward, forward again, backward of two)
@@ -26,6 +27,7 @@ class Admission:
 
     capacity: int  # microbatches whose graphs fit in memory
     extra: int = 0  # extra slots without a graph, as a multiple of capacity
+    timer: ComputeTimer = field(default_factory=ComputeTimer)
     closed: bool = field(default=False, init=False)  # a ballot is under way: nothing is admitted
     draining: bool = field(default=False, init=False)
     reserved: dict[int, tuple[ProcessId, Attempt]] = field(default_factory=dict, init=False)  # index -> sender, attempt
@@ -36,9 +38,8 @@ class Admission:
     orphans: set[int] = field(default_factory=set, init=False)  # to be subtracted, or being subtracted
     waiting: dict[int, Hop] = field(default_factory=dict, init=False)  # those in NO_MEMORY, in order
     now_s: float = field(default=0.0, init=False)
-    _pass_s: float = field(default=0.0, init=False)  # smoothed time of a forward pass
     _transfer_s: float = field(default=0.0, init=False)  # smoothed time from a reservation to the tensor's arrival
-    _since_s: dict[int, float] = field(default_factory=dict, init=False)
+    _reserved_s: dict[int, float] = field(default_factory=dict, init=False)  # since when a slot is reserved
     _denied: dict[ProcessId, None] = field(default_factory=dict, init=False)  # senders to notify of a free slot
     _unasked: Counter[ProcessId] = field(default_factory=Counter, init=False)  # arrived without asking, by sender
 
@@ -52,7 +53,7 @@ class Admission:
     def clear(self) -> None:
         """Free all slots."""
         self.reserved.clear()
-        self._since_s.clear()
+        self._reserved_s.clear()
         self.waiting.clear()
         for indices in (self.held, self.without_graph, self.queued, self.orphans):
             indices.clear()
@@ -110,7 +111,7 @@ class Admission:
         Where the computer is slower than the network, admitting more would only repeat forward passes here that other
         peers could do once.
         """
-        return not self.queued and len(self.reserved) * PASSES * self._pass_s <= self._transfer_s
+        return not self.queued and len(self.reserved) * PASSES * (self.timer.forward_s or 0.0) <= self._transfer_s
 
     def deny(self, sender: ProcessId, insist: bool) -> str:
         """Put a sender on the list for the next credit; return the reason of the denial."""
@@ -131,19 +132,12 @@ class Admission:
     def reserve(self, index: int, sender: ProcessId, attempt: Attempt) -> None:
         """Reserve a slot for a microbatch that a sender is about to send."""
         self.reserved[index] = (sender, attempt)
-        self._since_s[index] = self.now_s
+        self._reserved_s[index] = self.now_s
 
     def arrive(self, index: int, kept: bool) -> None:
-        """Record that the tensor has arrived and is computed next. kept: a reserved slot, which times the transfer."""
+        """Record that the tensor has arrived. kept: in a reserved slot, which times the transfer."""
         if kept:
-            self._transfer_s = smoothed(self._transfer_s or None, self.now_s - self._since_s.pop(index, self.now_s))
-        if not self.queued:
-            self._since_s[index] = self.now_s
-
-    def computed(self, index: int) -> None:
-        """Record the end of a forward pass; its time counts only where nothing else was computed meanwhile."""
-        if index in self._since_s:
-            self._pass_s = smoothed(self._pass_s or None, self.now_s - self._since_s.pop(index))
+            self._transfer_s = smoothed(self._transfer_s or None, self.now_s - self._reserved_s.pop(index, self.now_s))
 
     def give_up(self, index: int, attempt: Attempt) -> bool:
         """Free the slot that this or an earlier attempt of a microbatch reserved; return whether there was one.

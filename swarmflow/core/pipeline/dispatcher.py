@@ -47,7 +47,7 @@ class Dispatcher:
     router: Router
     late_min_s: float = 15.0
     prober: Prober = field(default_factory=Prober)
-    link_rates: LinkRates = field(default_factory=LinkRates, init=False)
+    link_rates: LinkRates = field(init=False)
     next_stage: NextStage = field(init=False)
     flights: FlightTable = field(default_factory=FlightTable, init=False)
     waiting: dict[int, None] = field(default_factory=dict, init=False)  # no peer could take them
@@ -55,7 +55,7 @@ class Dispatcher:
     trainers: tuple[ProcessId, ...] = field(default=(), init=False)  # in the order in which microbatches fall to them
 
     def __post_init__(self) -> None:
-        self.next_stage = NextStage(self.router)
+        self.next_stage, self.link_rates = NextStage(self.router), LinkRates(self.router.links)
 
     def open(
         self,
@@ -70,8 +70,9 @@ class Dispatcher:
         """
         actions = self.clear()
         self.next_stage.open(peers, shares)
-        strangers = (peer for peer in peers if not self.router.has_transfer_time(peer))
-        self.prober.open(epoch, strangers, self.link_rates.open(mates, peers))
+        unmeasured_mates = self.link_rates.open(mates, peers)
+        strangers = (peer for peer in peers if self.router.probes and not self.router.links.is_fresh(peer))
+        self.prober.open(epoch, strangers, unmeasured_mates)
         self.due_s = 0.0
         return actions
 
@@ -108,9 +109,9 @@ class Dispatcher:
         """Record that a peer holds it; the transfer took from sending its bytes until now."""
         entry = self.flights.held_by(sender, message.microbatch, message.attempt)
         if entry is not None and not entry.reserving and not entry.measured:
-            self.router.record_transfer(sender, now - entry.sent_at_s, now)
-            if message.microbatch.index not in self.link_rates.relayed:
-                self.link_rates.measured(sender, entry.size_bytes, now - entry.sent_at_s)
+            direct = message.microbatch.index not in self.link_rates.relayed
+            self.router.links.record_transfer(sender, entry.size_bytes, now - entry.sent_at_s, now, direct)
+            self.router.refresh(sender)
             entry.arrived_s = now
         self.router.record_downstream(sender, message.downstream_s)
         self._found(sender, message.microbatch, message.attempt)
@@ -131,8 +132,8 @@ class Dispatcher:
         transfer_s = self.prober.answered(sender, message, now)
         self.due_s = now  # the next one's turn may have come
         if transfer_s is not None:
-            self.router.record_probe(sender, transfer_s, now)
-            self.link_rates.measured(sender, self.prober.boundary_bytes, transfer_s)
+            self.router.links.record_probe(sender, self.prober.boundary_bytes, transfer_s, now)
+            self.router.refresh(sender)
         self.router.record_downstream(sender, message.downstream_s)
 
     def reserved(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
@@ -258,7 +259,8 @@ class Dispatcher:
 
     def deadline_s(self, entry: InFlight, holder: ProcessId | None) -> float:
         """Return the seconds after which a holder is late, or an answer of asked peers (holder None)."""
-        usual_s = self.next_stage.usual_s(holder) if holder is not None else 0.0
+        links = self.router.links
+        usual_s = 0.0 if holder is None else links.response_s(holder) or links.any_response_s
         # No peer has passed anything on yet, so it may wait in a full queue of unknown length.
         least_s = self.late_min_s if usual_s is not None else FIRST_FACTOR * self.late_min_s
         least_s += entry.size_bytes / SLOWEST_BYTES_S

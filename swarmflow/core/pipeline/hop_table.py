@@ -14,6 +14,7 @@ from swarmflow.core.pipeline.restorer import Restorer
 from swarmflow.core.protocol.actions import Action, Count, Discard, Send
 from swarmflow.core.protocol.messages import CreditAvailable, Denied, Done, DownstreamCost, Forward, ReserveSlot, Routed
 from swarmflow.core.protocol.types import NO_EPOCH, Attempt, Epoch, Microbatch, ProcessId
+from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.prober import AT_ONCE_MAX
 
 COST_CHANGED = 0.1  # of the announced downstream cost, before it is announced again
@@ -41,11 +42,12 @@ class HopTable:
     floor: dict[int, Attempt] = field(default_factory=dict, init=False)  # index -> lowest attempt that is admitted
     journal: Journal = field(init=False)
     restorer: Restorer = field(init=False)
+    timer: ComputeTimer = field(init=False, default_factory=ComputeTimer)  # of the passes of this stage
     admission: Admission = field(init=False)
     _announced_s: float = field(default=0.0, init=False)  # downstream cost, as the stage before knows it
 
     def __post_init__(self) -> None:
-        self.admission = Admission(self.capacity, WITHOUT_GRAPH if self.recompute and not self.last else 0)
+        self.admission = Admission(self.capacity, WITHOUT_GRAPH if self.recompute and not self.last else 0, self.timer)
         self.journal = Journal(self.dispatcher, self.journal_bytes_max, self.hops)
         self.restorer = Restorer(self.stage, self.last, self.capacity, self.dispatcher, self.journal, self.hops)
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from swarmflow.core.pipeline.in_flight import FlightState, InFlight
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.router import Router
-from swarmflow.core.routing.smoothing import smoothed
 
 LOST_S = 0.5  # half of the first pause after a broken connection
 ASKED = 4  # times log2 of the stage's peers: so many are asked in vain before a microbatch waits
@@ -29,8 +28,6 @@ class NextStage:
     held: Counter[ProcessId] = field(default_factory=Counter, init=False)  # this sender's microbatches there
     unasked: Counter[ProcessId] = field(default_factory=Counter, init=False)  # sent to it without asking
     _awaited: Counter[ProcessId] = field(default_factory=Counter, init=False)  # not passed on yet
-    _usual_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # smoothed, until it passes one on
-    _anybody_s: float | None = field(default=None, init=False)  # the same over all peers
     _shares: Mapping[ProcessId, int] | None = field(default=None, init=False)  # of each peer's slots
     _alive: dict[ProcessId, None] = field(default_factory=dict, init=False)
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict, init=False)
@@ -44,7 +41,6 @@ class NextStage:
         self._draining.clear()
         self._alive = dict.fromkeys(peers)
         self._shares = shares
-        self._usual_s = {peer: self._usual_s[peer] for peer in peers if peer in self._usual_s}
         self.router.begin_epoch(peers)
 
     def clear(self) -> None:
@@ -125,15 +121,11 @@ class NextStage:
             return
         seconds, entry.measured = now - entry.sent_at_s, True
         self._losses.pop(process, None)
-        self._usual_s[process] = smoothed(self._usual_s.get(process), seconds)
-        self._anybody_s = smoothed(self._anybody_s, seconds)
         self._awaited[process] -= 1
         self.router.set_pending(process, self._awaited[process])
-        self.router.record_response(process, seconds, None if entry.arrived_s is None else now - entry.arrived_s)
-
-    def usual_s(self, process: ProcessId) -> float | None:
-        """Return the usual time until the peer, or any peer, passes a microbatch on; None: not measured yet."""
-        return self._usual_s.get(process, self._anybody_s)
+        service_s = None if entry.arrived_s is None else now - entry.arrived_s
+        self.router.links.record_response(process, seconds, service_s, now)
+        self.router.refresh(process)
 
     def choose(self, but: ProcessId | None, source: ProcessId | None = None) -> ProcessId | None:
         """Return the peer for the next microbatch of this trainer, but not `but`.

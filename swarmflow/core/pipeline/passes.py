@@ -15,8 +15,6 @@ def on_forward_computed(hops: HopTable, event: ForwardComputed, now: float) -> l
     hop = hops.find(event.microbatch)
     if hop is None:
         return [Release((event.output,))]
-    hops.admission.now_s = now
-    hops.admission.computed(hop.microbatch.index)
     if hop.state is not HopState.FORWARD:
         return hops.restorer.recomputed(hop, event.output, now) + hops.report_successor(hop)
     hop.move(HopState.DISPATCHED)

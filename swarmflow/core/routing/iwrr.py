@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.link_estimates import LinkEstimates
 from swarmflow.core.routing.router import Choice
 
 
@@ -14,22 +15,22 @@ from swarmflow.core.routing.router import Choice
 class _WeightedPeer:
     ema_s: float  # smoothed response time
     priority_s: float  # total expected time of the microbatches sent to it
-    measured: bool = False  # ema_s comes from a measurement
 
 
 class Iwrr:
     """The priority queue of SWARM's Algorithm 1: the peers of one stage, by the total expected time of their work.
 
-    smoothing: gamma of the paper (0.1). prior_s: epsilon, the response time that is assumed before the first
-    measurement.
+    prior_s: epsilon of the paper, the response time that is assumed before the first measurement. Its gamma is GAMMA.
 
     Two deviations from the paper's pseudocode, both where it starves or floods a peer: a newcomer starts with the
     lowest total and the mean response time of the others instead of epsilon, which would give it all traffic until
     it had caught up with totals of hours; and the first measurement replaces epsilon instead of being smoothed into it.
     """
 
-    def __init__(self, smoothing: float = 0.1, prior_s: float = 1e-3) -> None:
-        self.smoothing = smoothing
+    probes = False
+
+    def __init__(self, prior_s: float = 1e-3) -> None:
+        self.links = LinkEstimates()
         self.prior_s = prior_s
         self._peers: dict[ProcessId, _WeightedPeer] = {}
         self._queue: list[tuple[float, ProcessId]] = []  # heap of (priority_s, process); stale entries are skipped
@@ -85,29 +86,13 @@ class Iwrr:
         """Return 0: the path beyond the next hop is not measured."""
         return 0.0
 
-    def record_response(self, process: ProcessId, seconds: float, service_s: float | None = None) -> None:
-        """Record a response time, queue and network included."""
-        peer = self._peers.get(process)
-        if peer is None:
-            return
-        gamma = self.smoothing if peer.measured else 1.0
-        peer.ema_s = max(self.prior_s, gamma * seconds + (1 - gamma) * peer.ema_s)
-        peer.measured = True
-
-    def record_transfer(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Do nothing: the time until the peer has passed the microbatch on counts."""
-
-    def record_probe(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Do nothing: only response times count."""
-
-    def record_path(self, process: ProcessId, seconds: float) -> None:
-        """Do nothing: the next response times will show the change."""
+    def refresh(self, process: ProcessId) -> None:
+        """Use the new response time of a peer, queue and network included."""
+        peer, response_s = self._peers.get(process), self.links.response_s(process)
+        if peer is not None and response_s is not None:
+            peer.ema_s = max(self.prior_s, response_s)
 
     def seconds(self, process: ProcessId) -> float | None:
         """Return the smoothed response time; None: the peer does not serve the stage."""
         peer = self._peers.get(process)
         return None if peer is None else peer.ema_s
-
-    def has_transfer_time(self, process: ProcessId) -> bool:
-        """Return True: no link is probed."""
-        return True

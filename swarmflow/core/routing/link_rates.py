@@ -1,4 +1,4 @@
-"""Link rates: those that a process measures, their reports, and the table that a leader makes of the reports."""
+"""Reports of link rates: what a process tells of its own, and the table that a leader makes of the reports."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from statistics import median
 
 from swarmflow.core.protocol.messages import LinkRateReport
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.link_estimates import LinkEstimates
 
 NEAR_MAX = 16  # peers of a stage: the rates of links between two peers of a larger one are not needed
-AGING = 0.9  # factor of the former rate at each measurement, so that a link that becomes slower is noticed
 CHANGED = 0.25  # relative change of a rate before it is reported again
 REPORTED_MAX = 64  # links in a report: a peer has no more to its own and the neighbouring stages
 SLOWEST, FASTEST = 1.0, 1e12  # bytes/s; reported rates outside are ignored
@@ -25,13 +25,9 @@ def plausible_rates(report: LinkRateReport) -> dict[ProcessId, float]:
 
 @dataclass(slots=True)
 class LinkRates:
-    """The rates of the links to the peers of the own stage and of the next one.
+    """The rates of the direct links to the peers of the own stage and of the next one, and their reports."""
 
-    A tensor that waits behind another one makes its link look slower than it is, never faster. So the fastest
-    measurement counts, less a tenth for each later one.
-    """
-
-    rates: dict[ProcessId, float] = field(default_factory=dict, init=False)  # bytes/s
+    links: LinkEstimates = field(default_factory=LinkEstimates)
     relayed: set[int] = field(default_factory=set, init=False)  # microbatches sent on another path, through a relay
     _reported: dict[ProcessId, float] = field(default_factory=dict, init=False)  # bytes/s, as last reported
     _near: dict[ProcessId, None] = field(default_factory=dict, init=False)  # the peers whose links are measured
@@ -43,13 +39,12 @@ class LinkRates:
             self._reported.clear()  # a new peer has received no report
         self._near = dict.fromkeys(near)
         self.relayed.clear()
-        self.rates = {process: rate for process, rate in self.rates.items() if process in self._near}
-        return [process for process in mates if process in self._near and process not in self.rates]
+        self.links.keep(frozenset((*mates, *after)))
+        return [process for process in mates if process in self._near and not self.links.is_fresh(process)]
 
-    def measured(self, process: ProcessId, size_bytes: int, seconds: float) -> None:
-        """Record a transfer of so many bytes."""
-        if process in self._near and size_bytes > 0 and seconds > 0:
-            self.rates[process] = max(size_bytes / seconds, AGING * self.rates.get(process, 0.0))
+    def rate(self, process: ProcessId) -> float:
+        """Return the rate of a link, in bytes/s; 0: it is not known."""
+        return self.links.rate(process) or 0.0 if process in self._near else 0.0
 
     def sent(self, index: int, *, direct: bool) -> None:
         """Record whether a microbatch is sent directly: a relayed one does not measure the link to its receiver."""
@@ -64,12 +59,11 @@ class LinkRates:
 
     def report(self, elements: dict[str, int]) -> LinkRateReport | None:
         """Return a report if a rate has changed enough, else None. elements: length of the own gradients by group."""
-        if not self.rates:
+        rates = {process: rate for process in self._near if (rate := self.rate(process))}
+        if all(abs(rate - self._reported.get(process, 0.0)) <= CHANGED * rate for process, rate in rates.items()):
             return None
-        if all(abs(rate - self._reported.get(process, 0.0)) <= CHANGED * rate for process, rate in self.rates.items()):
-            return None
-        self._reported = dict(self.rates)
-        return LinkRateReport(tuple(sorted(elements.items())), tuple(self.rates.items()))
+        self._reported = rates
+        return LinkRateReport(tuple(sorted(elements.items())), tuple(rates.items()))
 
 
 @dataclass

@@ -96,7 +96,8 @@ class Relays:
     def report_changes(self, router: Router) -> None:
         """Report new transfer times to the router of this process, where the best path to a peer has changed."""
         for process, rate in self.changed.items():
-            router.record_path(process, self.boundary_bytes / rate)
+            router.links.record_path(process, self.boundary_bytes / rate)
+            router.refresh(process)
         self.changed.clear()
 
     def around(self, actions: list[Action], now: float) -> list[Action]:
@@ -162,8 +163,7 @@ class Relays:
 
     def _rate_from(self, one: ProcessId, other: ProcessId) -> float:
         """Return the link rate as reported by its first end, in bytes/s; 0 if it has not reported."""
-        reported = self.link_rates.rates if one == self.me else self._reported.get(one)
-        return 0.0 if reported is None else reported.get(other, 0.0)
+        return self.link_rates.rate(other) if one == self.me else self._reported.get(one, {}).get(other, 0.0)
 
     def _find_paths(self) -> None:
         """Find the relayed paths to each near peer, and record the best rates that have changed."""

@@ -1,4 +1,4 @@
-"""The interface of all routers: a sender reports its measurements and asks for the peer of the next microbatch."""
+"""The interface of all routers: which peer of the next stage a sender's next microbatch goes to."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.link_estimates import LinkEstimates
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +20,14 @@ class Choice:
 
 class Router(Protocol):
     """Chooses among the peers of one stage by what one sender has measured."""
+
+    @property
+    def links(self) -> LinkEstimates:
+        """What this sender has measured; after a change of an estimate call `refresh`."""
+
+    @property
+    def probes(self) -> bool:
+        """Whether it needs the transfer times of links on which nothing was sent."""
 
     def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers, which hold nothing."""
@@ -38,23 +47,11 @@ class Router(Protocol):
     def set_pending(self, process: ProcessId, count: int) -> None:
         """Set the number of this sender's microbatches that the peer has not passed on yet."""
 
-    def record_response(self, process: ProcessId, seconds: float, service_s: float | None) -> None:
-        """Record the time from sending a microbatch until the peer passed it on. service_s: from its arrival."""
+    def refresh(self, process: ProcessId) -> None:
+        """Use the new estimates for a peer."""
 
     def record_downstream(self, process: ProcessId, downstream_s: float) -> None:
         """Record the time of the best path beyond the peer, forth and back."""
-
-    def record_transfer(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Record the transfer time of a microbatch."""
-
-    def record_probe(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Record a probe's estimate of the transfer time."""
-
-    def record_path(self, process: ProcessId, seconds: float) -> None:
-        """Record the expected transfer time on a new path, which counts until a transfer is measured."""
-
-    def has_transfer_time(self, process: ProcessId) -> bool:
-        """Return whether the transfer time to the peer is known, so that no probe is needed."""
 
     @property
     def downstream_s(self) -> float:

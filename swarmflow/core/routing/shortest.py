@@ -10,8 +10,8 @@ from statistics import fmean
 from zlib import crc32
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.link_estimates import LinkEstimates
 from swarmflow.core.routing.router import Choice
-from swarmflow.core.routing.smoothing import smoothed
 
 PRIOR_S = 1e-3  # assumed before the first measurement (epsilon in SWARM, Algorithm 1)
 RETRY_FACTOR = 30.0  # an unused peer is tried again after this multiple of its path's time; costs about 3%
@@ -21,14 +21,12 @@ RETRY_FACTOR = 30.0  # an unused peer is tried again after this multiple of its 
 class _PeerEstimate:
     """A sender's estimate for one peer."""
 
-    tensor_s: float  # smoothed transfer time of a boundary tensor to it
-    service_s: float  # smoothed time from a microbatch's arrival until it passes it on
+    tensor_s: float  # transfer time of a boundary tensor to it
+    service_s: float  # time from a microbatch's arrival until it passes it on
     downstream_s: float  # time of the best path beyond it, forth and back, as it announced
     tie: int  # order among equal peers, different for each sender
-    transfer_timed: bool = False  # tensor_s comes from a transfer
-    transfer_estimated: bool = False  # tensor_s comes from a transfer or a probe
+    measured: bool = False  # tensor_s was measured or probed
     pending: int = 0  # this sender's microbatches that it has not passed on
-    used_s: float = 0.0  # when the last microbatch arrived there
     retry_s: float | None = None  # the delay assumed for a trial with one microbatch; None: no trial is due
 
     @property
@@ -92,20 +90,22 @@ class Shortest:
 
     A peer that was slow once, because it was busy with something else, would never be chosen again, and so never be
     measured again. So a peer that was not used for RETRY_FACTOR times its path's time is tried with one microbatch of
-    the next step, and the new measurement replaces the old estimate.
+    the next step, whose measurements replace the old estimates.
 
     A sender measures only a few peers of a large stage. The unmeasured ones that joined together share one estimate,
     since they differ only in their order; each gets its own with its first measurement.
     """
 
+    probes = True
+
     def __init__(self, sender: str = "") -> None:
+        self.links = LinkEstimates()
         self._salt = crc32(sender.encode())  # makes the order among equal peers differ between senders
         self._peers: dict[ProcessId, _PeerEstimate] = {}  # with an own estimate
         self._delays, self._paths = _PeerQueue(), _PeerQueue()  # the same by delay_s, and by path_s
         self._shared_estimate = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # the estimate that all unmeasured peers share
         self._unmeasured: dict[ProcessId, None] = {}
         self._order: list[ProcessId] | None = None  # the unmeasured in reverse order; None: not sorted yet
-        self._now_s = 0.0  # time of the latest measured arrival
 
     def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers, which hold nothing."""
@@ -121,9 +121,10 @@ class Shortest:
         for process in processes:
             peer = former.get(process)
             if peer is not None:
-                peer.pending = 0
-                unused = peer.transfer_timed and self._now_s - peer.used_s > RETRY_FACTOR * peer.path_s
-                peer.retry_s = least_s if unused else None
+                peer.pending, peer.retry_s = 0, None
+                if self._is_unused(process, peer):
+                    peer.retry_s = least_s
+                    self.links.renew(process)
                 self._add(process, peer)
             elif process in former_unmeasured:
                 self._unmeasured[process] = None
@@ -168,47 +169,21 @@ class Shortest:
         peer = self._own_estimate(process)
         if peer is not None:
             peer.pending = count
+            if count:
+                peer.retry_s = None  # the trial has begun
             self._delays.put(process, peer.delay_s, peer.tie)
 
-    def record_transfer(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Record the transfer time of a microbatch."""
+    def refresh(self, process: ProcessId) -> None:
+        """Use the new estimates for a peer."""
         peer = self._own_estimate(process)
         if peer is None:
             return
-        peer.tensor_s = max(
-            PRIOR_S, smoothed(peer.tensor_s if peer.transfer_timed and peer.retry_s is None else None, seconds)
-        )
-        peer.transfer_timed = peer.transfer_estimated = True
-        peer.used_s = self._now_s = now
+        tensor_s, service_s = self.links.transfer_s(process), self.links.service_s(process)
+        if tensor_s is not None:
+            peer.tensor_s, peer.measured = max(PRIOR_S, tensor_s), True
+        if service_s is not None:
+            peer.service_s = max(PRIOR_S, service_s)
         self._requeue(process, peer)
-
-    def record_probe(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Record a probe's estimate of the transfer time, until a transfer is measured."""
-        peer = self._own_estimate(process)
-        if peer is not None and not peer.transfer_timed:
-            self.record_path(process, seconds)
-
-    def record_path(self, process: ProcessId, seconds: float) -> None:
-        """Record the estimated transfer time on another path, until a transfer is measured."""
-        peer = self._own_estimate(process)
-        if peer is not None:
-            peer.tensor_s, peer.transfer_estimated, peer.transfer_timed = max(PRIOR_S, seconds), True, False
-            self._requeue(process, peer)
-
-    def record_response(self, process: ProcessId, seconds: float, service_s: float | None) -> None:
-        """Record the time from arrival until the peer passed a microbatch on, its queue included."""
-        peer = None if service_s is None else self._own_estimate(process)
-        if peer is None or service_s is None:
-            return
-        anew = peer.retry_s is not None or peer.service_s <= PRIOR_S
-        peer.service_s = max(PRIOR_S, smoothed(None if anew else peer.service_s, service_s))
-        peer.retry_s = None
-        self._requeue(process, peer)
-
-    def has_transfer_time(self, process: ProcessId) -> bool:
-        """Return whether the transfer time was measured or probed."""
-        peer = self._peers.get(process)
-        return peer is not None and peer.transfer_estimated
 
     def delay_s(self, process: ProcessId) -> float | None:
         """Return the expected delay through this peer; None if it does not serve the stage, or is unmeasured."""
@@ -233,11 +208,16 @@ class Shortest:
 
     def _mean_estimate(self) -> _PeerEstimate:
         """Return an estimate for peers without measurements: the mean of the others."""
-        known = [peer for peer in self._peers.values() if peer.transfer_estimated]
+        known = [peer for peer in self._peers.values() if peer.measured]
         if not known:
             return _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)
         tensor_s, service_s = fmean(peer.tensor_s for peer in known), fmean(peer.service_s for peer in known)
         return _PeerEstimate(tensor_s, service_s, fmean(peer.downstream_s for peer in known), 0)
+
+    def _is_unused(self, process: ProcessId, peer: _PeerEstimate) -> bool:
+        """Return whether a peer was used, but not for so long that it is worth a trial."""
+        used_s = self.links.used_s(process)
+        return used_s is not None and self.links.now_s - used_s > RETRY_FACTOR * peer.path_s
 
     def _first_unmeasured(self, exclude: Collection[ProcessId]) -> ProcessId | None:
         """Return the first unmeasured peer in this sender's order that is not excluded."""

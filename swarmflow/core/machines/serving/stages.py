@@ -54,7 +54,8 @@ def on_state_loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Act
     plan = peer.plan
     # The last stage holds a microbatch but briefly.
     without_graph = WITHOUT_GRAPH if peer.settings.recompute or peer.hops.last else 0
-    peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, dispatcher.router, without_graph)
+    own_time = peer.hops.timer, without_graph
+    peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, dispatcher.router, *own_time)
     peer.move(PeerPhase.READY)
     return [
         Send(peer.leader, Ready(peer.stage, peer.version, event.digest, event.capacity, peer.grant)),

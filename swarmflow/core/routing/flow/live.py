@@ -21,7 +21,7 @@ from swarmflow.core.protocol.messages.negotiation import (
 )
 from swarmflow.core.protocol.shares import shares
 from swarmflow.core.protocol.types import Member, ProcessId, Roster
-from swarmflow.core.routing.flow.compute_timer import ComputeTimer
+from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.flow.costs import FlowCosts, changed
 from swarmflow.core.routing.flow.node_types import FlowSend, View
 from swarmflow.core.routing.flow.plausibility import is_plausible
@@ -57,8 +57,8 @@ class FlowNegotiation:
     microbatches: int  # of a step
     router: FlowRouter  # follows the negotiated flows
     random: Random  # of this process alone
+    timer: ComputeTimer  # of the passes here; a trainer computes none
     most: int = 1  # microbatches that this process takes at a time, as a multiple of its capacity
-    pace: ComputeTimer = field(init=False, default_factory=ComputeTimer)  # measures the compute time here
     node: FlowRelay | FlowSource | None = field(init=False, default=None)  # None: this process takes no part
     costs: FlowCosts = field(init=False)
     _places: dict[ProcessId, int] = field(init=False, default_factory=dict)  # stage of each process known here
@@ -71,7 +71,7 @@ class FlowNegotiation:
     _calm_s: float = field(init=False, default=0.0)  # when the costs become calm
 
     def __post_init__(self) -> None:
-        self.costs = FlowCosts(lambda: self.pace.compute_s, self.router.link_times.tensor_s)
+        self.costs = FlowCosts(lambda: self.timer.compute_s, self.router.links.link_s)
 
     def open(self, roster: Roster, now: float) -> list[Action]:
         """Take the roster of a new epoch: remove processes that have left, and add newcomers."""
@@ -242,7 +242,13 @@ def _pair_number(one: ProcessId, other: ProcessId) -> float:
 
 
 def negotiation_of(
-    me: ProcessId, stage: int, stages: int, microbatches: int, router: object, without_graph: int = 0
+    me: ProcessId,
+    stage: int,
+    stages: int,
+    microbatches: int,
+    router: object,
+    timer: ComputeTimer,
+    without_graph: int = 0,
 ) -> FlowNegotiation | None:
     """Return the flow negotiation of a process; None: its router follows no flows.
 
@@ -252,4 +258,4 @@ def negotiation_of(
     if not isinstance(router, FlowRouter):
         return None
     random = Random(f"{me.name} {me.incarnation} {stage}")
-    return FlowNegotiation(me, stage, stages, microbatches, router, random, most=1 + without_graph)
+    return FlowNegotiation(me, stage, stages, microbatches, router, random, timer, most=1 + without_graph)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.measured import LinkTimes
 from swarmflow.core.routing.flow.node_types import Link
+from swarmflow.core.routing.link_estimates import LinkEstimates
 from swarmflow.core.routing.router import Choice
 from swarmflow.core.routing.shortest import Shortest
 
@@ -21,13 +21,18 @@ FLOW_DELAY_MAX = 1.15  # a flow is followed while its delay is at most this mult
 class FlowRouter:
     """Routes along the negotiated flows. A unit of flow carries one microbatch at a time."""
 
-    shortest: Shortest  # over the same peers; gets every measurement, and chooses where no unit is free
+    shortest: Shortest  # over the same peers; chooses where no unit is free
     outflow: Mapping[Link, int] = field(default_factory=lambda: NO_FLOWS)  # units by (peer, trainer), as negotiated
-    link_times: LinkTimes = field(default_factory=LinkTimes)
     busy: dict[Link, int] = field(default_factory=dict)  # microbatches held, by (peer, trainer), on a flow or not
     held: dict[ProcessId, int] = field(default_factory=dict)  # microbatches held, by peer
     followed: int = 0  # choices along a flow since the last call of `counted`
     otherwise: int = 0  # choices by the shortest delay since then
+    probes: bool = True
+
+    @property
+    def links(self) -> LinkEstimates:
+        """All measurements."""
+        return self.shortest.links
 
     def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers of the stage, which hold no microbatch."""
@@ -92,32 +97,13 @@ class FlowRouter:
         """Set the number of this sender's microbatches that a peer has not passed on yet."""
         self.shortest.set_pending(process, count)
 
-    def record_response(self, process: ProcessId, seconds: float, service_s: float | None) -> None:
-        """Record the time from sending a microbatch until a peer passed it on. service_s: from its arrival."""
-        self.shortest.record_response(process, seconds, service_s)
+    def refresh(self, process: ProcessId) -> None:
+        """Use the new estimates for a peer."""
+        self.shortest.refresh(process)
 
     def record_downstream(self, process: ProcessId, downstream_s: float) -> None:
         """Record a peer's downstream cost: the expected seconds of the best path beyond it, forth and back."""
         self.shortest.record_downstream(process, downstream_s)
-
-    def record_transfer(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Record the transfer time of a microbatch."""
-        self.shortest.record_transfer(process, seconds, now)
-        self.link_times.record_transfer(process, seconds, now)
-
-    def record_probe(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Record a probe's estimate of the transfer time."""
-        self.shortest.record_probe(process, seconds, now)
-        self.link_times.record_probe(process, seconds, now)
-
-    def record_path(self, process: ProcessId, seconds: float) -> None:
-        """Record the estimated transfer time on a new path."""
-        self.shortest.record_path(process, seconds)
-        self.link_times.record_path(process, seconds)
-
-    def has_transfer_time(self, process: ProcessId) -> bool:
-        """Return whether the link has been measured lately, so that it needs no probe."""
-        return self.link_times.tensor_s(process) is not None
 
     @property
     def downstream_s(self) -> float:

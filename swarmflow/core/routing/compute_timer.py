@@ -23,6 +23,11 @@ class ComputeTimer:
     _last_end_s: float = field(init=False, default=0.0)  # when the last work ended
 
     @property
+    def forward_s(self) -> float | None:
+        """Return the smoothed time of a forward pass; None: nothing has been computed yet."""
+        return self._smoothed_s.get(_FORTH)
+
+    @property
     def compute_s(self) -> float | None:
         """Return the smoothed time of forward and backward together; None: nothing has been computed yet."""
         return sum(self._smoothed_s[each] for each in (_FORTH, _BACK) if each in self._smoothed_s) or None

@@ -1,0 +1,148 @@
+"""What one process has measured of its links, and of the peers at their other ends, all by one rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.smoothing import smoothed
+
+AGED_S = 600.0  # the next measurement replaces an older estimate
+
+
+@dataclass(slots=True)
+class _Estimate:
+    """A smoothed time."""
+
+    seconds: float
+    at_s: float  # of the last measurement
+    provisional: bool = False  # from a probe, for a new path, or due for renewal: the next measurement replaces it
+
+
+@dataclass(slots=True)
+class _Estimates:
+    """The estimates of one quantity, by process."""
+
+    by_process: dict[ProcessId, _Estimate] = field(default_factory=dict)
+
+    def record(self, process: ProcessId, seconds: float, now: float) -> None:
+        """Record a measurement: it is smoothed into the former estimate, unless that is provisional or too old."""
+        former = self.by_process.get(process)
+        lasts = former is not None and not former.provisional and now - former.at_s <= AGED_S
+        self.by_process[process] = _Estimate(smoothed(former.seconds if former and lasts else None, seconds), now)
+
+    def guess(self, process: ProcessId, seconds: float, now: float) -> None:
+        """Record a provisional estimate."""
+        self.by_process[process] = _Estimate(seconds, now, provisional=True)
+
+    def seconds(self, process: ProcessId) -> float | None:
+        """Return the estimate for a process; None: there is none."""
+        found = self.by_process.get(process)
+        return None if found is None else found.seconds
+
+    def is_fresh(self, process: ProcessId, now: float) -> bool:
+        """Return whether there is an estimate that is not too old."""
+        found = self.by_process.get(process)
+        return found is not None and now - found.at_s <= AGED_S
+
+
+@dataclass(slots=True)
+class LinkEstimates:
+    """The estimates of one sender for its receivers: the peers of the next stage, and for rates those of its own.
+
+    Every quantity follows the same rule: exponential smoothing, in which a measurement replaces what a probe has found,
+    and an estimate to which nothing was added for AGED_S. Until then an old estimate counts.
+
+    A transfer time is what a tensor takes that is sent now, behind others. A rate is what the link alone can carry:
+    tensors to one process go one after the other, so one that was sent during a transfer counts from the end of that.
+    """
+
+    _transfers: _Estimates = field(default_factory=_Estimates, init=False)  # of a boundary tensor, by the path in use
+    _bytes: _Estimates = field(default_factory=_Estimates, init=False)  # seconds a byte, on the direct link
+    _tensor_bytes: int = field(default=0, init=False)  # size of a boundary tensor
+    _responses: _Estimates = field(default_factory=_Estimates, init=False)  # from sending to passing on
+    _services: _Estimates = field(default_factory=_Estimates, init=False)  # from arrival to passing on
+    _any_response_s: float | None = field(default=None, init=False)  # over all peers
+    _used_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # when the last tensor arrived there
+    _direct_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # when the last one took no relay
+    now_s: float = field(default=0.0, init=False)  # of the last measurement
+
+    def keep(self, processes: frozenset[ProcessId]) -> None:
+        """Forget all other processes."""
+        for kind in (self._transfers, self._bytes, self._responses, self._services):
+            kind.by_process = {process: found for process, found in kind.by_process.items() if process in processes}
+        self._used_s = {process: at_s for process, at_s in self._used_s.items() if process in processes}
+        self._direct_s = {process: at_s for process, at_s in self._direct_s.items() if process in processes}
+
+    def record_transfer(self, process: ProcessId, size_bytes: int, seconds: float, now: float, direct: bool) -> None:
+        """Record the time from sending a tensor until it was acknowledged. direct: it took no relay."""
+        self.now_s = self._used_s[process] = now
+        self._transfers.record(process, seconds, now)
+        if direct:
+            alone_s = min(seconds, now - self._direct_s.get(process, -math.inf))
+            self._direct_s[process] = now
+            if size_bytes > 0 and alone_s > 0:
+                self._bytes.record(process, alone_s / size_bytes, now)
+                self._tensor_bytes = size_bytes
+
+    def record_probe(self, process: ProcessId, size_bytes: int, seconds: float, now: float) -> None:
+        """Record the transfer time of a boundary tensor as a probe has found it, where no transfer was measured."""
+        self.now_s, self._tensor_bytes = now, size_bytes
+        for kind, value in ((self._transfers, seconds), (self._bytes, seconds / size_bytes)):
+            former = kind.by_process.get(process)
+            if value > 0 and (former is None or former.provisional or not kind.is_fresh(process, now)):
+                kind.guess(process, value, now)
+
+    def record_path(self, process: ProcessId, seconds: float) -> None:
+        """Record the expected transfer time on a new path, which the next measurement replaces."""
+        self._transfers.guess(process, seconds, self.now_s)
+
+    def record_response(self, process: ProcessId, seconds: float, service_s: float | None, now: float) -> None:
+        """Record the time from sending a microbatch until the peer passed it on. service_s: from its arrival."""
+        self.now_s = now
+        self._responses.record(process, seconds, now)
+        self._any_response_s = smoothed(self._any_response_s, seconds)
+        if service_s is not None:
+            self._services.record(process, service_s, now)
+
+    def renew(self, process: ProcessId) -> None:
+        """Let the next measurements of a peer replace the former ones: it was not used for long."""
+        for kind in (self._transfers, self._services):
+            if process in kind.by_process:
+                kind.by_process[process].provisional = True
+
+    def transfer_s(self, process: ProcessId) -> float | None:
+        """Return the transfer time of a boundary tensor by the path in use, behind others; None: not known."""
+        return self._transfers.seconds(process)
+
+    def is_fresh(self, process: ProcessId) -> bool:
+        """Return whether the transfer time is known, and was measured or probed lately."""
+        return self._transfers.is_fresh(process, self.now_s)
+
+    def service_s(self, process: ProcessId) -> float | None:
+        """Return the time from a microbatch's arrival until the peer passes it on; None: it is not known."""
+        return self._services.seconds(process)
+
+    def response_s(self, process: ProcessId) -> float | None:
+        """Return the time from sending a microbatch until the peer passes it on; None: it is not known."""
+        return self._responses.seconds(process)
+
+    @property
+    def any_response_s(self) -> float | None:
+        """The same over all peers."""
+        return self._any_response_s
+
+    def link_s(self, process: ProcessId) -> float | None:
+        """Return what a boundary tensor takes on the direct link when nothing else is sent; None: it is not known."""
+        found = self._bytes.seconds(process)
+        return None if found is None else found * self._tensor_bytes
+
+    def rate(self, process: ProcessId) -> float | None:
+        """Return the rate of the direct link, in bytes/s; None: it is not known."""
+        found = self._bytes.seconds(process)
+        return None if found is None else 1.0 / found
+
+    def used_s(self, process: ProcessId) -> float | None:
+        """Return when the last tensor arrived at a process; None: none did."""
+        return self._used_s.get(process)

@@ -1,0 +1,107 @@
+"""What a sender knows of its links: smoothed, without its own queue, and renewed where it is old or was a guess."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmflow.core.routing.link_estimates import AGED_S, LinkEstimates
+from tests.core.samples import process
+
+A, B = process("a"), process("b")
+BYTES = 1000
+
+
+def transferred(links: LinkEstimates, seconds: float, now: float, direct: bool = True) -> None:
+    links.record_transfer(A, BYTES, seconds, now, direct)
+
+
+def test_of_an_unknown_process_nothing_is_known() -> None:
+    links = LinkEstimates()
+    assert (links.transfer_s(A), links.link_s(A), links.response_s(A), links.service_s(A), links.rate(A)) == (None,) * 5
+    assert (links.used_s(A), links.any_response_s, links.is_fresh(A)) == (None, None, False)
+
+
+def test_times_are_smoothed_by_a_tenth() -> None:
+    links = LinkEstimates()
+    transferred(links, 2.0, 10.0)
+    transferred(links, 3.0, 20.0)
+    assert links.transfer_s(A) == pytest.approx(2.1)
+    assert links.rate(A) == pytest.approx(BYTES / 2.1)
+    assert links.used_s(A) == 20.0
+    links.record_response(A, 8.0, 6.0, 21.0)
+    links.record_response(A, 9.0, None, 22.0)
+    assert links.response_s(A) == pytest.approx(8.1)
+    assert links.service_s(A) == 6.0
+    links.record_response(B, 18.1, None, 22.0)
+    assert links.any_response_s == pytest.approx(9.1)
+
+
+def test_a_tensor_in_a_queue_takes_from_when_the_one_before_it_was_there() -> None:
+    links = LinkEstimates()
+    transferred(links, 2.0, 10.0)
+    transferred(links, 4.0, 12.0)  # sent at 8, as the first one
+    assert links.link_s(A) == pytest.approx(2.0)
+    assert links.transfer_s(A) == pytest.approx(2.2), "what is sent now waits as well"
+
+
+def test_a_probe_is_believed_until_a_tensor_is_sent() -> None:
+    links = LinkEstimates()
+    links.record_probe(A, BYTES, 5.0, 0.0)
+    assert (links.transfer_s(A), links.is_fresh(A)) == (5.0, True)
+    assert links.rate(A) == pytest.approx(BYTES / 5.0)
+    transferred(links, 3.0, 9.0)
+    links.record_probe(A, BYTES, 5.0, 10.0)
+    assert links.transfer_s(A) == 3.0
+
+
+def test_on_another_path_a_tensor_takes_another_time_and_the_direct_link_stays_as_it_was() -> None:
+    links = LinkEstimates()
+    transferred(links, 3.0, 9.0)
+    links.record_path(A, 1.0)
+    assert links.transfer_s(A) == 1.0
+    transferred(links, 2.0, 20.0, direct=False)
+    assert links.transfer_s(A) == 2.0
+    assert links.rate(A) == pytest.approx(BYTES / 3.0)
+
+
+def test_an_old_estimate_counts_until_it_is_measured_or_probed_again() -> None:
+    links = LinkEstimates()
+    transferred(links, 3.0, 0.0)
+    links.record_transfer(B, BYTES, 3.0, AGED_S + 1.0, direct=True)
+    assert (links.transfer_s(A), links.is_fresh(A)) == (3.0, False)
+    links.record_probe(A, BYTES, 5.0, AGED_S + 2.0)
+    assert links.transfer_s(A) == 5.0
+    transferred(links, 7.0, 2 * AGED_S)
+    assert links.transfer_s(A) == 7.0
+    transferred(links, 8.0, 4 * AGED_S)
+    assert links.transfer_s(A) == 8.0
+
+
+def test_what_is_due_for_renewal_is_replaced() -> None:
+    links = LinkEstimates()
+    transferred(links, 3.0, 0.0)
+    links.record_response(A, 9.0, 6.0, 1.0)
+    links.renew(A)
+    transferred(links, 1.0, 20.0)
+    links.record_response(A, 4.0, 3.0, 21.0)
+    assert (links.transfer_s(A), links.service_s(A)) == (1.0, 3.0)
+    links.renew(B)
+    assert links.transfer_s(B) is None
+
+
+def test_what_takes_no_time_or_has_no_bytes_says_nothing_of_a_rate() -> None:
+    links = LinkEstimates()
+    transferred(links, 0.0, 1.0)
+    links.record_transfer(A, 0, 1.0, 9.0, direct=True)
+    links.record_probe(A, BYTES, 0.0, 10.0)
+    assert links.rate(A) is None
+
+
+def test_who_is_not_kept_is_forgotten() -> None:
+    links = LinkEstimates()
+    for to in (A, B):
+        links.record_transfer(to, BYTES, 2.0, 1.0, direct=True)
+        links.record_response(to, 3.0, 1.0, 2.0)
+    links.keep(frozenset((B,)))
+    assert (links.transfer_s(A), links.rate(A), links.response_s(A), links.used_s(A)) == (None,) * 4
+    assert (links.transfer_s(B), links.response_s(B)) == (2.0, 3.0)
