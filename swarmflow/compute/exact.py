@@ -53,7 +53,7 @@ class FixedPoint:
         return 2.0 ** (TOTAL_BITS - self.exponent) / self.microbatches
 
     def check(self, gradients: Sequence[Tensor]) -> None:
-        """Raises Overflow when one of these gradients (fp32 [elements]) does not fit."""
+        """Raises ExponentOverflowError when one of these gradients (fp32 [elements]) does not fit."""
         for gradient in gradients:
             lowest, highest = torch.stack(torch.aminmax(gradient)).tolist() if gradient.numel() else (0.0, 0.0)
             # Not-a-number is handed on as both extremes, and no comparison with it is true.

@@ -30,9 +30,9 @@ class _Held:
 class StageRunner:
     """Gradients are of the SUM of the tokens' losses and add up in the stage's flat buffers until they are cleared.
 
-    Where they add up as integers (`stage.fixed`), what computes a gradient raises Overflow when one does not fit. It
-    raises NotFinite for a loss or a gradient that is none, as far as it looks: with `begin(careful=True)` at the output
-    of every layer and at each microbatch's gradients, to name the layer; what follows then is void until `begin`.
+    Where they add up as integers (`stage.fixed`), a pass raises ExponentOverflowError when a gradient does not fit. It
+    raises NotFiniteError for a loss or a gradient that is not finite, as far as it looks: with `begin(careful=True)` at
+    the output of every layer and at each microbatch's gradients, to name the layer. What follows is void until `begin`.
 
     precision: "fp32", or "bf16" for torch's autocast over fp32 master weights, with one bf16 copy of the matrices.
     """

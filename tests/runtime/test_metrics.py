@@ -17,6 +17,7 @@ from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.metrics import LABEL_SETS_MAX, OTHER, Labelled, Metrics
 
 DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
+CORE = Path(__file__).parents[2] / "swarmflow" / "core"
 
 
 def exposed(family: Metric) -> str:
@@ -90,6 +91,16 @@ def test_what_may_go_wrong_is_counted_from_zero() -> None:
         ("queued_bytes", {"lane": "bulk"}),
     ):
         assert registry.get_sample_value(f"swarmflow_{sample}", labels) == 0.0
+
+
+def test_every_decision_that_the_core_counts_is_counted_from_zero() -> None:
+    registry = Metrics().registry
+    sources = "".join(path.read_text(encoding="utf-8") for path in CORE.rglob("*.py"))
+    kinds = set(re.findall(r'Count\("(\w+)"(?:, amount=[^)]*\)?)?\)', sources))
+    kinds -= {"gone", "moves"}  # these are metrics of their own
+    assert {"rollbacks", "entered"} <= kinds
+    for kind in kinds:
+        assert registry.get_sample_value("swarmflow_decisions_total", {"kind": kind}) == 0.0, kind
 
 
 def test_two_processes_worth_of_metrics_do_not_mix() -> None:

@@ -39,7 +39,7 @@ _STEP_SECONDS_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0,
 # Series that are there from the start, at 0: Prometheus takes a counter's first value for no increase.
 _DENIALS: Final = ("full", "draining", "stage", "stale", "invalid")
 _RETRIES: Final = ("gone", *_DENIALS)
-_REFUSALS: Final = (*get_args(FrameErrorKind), "hello", "message", "tensor")
+_REFUSALS: Final = (*get_args(FrameErrorKind), "hello", "message", "tensor", "piece")
 _OUTCOMES: Final = get_args(Outcome)
 _DECISIONS: Final = (
     "adoptions",
@@ -60,6 +60,9 @@ _DECISIONS: Final = (
     "put_out",
     "stalled",
     "standstills",
+    "accusations",
+    "pauses",
+    "entered",
 )
 
 _Metric = TypeVar("_Metric", bound=MetricWrapperBase)
