@@ -117,7 +117,9 @@ def test_the_parameters_are_those_of_a_plain_process(story: Story) -> None:
 
 
 def test_a_newcomer_gets_work_within_two_steps_of_being_ready(story: Story) -> None:
-    joined = next(step["step"] for step in story.steps[story.killed_after + 2 :] if step["peers"] == [2] * STAGES)
+    """On whichever stage: that follows from the speeds that the peers have measured of themselves."""
+    later = story.steps[story.killed_after + 2 :]
+    joined = next(step["step"] for step in later if sum(step["peers"]) == 2 * STAGES)
     assert joined <= story.ready_at + 2
 
 
