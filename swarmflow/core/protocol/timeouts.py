@@ -10,23 +10,23 @@ SECONDS_MAX: Final = 100_000.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """The `[timeouts]` of a run, in seconds; docs/run-toml.md has the same list, and a test keeps the two equal.
+    """The `[timeouts]` of a run, in seconds; docs/run-toml.md lists them too; a test keeps names and defaults equal.
 
     The defaults are for the internet: a process that is busy, swapped out or behind a slow line for some seconds is
     not given up, and one that was killed costs its stage no more than a few steps.
     """
 
     heartbeat_s: float = 1.0
-    """Between two heartbeats of a process that has nothing else to send to its leader, and of the leader to each."""
+    """Between two heartbeats: of each process to its leader, and of the leader to each process."""
 
     silence_s: float = 8.0
-    """A member of whom the leader has heard nothing for longer is gone."""
+    """A member from which the leader has received nothing for longer is gone."""
 
     rejoin_s: float = 5.0
     """Between two Joins of a process that has no answer yet."""
 
     leader_silence_s: float = 10.0
-    """A leader of whom a process has heard nothing for longer is lost, and an election begins."""
+    """A leader from which a process has received nothing for longer is lost, and an election begins."""
 
     leader_doubt_s: float = 3.0
     """After so much silence of its leader, a process may follow another trainer that stands for election."""
