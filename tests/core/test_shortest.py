@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.shortest import RETRY_FACTOR, Shortest
+from swarmflow.core.routing.shortest import PRIOR_S, RETRY_FACTOR, Shortest
 from tests.core.measuring import on_path, probed, responded, transferred
 from tests.core.samples import process
 
@@ -129,6 +129,17 @@ def test_who_is_banned_comes_back_when_it_is_announced() -> None:
     assert chosen(made, B) is None
     made.begin_epoch((A, B))
     assert chosen(made) in (A, B)
+
+
+def test_a_peer_that_was_removed_and_joins_again_keeps_what_was_measured_of_it() -> None:
+    made = router(a=1.0, b=20.0, c=2.0)
+    made.remove_peer(B)
+    made.begin_epoch((A, C))
+    made.begin_epoch((A, B, C))
+    assert made.delay_s(B) == 2 * 20.0 + PRIOR_S
+    made.remove_peer(B)
+    made.add_peer(B)
+    assert made.delay_s(B) == 2 * 20.0 + PRIOR_S, "within a step as well"
 
 
 def test_of_equal_peers_the_senders_prefer_different_ones() -> None:

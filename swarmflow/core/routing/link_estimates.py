@@ -116,6 +116,10 @@ class LinkEstimates:
         """Return the transfer time of a boundary tensor by the path in use, behind others; None: not known."""
         return self._transfers.seconds(process)
 
+    def is_measured(self, process: ProcessId) -> bool:
+        """Return whether a transfer or a service time of the process is known."""
+        return self.transfer_s(process) is not None or self.service_s(process) is not None
+
     def is_fresh(self, process: ProcessId) -> bool:
         """Return whether the transfer time is known, and was measured or probed lately."""
         return self._transfers.is_fresh(process, self.now_s)

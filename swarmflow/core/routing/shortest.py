@@ -110,13 +110,10 @@ class Shortest:
     def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers, which hold nothing."""
         estimate = self._mean_estimate()
-        least_s = min((peer.path_s for peer in self._peers.values()), default=0.0)
+        least_s = self.downstream_s
         former, former_unmeasured = self._peers, self._unmeasured
         self._peers, self._unmeasured, self._order = {}, {}, None
         self._delays, self._paths = _PeerQueue(), _PeerQueue()
-        if not former and not former_unmeasured:  # the first epoch: all share the prior
-            self._shared_estimate, self._unmeasured = estimate, dict.fromkeys(processes)
-            return
         newcomers: list[ProcessId] = []
         for process in processes:
             peer = former.get(process)
@@ -128,6 +125,8 @@ class Shortest:
                 self._add(process, peer)
             elif process in former_unmeasured:
                 self._unmeasured[process] = None
+            elif self.links.is_measured(process):  # it was removed, and is a member again
+                self._add(process, self._measured_estimate(process, estimate))
             else:
                 newcomers.append(process)
         if not self._unmeasured:  # none is left: the newcomers share a new estimate
@@ -139,7 +138,7 @@ class Shortest:
     def add_peer(self, process: ProcessId) -> None:
         """Add a peer to the stage."""
         self._unmeasured.pop(process, None)
-        self._add(process, replace(self._mean_estimate(), tie=self._tie(process)))
+        self._add(process, self._measured_estimate(process, self._mean_estimate()))
 
     def remove_peer(self, process: ProcessId) -> None:
         """Remove a peer from the stage."""
@@ -178,11 +177,7 @@ class Shortest:
         peer = self._own_estimate(process)
         if peer is None:
             return
-        tensor_s, service_s = self.links.transfer_s(process), self.links.service_s(process)
-        if tensor_s is not None:
-            peer.tensor_s, peer.measured = max(PRIOR_S, tensor_s), True
-        if service_s is not None:
-            peer.service_s = max(PRIOR_S, service_s)
+        self._take_measurements(process, peer)
         self._requeue(process, peer)
 
     def delay_s(self, process: ProcessId) -> float | None:
@@ -213,6 +208,19 @@ class Shortest:
             return _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)
         tensor_s, service_s = fmean(peer.tensor_s for peer in known), fmean(peer.service_s for peer in known)
         return _PeerEstimate(tensor_s, service_s, fmean(peer.downstream_s for peer in known), 0)
+
+    def _measured_estimate(self, process: ProcessId, otherwise: _PeerEstimate) -> _PeerEstimate:
+        """Return an own estimate for a peer: what was measured of it before, and `otherwise` for the rest."""
+        peer = replace(otherwise, tie=self._tie(process))
+        self._take_measurements(process, peer)
+        return peer
+
+    def _take_measurements(self, process: ProcessId, peer: _PeerEstimate) -> None:
+        tensor_s, service_s = self.links.transfer_s(process), self.links.service_s(process)
+        if tensor_s is not None:
+            peer.tensor_s, peer.measured = max(PRIOR_S, tensor_s), True
+        if service_s is not None:
+            peer.service_s = max(PRIOR_S, service_s)
 
     def _is_unused(self, process: ProcessId, peer: _PeerEstimate) -> bool:
         """Return whether a peer was used, but not for so long that it is worth a trial."""
