@@ -18,7 +18,9 @@ ROLES = ("peers", "trainers")
 FILES = sorted(path for top in ("swarmflow", *ROLES) for path in (ROOT / top).rglob("*.py"))
 LINES_MAX = 450
 FUNCTION_LINES_MAX = 50
-CORE_LINES_MAX = 12_500  # without the routers: what decides is to be read; a change that needs more says why
+# Without the routers: what decides is to be read; a change that needs more says why. About 200 of them are the kinds of
+# events, the summaries of peers and the repairs by name, for those who watch a run.
+CORE_LINES_MAX = 12_750
 METHODS_MAX = 25
 ARGUMENTS_MAX = 10  # of a constructor
 INTERNAL = r"ClassVar|init=False"

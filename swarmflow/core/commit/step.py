@@ -14,6 +14,7 @@ from swarmflow.core.commit.reduce import agree, differing
 from swarmflow.core.commit.step_ballot import StepBallot, by_group
 from swarmflow.core.commit.step_members import StepMembers
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT, OVER, STEP, StepPhase
+from swarmflow.core.commit.takeovers import Takeovers
 from swarmflow.core.membership.findings import VALUES, Finding, blame, plain
 from swarmflow.core.protocol.actions import Action, Count, Log, Send
 from swarmflow.core.protocol.messages import (
@@ -31,6 +32,7 @@ from swarmflow.core.protocol.messages import (
     Unprepared,
     Unrepairable,
 )
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Epoch, Group, Member, Plan, ProcessId, Roster
 from swarmflow.core.routing.link_rates import LinkTable
 
@@ -65,6 +67,7 @@ class Step:
     ledger: Ledger = field(init=False)
     assignment: Assignment = field(init=False)
     ballot: StepBallot = field(init=False, default_factory=StepBallot)
+    takeovers: Takeovers = field(init=False, default_factory=Takeovers)
     dropped: set[tuple[int, int]] = field(init=False, default_factory=set)  # hops taken away before a takeover
     digests: dict[ProcessId, str] = field(init=False, default_factory=dict)  # of the updated parameters, by member
     # Members whose heartbeats show an earlier epoch, and since when: the OpenStep may not have reached them.
@@ -96,9 +99,11 @@ class Step:
         if sender not in self.roster.peer_ids or without_tokens:
             return []
         self.ledger.done(sender, message)
+        actions = self.takeovers.done(sender, message)
         if self.phase is StepPhase.WORKING and self.ledger.complete:
             self._move(StepPhase.COMPLETE)
-        return []
+            actions += self.takeovers.complete()
+        return actions
 
     def overflowed(self, sender: ProcessId, message: Overflow) -> list[Action]:
         """Start over with a smaller exponent: a gradient does not fit."""
@@ -182,6 +187,8 @@ class Step:
             self.ballot.promised |= {process} if reduced else set()
             return [] if all(self.roster.stages) else self.fail(deserted)
         lost = self.ledger.gone(process)
+        if not trainer:
+            self.takeovers.died(process, stage)
         dropped = tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
         message = MemberFailed(self.term, self.epoch, process, reason, dropped if taken_over else lost)
         actions: list[Action] = [*entered, *(Send(other, message) for other in recipients)]
@@ -314,7 +321,7 @@ class Step:
         """Start over: nothing of this try may be committed."""
         self.failure = failure
         self._move(StepPhase.FAILED)
-        log = Log("warning", f"step {self.epoch.step} starts over: {failure.reason}")
+        log = Log("warning", f"step {self.epoch.step} starts over: {failure.reason}", EventKind.RESTARTED)
         return [log, Count("steps_restarted"), *([Count("not_finite")] if failure.finding is not None else [])]
 
     def _commit_if_all(self) -> list[Action]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.actions import Action, Connect, Log, Send
 from swarmflow.core.protocol.messages import CopiesHeld, KeepCopy, Surplus
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Holding, Member, ProcessId, Roster, Snapshot
 
 COPIES = 2  # of each stage, on the disks of peers
@@ -131,7 +132,7 @@ class Copies:
         known = {s for held in self._held.values() for s in held if s < snapshot}
         oldest = max((s.version for s in known if not self.missing(s)), default=snapshot.version)
         peers = [other for other, where in sorted(self._where.items()) if where.stage >= 0]
-        log = Log("info", f"version {snapshot.version} is on the disks of others too")
+        log = Log("info", f"version {snapshot.version} is on the disks of others too", EventKind.CHECKPOINT)
         return [log, *(Send(peer, Surplus(oldest, snapshot.version)) for peer in peers)]
 
     def _has(self, process: ProcessId, snapshot: Snapshot) -> set[int]:

@@ -11,6 +11,7 @@ from swarmflow.core.membership.duties import Duty
 from swarmflow.core.protocol.actions import Abandon, Action, Connect, Log, Saved, Send, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged
 from swarmflow.core.protocol.messages import KeepCopy
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Member, Roster, Snapshot
 from swarmflow.core.transitions import Transitions
 
@@ -157,12 +158,14 @@ class Durability:
         before, self.failure = self.failure, event.reason if not (event.ok and event.exported) else ""
         if not self.failure:
             self.again_s, self._next_retry_s = None, 0.0
-            return [Log("info", f"version {event.version} is on disk")]
+            return [Log("info", f"version {event.version} is on disk", EventKind.CHECKPOINT)]
         self._retry(event, now)
         if event.ok:
-            return [Log("warning", f"version {event.version} is on disk, but: {event.reason}")] * (before == "")
+            text = f"version {event.version} is on disk, but: {event.reason}"
+            return [Log("warning", text, EventKind.CHECKPOINT)] * (before == "")
         alike = _without_numbers(before) == _without_numbers(self.failure)
-        return [Log("warning", f"version {event.version} could not be written: {event.reason}")] * (not alike)
+        text = f"version {event.version} could not be written: {event.reason}"
+        return [Log("warning", text, EventKind.CHECKPOINT)] * (not alike)
 
     def answers(self, now: float) -> list[Action]:
         """Answer requests for a version that is on disk, or could not be written in time."""

@@ -43,9 +43,11 @@ from swarmflow.core.protocol.messages import (
     LoadFailed,
     Message,
     NotFinite,
+    PeerSummary,
     Ready,
     Suspect,
 )
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId, Roster
 from swarmflow.core.routing.link_rates import REPORTED_MAX, LinkTable
 
@@ -79,7 +81,8 @@ class Leader(LeaderState):
         self.generation, self.exponent = step.epoch.generation, step.open_step.exponent
         if takeover.doubtful:
             self.lineage.rename(self.settings.new_lineage())
-        actions: list[Action] = [Log("info", f"leading from here on, in term {self.term}: {summary(step)}")]
+        text = f"leading from here on, in term {self.term}: {summary(step)}"
+        actions: list[Action] = [Log("info", text, EventKind.LEADER, self.me.process)]
         actions += [Send(process, Evicted("it takes no part in the step any more")) for process in takeover.expelled]
         for report in takeover.reports.values():
             known = self.membership.enter(report.join, report.member.stage, now)
@@ -221,12 +224,8 @@ class Leader(LeaderState):
             return actions
         if not any(reduce_together(step.roster, self.plan.tied, *pair) for pair in answered):
             return actions
-        return [
-            *actions,
-            Log("info", f"ballot {step.ballot.number} is begun anew: a link between its members broke"),
-            Count("ballots_again"),
-            *self._prepare(step, now),
-        ]
+        text = f"ballot {step.ballot.number} is begun anew: a link between its members broke"
+        return [*actions, Log("info", text, EventKind.RESTARTED), Count("ballots_again"), *self._prepare(step, now)]
 
     def _advance(self, now: float) -> list[Action]:
         """Go on where something other than a message was awaited."""
@@ -285,7 +284,7 @@ class Leader(LeaderState):
         late = (
             f"ballot {step.ballot.number} of step {self.version} is begun anew: {waits_for(step)} does not end{alone}"
         )
-        return [Log("warning", late), Count("ballots_again"), *self._prepare(step, now)]
+        return [Log("warning", late, EventKind.RESTARTED), Count("ballots_again"), *self._prepare(step, now)]
 
     def _prepare(self, step: Step, now: float) -> list[Action]:
         """Begin a ballot with the peers that are ready by now. Each one in vain gives the next one more time."""
@@ -315,7 +314,8 @@ class Leader(LeaderState):
         if self._alone_s is None:
             self._alone_s = now
             wait = f"{self.timeouts.majority_s:.0f} s"
-            return [Log("warning", f"most of the swarm is gone: nothing is committed; going on without it in {wait}")]
+            text = f"most of the swarm is gone: nothing is committed; going on without it in {wait}"
+            return [Log("warning", text, EventKind.WAITING)]
         if now - self._alone_s < self.timeouts.majority_s:
             return []
         self._alone_s = None
@@ -354,6 +354,11 @@ def _on_heartbeat(leader: LeaderState, known: MemberRecord, message: Heartbeat, 
     return []
 
 
+def _on_summary(leader: LeaderState, known: MemberRecord, message: PeerSummary, now: float) -> list[Action]:
+    known.summary = message
+    return []
+
+
 def _on_link_rates(leader: LeaderState, known: MemberRecord, message: LinkRateReport, now: float) -> list[Action]:
     known.rates = LinkRateReport(message.elements[:REPORTED_MAX], message.rates[:REPORTED_MAX])
     return []
@@ -370,6 +375,7 @@ _HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Act
     Drain: departures.on_drain,
     Suspect: departures.on_suspect,
     Heartbeat: _on_heartbeat,
+    PeerSummary: _on_summary,
     LinkRateReport: _on_link_rates,
     **dict.fromkeys(get_args(AboutStep), _on_about_step),
     NotFinite: departures.on_not_finite,

@@ -34,6 +34,7 @@ from swarmflow.core.protocol.events import (
     StateLoaded,
     StateNotLoaded,
     StateStored,
+    Summarized,
     Tick,
 )
 from swarmflow.core.protocol.message_counter import MessageCounter
@@ -269,6 +270,10 @@ def _nothing(peer: PeerState, event: Progressed, now: float) -> list[Action]:
     return []
 
 
+def _on_summarized(peer: PeerState, event: Summarized, now: float) -> list[Action]:
+    return [] if peer.lease.lost else [Send(peer.leader, event.summary)]
+
+
 _LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
     Lost: leaders.on_lost,
     Mishandled: refusing.on_mishandled,
@@ -288,6 +293,7 @@ _LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
     Sealed: ballots.on_sealed,
     Applied: ballots.on_applied,
     Progressed: _nothing,
+    Summarized: _on_summarized,
 }
 _WORK = frozenset(
     (ForwardComputed, LossComputed, BackwardComputed, Replayed, PieceReduced, Sealed, Applied, StateLoaded, Progressed)

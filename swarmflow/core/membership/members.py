@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from swarmflow.core.membership.duties import Duty
 from swarmflow.core.membership.incarnations import Incarnations
 from swarmflow.core.membership.member_phase import MEMBER, MemberPhase
-from swarmflow.core.protocol.messages import Heartbeat, Join, LinkRateReport
+from swarmflow.core.protocol.messages import Heartbeat, Join, LinkRateReport, PeerSummary
 from swarmflow.core.protocol.types import Member, Plan, ProcessId, Roster
 
 DONORS_MAX = 8  # who are told to a process that loads; it is granted again should they all be gone
@@ -33,6 +33,7 @@ class MemberRecord:
     grants: int = field(init=False, default=-1)  # the number of its last grant
     load: Heartbeat = field(init=False, default_factory=Heartbeat)  # the last one
     rates: LinkRateReport | None = field(init=False, default=None)
+    summary: PeerSummary | None = field(init=False, default=None)  # the last one
     duty: Duty = field(init=False, default_factory=Duty)  # what it owes now
     needed: tuple[int, bool] = field(init=False, default=(-1, False))  # why it cannot go yet, as it was sent last
     stands_in: bool = field(init=False, default=False)  # not on the stage that it asked for, which had others

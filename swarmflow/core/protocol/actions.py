@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmflow.core.protocol.messages import Held, Message, StepResult
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Body, Epoch, Member, Microbatch, ProcessId, Ref, Roster, Snapshot
 
 
@@ -261,10 +262,16 @@ class Forget:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """Tell the person who runs this process. level: `info`, `warning` or `debug`."""
+    """Tell the person who runs this process. level: `info`, `warning` or `debug`.
+
+    kind: what it is in the timeline of the run, for those who watch it; None: it is no event of the run.
+    """
 
     level: str
     text: str
+    kind: EventKind | None = None
+    process: ProcessId | None = None  # that it is about
+    stage: int = -1  # that it is about; -1: none
 
 
 @dataclass(frozen=True, slots=True)

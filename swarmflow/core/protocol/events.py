@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from swarmflow.core.protocol.messages import Message
+from swarmflow.core.protocol.messages import Message, PeerSummary
 from swarmflow.core.protocol.types import Epoch, Holding, Microbatch, ProcessId, Ref
 
 
@@ -269,6 +269,13 @@ class Rival:
 
 
 @dataclass(frozen=True, slots=True)
+class Summarized:
+    """What this peer has done and uses by now, for those who watch the run."""
+
+    summary: PeerSummary
+
+
+@dataclass(frozen=True, slots=True)
 class DrainAsked:
     """The person or the system that runs this process wants it to go."""
 
@@ -299,5 +306,6 @@ Event = (
     | Progressed
     | Validated
     | Rival
+    | Summarized
     | DrainAsked
 )

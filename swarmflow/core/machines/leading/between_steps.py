@@ -17,6 +17,7 @@ from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Send, Validate
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, Validated
 from swarmflow.core.protocol.messages import state_name
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Roster
 
 
@@ -69,8 +70,12 @@ def see_validation(leader: LeaderState, now: float) -> list[Action]:
         roster = Roster(stages, measuring.roster.trainers)
         leader.measuring = ValidationState(roster, measuring.proven)
         text = f"{reason}: it is measured on {roster.size - len(roster.trainers)} peers that gave some"
-        return [Log("warning", text), Validate(leader.version, roster)]
-    return [Log("warning", f"{reason}: it is left out"), Abandon("validation"), *_next(leader, now)]
+        return [Log("warning", text, EventKind.VALIDATED), Validate(leader.version, roster)]
+    return [
+        Log("warning", f"{reason}: it is left out", EventKind.VALIDATED),
+        Abandon("validation"),
+        *_next(leader, now),
+    ]
 
 
 def on_validated(leader: LeaderState, event: Validated, now: float) -> list[Action]:
@@ -151,5 +156,6 @@ def _last_written(leader: LeaderState, event: CheckpointWritten) -> list[Action]
 def on_disk_changed(leader: LeaderState, event: DiskChanged, now: float) -> list[Action]:
     """Write or fetch again what cannot be used any more on the leader's own disk."""
     leader.safe.lost(event, leader.me)
-    log = Log("warning", f"this trainer's disk: {event.reason}; its newest whole version is {event.version}")
+    text = f"this trainer's disk: {event.reason}; its newest whole version is {event.version}"
+    log = Log("warning", text, EventKind.CHECKPOINT)
     return [log, *(try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])]

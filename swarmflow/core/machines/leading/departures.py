@@ -15,6 +15,7 @@ from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Send
 from swarmflow.core.protocol.messages import Drain, Evicted, Left, MemberFailed, Needed, NotFinite, Released, Suspect
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
 
@@ -24,7 +25,8 @@ def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: floa
     needed = _needed(leader, known) if _alone(leader, known) else []
     serving = leader.step is not None and known.process in leader.step.roster.id_set
     if serving and known.process != leader.me.process:
-        return [Log("info", f"{known.process} leaves after this step"), *needed]
+        text = f"{known.process} leaves after this step"
+        return [Log("info", text, EventKind.LEAVING, known.process, known.member.stage), *needed]
     return needed + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
 
 
@@ -124,7 +126,7 @@ def gone(leader: LeaderState, process: ProcessId, reason: str, now: float) -> li
     _forget(leader, process)
     leader.safe.disturbed()
     actions: list[Action] = [
-        Log("warning", f"{process} is gone: {reason}"),
+        Log("warning", f"{process} is gone: {reason}", EventKind.DIED, process, stage),
         Send(process, Evicted(reason)),
         Forget(process),
         Count("gone"),
@@ -158,7 +160,7 @@ def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]
             continue
         if holder in step.roster.id_set:  # nobody could stand in for it
             named = f"{finding}, on {holder}; it was finite the second time: check the memory of that machine"
-            actions.append(Log("warning", named))
+            actions.append(Log("warning", named, EventKind.OTHER))
             continue
         actions += bar(leader, holder, f"{finding}; on others it was: check the memory of this machine", now)
     leader.membership.suspended.clear()
@@ -206,7 +208,8 @@ def on_not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, 
 def evict(leader: LeaderState, process: ProcessId, reason: str) -> list[Action]:
     """Have a process join again."""
     _forget(leader, process)
-    return [Send(process, Evicted(reason)), Log("warning", f"{process} has to join again: {reason}")]
+    log = Log("warning", f"{process} has to join again: {reason}", EventKind.EXCLUDED, process)
+    return [Send(process, Evicted(reason)), log]
 
 
 def _forget(leader: LeaderState, process: ProcessId) -> None:

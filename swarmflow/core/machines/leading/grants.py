@@ -8,6 +8,7 @@ from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import DONORS_MAX, MemberRecord
 from swarmflow.core.protocol.actions import Action, Connect, Log, Send
 from swarmflow.core.protocol.messages import Granted
+from swarmflow.core.protocol.timeline import EventKind
 
 
 def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, turn: int = 0) -> list[Action]:
@@ -25,6 +26,7 @@ def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, tur
     entry.hopeful = bool(donors) or resumes or leader.version == leader.safe.durable
     if not donors and not (leader.version == 0 and leader.settings.from_seed):
         donors = (leader.me,)
+    moves = entry.phase is MemberPhase.READY and entry.member.stage != stage
     leader.membership.move(entry, stage)
     leader.membership.mark(entry, MemberPhase.LOADING)
     entry.version, entry.grants = leader.version, entry.grants + 1
@@ -32,5 +34,11 @@ def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, tur
     return [
         Connect((entry.member,)),
         Send(entry.process, granted),
-        Log("info", f"peer {entry.process} {'holds' if resumes else 'loads'} stage {stage}: {reason}"),
+        Log(
+            "info",
+            f"peer {entry.process} {'holds' if resumes else 'loads'} stage {stage}: {reason}",
+            EventKind.MOVED if moves else EventKind.LOADING,
+            entry.process,
+            stage,
+        ),
     ]

@@ -16,6 +16,7 @@ from swarmflow.core.membership.placement import place
 from swarmflow.core.membership.settings import refusal
 from swarmflow.core.protocol.actions import Action, Connect, Log, Send
 from swarmflow.core.protocol.messages import CopiesHeld, Evicted, Join, LoadFailed, Postponed, Ready, Refused, Welcome
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
 
@@ -27,7 +28,7 @@ def on_join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -
     """
     reason = refusal(leader.settings, leader.plan, sender, message)
     if reason is not None:
-        log = Log("info", f"refused {sender}: {reason}")
+        log = Log("info", f"refused {sender}: {reason}", EventKind.EXCLUDED, sender)
         return [Connect((message.member,)), Send(sender, Refused(reason)), log]
     if leader.membership.incarnations.retired(sender):
         return [Send(sender, Evicted("another life of this process has taken its place"))]
@@ -65,14 +66,16 @@ def _join_peer(leader: LeaderState, sender: ProcessId, message: Join, now: float
     leader.safe.copies.record(entry.member, message.copies)
     actions = reconsider_version(leader, now)
     if leader.recovery.restoring is not None:
-        return [*actions, Connect((entry.member,)), Log("info", f"peer {sender} waits to serve stage {stage}")]
+        log = Log("info", f"peer {sender} waits to serve stage {stage}", EventKind.JOINED, sender, stage)
+        return [*actions, Connect((entry.member,)), log]
     if held is not None and held.version > leader.version and entry.phase is not MemberPhase.LOADING:
         text = f"peer {sender} still held version {held.version}; this run has gone on from an earlier one meanwhile"
-        actions.append(Log("warning", text))
+        actions.append(Log("warning", text, EventKind.OTHER, sender))
     if entry.phase is MemberPhase.LOADING:
         return actions
     if outside:
-        log = Log("info", f"peer {sender} was put out a while ago: it is granted nothing yet")
+        text = f"peer {sender} was put out a while ago: it is granted nothing yet"
+        log = Log("info", text, EventKind.EXCLUDED, sender)
         opened = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
         return [*actions, Connect((entry.member,)), log, *opened]
     return [*actions, *grant(leader, entry, stage, reason)]
@@ -108,7 +111,7 @@ def readmit(leader: LeaderState, now: float) -> list[Action]:
 def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: float) -> list[Action]:
     leader.membership.enter(message, -1, now)
     leader.safe.copies.record(message.member, message.copies)
-    log = Log("info", f"trainer {sender} joined")
+    log = Log("info", f"trainer {sender} joined", EventKind.JOINED, sender)
     return [Connect((message.member,)), Send(sender, Welcome(leader.term)), log, *reconsider_version(leader, now)]
 
 
@@ -128,7 +131,10 @@ def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: floa
     leader.recovery.memories.leave(known.process)
     known.version, known.tries = message.version, 0
     known.member = replace(known.member, capacity=max(1, message.capacity))
-    return try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
+    stage = known.member.stage
+    text = f"peer {known.process} has loaded stage {stage} at version {message.version}"
+    log = Log("info", text, EventKind.SERVING, known.process, stage)
+    return [log, *(try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])]
 
 
 def on_load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:

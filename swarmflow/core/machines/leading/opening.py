@@ -21,6 +21,7 @@ from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.protocol.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.protocol.messages import OpenStep
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Epoch, ProcessId
 
 
@@ -64,7 +65,8 @@ def _pause(leader: LeaderState, lack: str) -> list[Action]:
     """Pause: more steps than checkpoint_every are on no disk, and all would be lost at a restart."""
     begins = not leader.waits_for.startswith(NO_DISK)
     leader.waits_for = lack
-    return [Log("warning", f"the run pauses and waits for {lack}"), Count("pauses")] if begins else []
+    log = Log("warning", f"the run pauses and waits for {lack}", EventKind.WAITING)
+    return [log, Count("pauses")] if begins else []
 
 
 def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
@@ -111,7 +113,12 @@ def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]
     seek(leader, now)
     opened = try_open(leader, now)
     back = f"back from version {before}" + (f" to {leader.version}" if leader.recovery.restoring is None else "")
-    return [Log("warning", f"stage {text} has lost everybody: {back}"), Count("rollbacks"), *abandoned, *opened]
+    return [
+        Log("warning", f"stage {text} has lost everybody: {back}", EventKind.ROLLED_BACK),
+        Count("rollbacks"),
+        *abandoned,
+        *opened,
+    ]
 
 
 def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
@@ -137,7 +144,10 @@ def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Actio
     leader.commit, leader.name = None, ""
     if decision.memory is not None:
         leader.commit, leader.name = decision.memory.commit, decision.memory.name
-        actions += [Log("info", f"going on from {decision.reason}"), *_tell_again(leader, decision.memory)]
+        actions += [
+            Log("info", f"going on from {decision.reason}", EventKind.ROLLED_BACK),
+            *_tell_again(leader, decision.memory),
+        ]
     for entry in leader.membership.peers():
         mates = leader.membership.peers(entry.member.stage)
         if entry.phase is not MemberPhase.BARRED or all(mate.phase is MemberPhase.BARRED for mate in mates):
@@ -187,7 +197,8 @@ def reconsider_version(leader: LeaderState, now: float) -> list[Action]:
 def fork(leader: LeaderState, now: float) -> list[Action]:
     """Go on without most of the electorate, under a name of its own: the others may go on with the old one."""
     leader.lineage.fork(leader.settings.new_lineage())
-    log = Log("warning", f"most of the swarm stayed away: going on without it, as lineage {leader.lineage.name}")
+    text = f"most of the swarm stayed away: going on without it, as lineage {leader.lineage.name}"
+    log = Log("warning", text, EventKind.LEADER)
     return [log, Count("lineages"), *restart(leader, now)]
 
 

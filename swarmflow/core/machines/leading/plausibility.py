@@ -23,6 +23,7 @@ from swarmflow.core.protocol.messages import (
     Suspect,
     Unprepared,
 )
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
 _PEERS_ONLY = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
@@ -72,4 +73,4 @@ def evict(leader: LeaderState, sender: ProcessId, message: Message | None, reaso
     if sender in leader.membership.known:
         return gone(leader, sender, reason, now)
     answers = [Send(sender, Refused(reason))] if isinstance(message, Join) else [Forget(sender)]
-    return [Log("warning", f"{sender}, which takes no part, {reason}"), *answers]
+    return [Log("warning", f"{sender}, which takes no part, {reason}", EventKind.EXCLUDED, sender), *answers]

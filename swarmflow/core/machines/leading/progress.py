@@ -20,6 +20,7 @@ from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Rejoin
 from swarmflow.core.protocol.events import CheckpointWritten, Progressed
+from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
 FEED, WORK, REDUCE, UPDATE, LOAD, WRITE = "feed", "work", "reduce", "update", "load", "write"
@@ -175,7 +176,10 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
         return [Log("warning", f"this trainer {reason}: another one has to lead"), Rejoin(f"it {reason}")]
     if entry.process != me and (duty.task in (FEED, LOAD) or _has_mate(leader, entry)):
         return pause(leader, entry.process, reason, now)
-    return [Log("warning", f"the run waits for {_alone(entry)}"), Count("standstills")]
+    return [
+        Log("warning", f"the run waits for {_alone(entry)}", EventKind.WAITING, entry.process, entry.member.stage),
+        Count("standstills"),
+    ]
 
 
 def _has_mate(leader: LeaderState, entry: MemberRecord) -> bool:

@@ -9,6 +9,7 @@ from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.protocol.actions import Action, Count, Exit, Log, Rejoin, Send
 from swarmflow.core.protocol.events import Rival, SaveAsked
 from swarmflow.core.protocol.messages import Evicted, Finished
+from swarmflow.core.protocol.timeline import EventKind
 
 
 def save(leader: LeaderState, last: bool = False) -> list[Action]:
@@ -42,7 +43,8 @@ def finish(leader: LeaderState) -> list[Action]:
     """Write the model, since all steps are committed."""
     leader.move(LeaderPhase.FINISHED)
     leader.waits_for = "the output to be written"
-    return [Log("info", f"all {leader.version} steps are committed; writing the model"), *save(leader, last=True)]
+    log = Log("info", f"all {leader.version} steps are committed; writing the model", EventKind.FINISHED)
+    return [log, *save(leader, last=True)]
 
 
 def goodbye(leader: LeaderState) -> list[Action]:
@@ -85,7 +87,7 @@ def stopped(leader: LeaderState, ok: bool = True) -> list[Action]:
 def stop_run(leader: LeaderState, reason: str) -> list[Action]:
     """Stop a run that cannot go on: keep its last good version, tell all members why, and exit."""
     leader.stopping, leader.fate, leader.step = True, reason, None
-    return [Log("warning", f"the run stops: {reason}"), *stop_now(leader)]
+    return [Log("warning", f"the run stops: {reason}", EventKind.FINISHED), *stop_now(leader)]
 
 
 def on_rival(leader: LeaderState, rival: Rival) -> list[Action]:
@@ -96,7 +98,7 @@ def on_rival(leader: LeaderState, rival: Rival) -> list[Action]:
     reason = f"{rival.leader} leads this run too, and is at version {rival.version}"
     return [
         Count("lineages_given_up"),
-        Log("warning", f"giving up version {leader.version}: {reason}"),
+        Log("warning", f"giving up version {leader.version}: {reason}", EventKind.ROLLED_BACK),
         *(Send(process, Evicted(reason)) for process in leader.others),
         Rejoin(reason),
     ]

@@ -39,6 +39,7 @@ from swarmflow.core.protocol.messages.membership import (
     LinkRateReport,
     LoadFailed,
     Needed,
+    PeerSummary,
     Postponed,
     Ready,
     Refused,
@@ -110,6 +111,7 @@ __all__ = [
     "NotFinite",
     "OpenStep",
     "Overflow",
+    "PeerSummary",
     "Postponed",
     "Prepare",
     "Prepared",
@@ -189,6 +191,7 @@ Message = (
     | Needed
     | Postponed
     | Heartbeat
+    | PeerSummary
     | LinkRateReport
     | LeaderHeartbeat
     | Suspect
@@ -207,6 +210,7 @@ TO_LEADER = frozenset(
         LoadFailed,
         Drain,
         Heartbeat,
+        PeerSummary,
         LinkRateReport,
         Suspect,
         Done,

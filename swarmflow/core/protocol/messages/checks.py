@@ -78,7 +78,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
     stage, stage_or_none, index = (0, stages - 1), (-1, stages - 1), (0, microbatches - 1)
     count, count_or_none, seconds, rate = (0, COUNT_MAX), (-1, COUNT_MAX), (0.0, SECONDS_MAX), (0.0, 1e30)
     loss, norm = (-1e30, 1e30), (0.0, 1e300)
-    counts = "step version oldest durable newest term ballot piece elements retries queued held sent done peers"
+    counts = "step version oldest durable newest term ballot piece elements retries queued held sent done peers hops"
     return {
         **dict.fromkeys(("stage", "stages"), stage),
         **{f"{kind}.stage": stage_or_none for kind in ("Member", "Recall", "Recalled", "Backward", "Negotiate")},
@@ -88,6 +88,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         **dict.fromkeys(counts.split(), count),
         **dict.fromkeys(("generation", "grant", "Heartbeat.version", "ElectionReport.version"), count_or_none),
         "tokens": count,
+        **{f"{kind}_bytes": count for kind in ("sent", "received", "memory", "loading", "loading_total")},
         **dict.fromkeys(("Tally.tokens", "StepResult.tokens"), (microbatches, COUNT_MAX)),  # of whole steps
         **dict.fromkeys(("reassignment", "Attempt.repair", "Attempt.denials"), count),
         # The next leader counts on.
@@ -98,7 +99,9 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "named": (0, MEMBERS_MAX),
         "microbatches": (0, microbatches),
         **dict.fromkeys(("downstream_s", "wait_s", "seconds", "rebalance_s"), seconds),
+        **dict.fromkeys(("compute_s", "used_s", "wasted_s"), seconds),
         "speed": (0.0, 1e15),
+        "metrics_port": (0, 65535),
         **dict.fromkeys(("loss_sum", "loss"), loss),
         **dict.fromkeys(("norm", "grad_norm"), norm),
         "scale": (0.0, 1.0),
@@ -120,6 +123,7 @@ _TEXTS: dict[str, tuple[int, int]] = {
     "results.digest": (0, 128),
     "digests": (1, 128),
     "value": (1, 16),
+    "reach": (0, 16),
     "layer": (0, 120),
     "lineage": (1, 64),
     "whole": (0, 128),

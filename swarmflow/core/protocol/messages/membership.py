@@ -168,6 +168,27 @@ class Heartbeat:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerSummary:
+    """Sent by a peer to the leader every few seconds, for those who watch the run: no decision depends on it.
+
+    All counts are those of the process since it started.
+    """
+
+    hops: int = 0  # computed
+    tokens: int = 0  # target tokens of these
+    compute_s: float = 0.0
+    used_s: float = 0.0  # computed, and in a committed step
+    wasted_s: float = 0.0  # computed, and in no step ever
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    memory_bytes: int = 0  # resident, of the process
+    loading_bytes: int = 0  # received of the stage that it loads now
+    loading_total_bytes: int = 0  # of that stage; 0: it loads none
+    metrics_port: int = 0  # at which others can read its metrics; 0: they cannot
+    reach: str = "unknown"  # how others connect to it: public, punched, relay, local or unknown
+
+
+@dataclass(frozen=True, slots=True)
 class LinkRateReport:
     """Measured link rates from the sender, reported to the leader and to the peers around it."""
 
