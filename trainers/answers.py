@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
 from collections.abc import Sequence
+from dataclasses import asdict
 
 import msgspec
 
@@ -19,8 +21,10 @@ from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations.finding import Description
 from swarmflow.runtime.transport.requests import Arguments
+from swarmflow.view.run_view import view_of
+from swarmflow.view.timeline import Timeline
+from swarmflow.view.watching import Question, answer_to
 from trainers.state import StateFolder
-from trainers.status import status_of
 
 _STATUS_S = 2.0  # within which the leader answers another trainer, whose caller waits (runtime/operations/asking.py)
 
@@ -31,10 +35,11 @@ class TrainerAnswers:
     Until `machine` is set, the answer to all but the tokenizer is that the trainer does not know the run.
     """
 
-    def __init__(self, session: Session, folder: StateFolder) -> None:
+    def __init__(self, session: Session, folder: StateFolder, timeline: Timeline) -> None:
         self.machine: TrainerMachine | None = None
         self._session = session
         self._folder = folder
+        self._timeline = timeline
         self._manifest: Manifest | None = None
         self._numbers = itertools.count()  # of requests to save
         self._saves: dict[int, asyncio.Future[Saved]] = {}  # by number, until they are answered
@@ -48,8 +53,8 @@ class TrainerAnswers:
         requests.serve("save", self._save)
         requests.serve("tokenizer", self._tokenizer)
 
-    async def report(self) -> bytes:
-        """Return the status as JSON, from whichever trainer leads.
+    async def report(self, question: Question | None) -> bytes:
+        """Return the status as JSON, or the answer to a question, from whichever trainer leads.
 
         Raises NetworkError where no trainer leads, or the leader does not answer.
         """
@@ -59,10 +64,10 @@ class TrainerAnswers:
         if machine.lead is None:
             if machine.lease.lost_s is not None:
                 raise NetworkError("its trainers are electing a leader")
-            answer = await self._session.requests.ask(machine.leader, "status", timeout_s=_STATUS_S)
+            arguments = {} if question is None else asdict(question)
+            answer = await self._session.requests.ask(machine.leader, "status", arguments, timeout_s=_STATUS_S)
             return bytes(answer[0]) if answer else b""
-        (status,) = await self._status(self._session.me, {})
-        return status
+        return self._report(question)
 
     def saved(self, action: Saved) -> None:
         """Answer the request to save that this action is about, if its sender still waits."""
@@ -82,9 +87,21 @@ class TrainerAnswers:
         return [msgspec.json.encode(Description(__version__, leader)), manifest.encode()]
 
     async def _status(self, sender: ProcessId, arguments: Arguments) -> tuple[bytes]:
-        leader = self._leader()
-        assert self._manifest is not None
-        return (msgspec.json.encode(status_of(leader, self._manifest)),)
+        """Return the status; with arguments, those of a Question, what happened since as well."""
+        if not arguments:
+            return (self._report(None),)
+        try:
+            return (self._report(msgspec.convert(arguments, Question)),)
+        except msgspec.ValidationError as error:
+            raise NetworkError(f"a question that cannot be read: {error}") from None
+
+    def _report(self, question: Question | None) -> bytes:
+        leader, manifest = self._leader(), self._manifest
+        assert self.machine is not None
+        assert manifest is not None
+        flights = self.machine.source.dispatcher.flights
+        view = view_of(leader, flights, self._timeline, manifest.name, manifest.run_id, time.time())
+        return msgspec.json.encode(view if question is None else answer_to(question, view, self._timeline))
 
     async def _save(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         """Save the current version unless it is on disk already, and return the number of the version on disk."""

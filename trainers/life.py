@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from secrets import token_hex
 from typing import Any
@@ -23,6 +24,7 @@ from swarmflow.core.protocol.actions import (
     Connect,
     Exit,
     FormMicrobatch,
+    Log,
     Record,
     Rejoin,
     Saved,
@@ -40,6 +42,8 @@ from swarmflow.runtime.execution.evaluation import measure_loss
 from swarmflow.runtime.execution.session import Session, log
 from swarmflow.runtime.execution.store import Buffer
 from swarmflow.runtime.operations.finding import FoundRun, leads_itself
+from swarmflow.view.step_line import step_line
+from swarmflow.view.timeline import Timeline
 from trainers.answers import TrainerAnswers
 from trainers.checkpoints import Checkpoints
 from trainers.data import Corpus
@@ -62,6 +66,7 @@ class TrainerLife:
         corpus: Corpus,
         folder: StateFolder,
         steplog: StepLog | None,
+        timeline: Timeline,
         on_takeover: Callable[[], None],
     ) -> None:
         self._session = session
@@ -69,9 +74,10 @@ class TrainerLife:
         self._corpus = corpus
         self._folder = folder
         self._steplog = steplog
+        self._timeline = timeline
         self._on_takeover = on_takeover  # called when it begins to lead after another trainer
         self.version = 0  # steps that were committed, as far as this trainer knows
-        self.answers = TrainerAnswers(session, folder)
+        self.answers = TrainerAnswers(session, folder, timeline)
         self._machine: TrainerMachine | None = None
         self._manifest: Manifest | None = None
         self._checkpoints: Checkpoints | None = None
@@ -87,6 +93,7 @@ class TrainerLife:
         """Return the effect of each kind of action."""
         return {
             Connect: self._connect,
+            Log: self._log,
             FormMicrobatch: self._form,
             WriteCheckpoint: self._write,
             Record: self._record,
@@ -206,6 +213,7 @@ class TrainerLife:
             if (lead := machine.lead) is not None:
                 metrics.step.set(lead.version)
                 metrics.version.set(lead.version)
+                self._timeline.wait("" if lead.step is not None else lead.waiting_for, lead.version, time.time())
                 for stage in range(lead.plan.stages):
                     metrics.peers.at(stage).set(len(lead.membership.ready(stage, lead.version)))
             await asyncio.sleep(_MEASURE_EVERY_S)
@@ -256,6 +264,12 @@ class TrainerLife:
             if epoch_view.epoch.step > 0:
                 self._folder.keep_begun()
 
+    def _log(self, action: Log) -> None:
+        """Log a line; what the leader decides belongs to the timeline of the run too."""
+        self._session.log(action)
+        if self.leads:
+            self._timeline.log(action, self.version, time.time())
+
     def _form(self, action: FormMicrobatch) -> None:
         microbatch = action.microbatch
         inputs, targets = self._corpus.microbatch(microbatch.epoch.step, microbatch.index)
@@ -296,6 +310,7 @@ class TrainerLife:
         result, metrics = action.result, self._session.metrics
         self._folder.keep_begun()
         self.version = result.step + 1
+        self._timeline.committed(step_line(result, time.time()))
         if self._steplog is not None:
             self._steplog.write(result)
         metrics.step.set(result.step + 1)

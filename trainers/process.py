@@ -193,7 +193,7 @@ async def _one_life(
     def on_takeover() -> None:
         session.spawn(lead_on(run, own_invite()), "the claim to the output of who led before")
 
-    life = TrainerLife(session, run.config, run.corpus, run.folder, run.steplog, on_takeover)
+    life = TrainerLife(session, run.config, run.corpus, run.folder, run.steplog, run.timeline, on_takeover)
     session.open(life.effects(), life.read)
     announced.serve(session.requests)
     await session.links.start()

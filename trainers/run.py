@@ -8,6 +8,7 @@ import threading
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from secrets import token_hex
 
 from swarmflow.compute.checkpoint import newest_known
 from swarmflow.config import RunConfig, fingerprint, first_difference, load
@@ -17,6 +18,7 @@ from swarmflow.ownership import check_file
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.operations.folders import shared_folder
 from swarmflow.runtime.transport.invite import Invite, is_invite
+from swarmflow.view.timeline import Timeline
 from trainers.data import Corpus, open_corpus
 from trainers.found import check_joins, earlier_manifest, has_begun, newest_version
 from trainers.lock import FolderLock
@@ -37,6 +39,7 @@ class Run:
     folder: StateFolder
     metrics: Metrics
     steplog: StepLog | None
+    timeline: Timeline = field(default_factory=lambda: Timeline(token_hex(8)))  # of the run, while this trainer leads
     lock: FolderLock | None = None  # held while this trainer leads from this output
     _claiming: threading.RLock = field(default_factory=threading.RLock, init=False)
 

@@ -6,7 +6,6 @@ import errno
 import io
 import json
 import logging
-import math
 import os
 import stat
 import time
@@ -17,6 +16,7 @@ from typing import IO
 from swarmflow.core.protocol.messages import StepResult
 from swarmflow.errors import CheckpointError
 from swarmflow.ownership import check_file, is_object_with
+from swarmflow.view.step_line import step_line
 
 log = logging.getLogger("swarmflow")
 
@@ -53,21 +53,7 @@ class StepLog:
 
     def write(self, result: StepResult) -> None:
         """Append a step."""
-        fields: dict[str, object] = {
-            "step": result.step,
-            "loss": _finite(result.loss),
-            "tokens": result.tokens,
-            "seconds": round(result.seconds, 6),
-            "grad_norm": _finite(result.grad_norm),
-            "lr": result.learning_rate,
-            "microbatches": result.microbatches,
-            "peers": list(result.peers),
-            "retries": result.retries,
-            "version": result.step + 1,
-            "time": round(time.time(), 3),
-        }
-        if result.validation_loss is not None:
-            fields["validation_loss"] = _finite(result.validation_loss)
+        fields = step_line(result, time.time())
         if self._has(fields):
             return
         self._known.pop(result.step, None)  # the last lines are the last steps too
@@ -181,8 +167,3 @@ def _is_step_log(file: IO[bytes]) -> bool:
     if not line.endswith(b"\n"):
         return line.startswith(_START) or _START.startswith(line)
     return is_object_with("step", "loss", "tokens", "version")(io.BytesIO(line))
-
-
-def _finite(value: float) -> float | None:
-    """Return a number for JSON, which has no not-a-number and no infinity."""
-    return value if math.isfinite(value) else None

@@ -74,6 +74,7 @@ PACKAGES: dict[str, Package] = {
         ),
         virtual=True,
     ),
+    "view": Package("what those who watch a run see: its present state and its timeline", ("core",), virtual=True),
     "config_check": Package("the checks of single values of a TOML file", ("core", "errors")),
     "config": Package("RUN.toml", ("config_check", "core", "errors")),
     "manifest": Package("all that a peer has to know of a run", ("core", "errors", "ownership"), ("blake3", "msgspec")),
@@ -99,7 +100,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "runtime/operations": Package(
         "what a person asks of processes: finding a run, status, logs, folders, exports, the end",
-        (*BASE, "manifest", "core/protocol", "compute", "runtime/transport", "runtime/execution"),
+        (*BASE, "manifest", "core/protocol", "view", "compute", "runtime/transport", "runtime/execution"),
         ("blake3", "msgspec", "rich", "uvloop"),
     ),
     "local": Package(
@@ -146,7 +147,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "trainers": Package(
         "the role of a trainer",
-        (*BASE, "compute", "config", "core", "manifest", "runtime"),
+        (*BASE, "compute", "config", "core", "manifest", "runtime", "view"),
         (
             *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers"),
             *("transformers", "uvloop"),

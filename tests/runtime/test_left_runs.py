@@ -16,6 +16,7 @@ from swarmflow.runtime.operations.asking import ask_status
 from swarmflow.runtime.operations.left_runs import RECORDS_MAX, LeftRun, forget_left, last_left, left_run, write_left
 from swarmflow.runtime.transport.invite import Invite, publish_local
 from swarmflow.runtime.transport.node import StreamHandler
+from swarmflow.view.watching import Question
 
 NAME = "12D3KooWBxdvPYPDgtpQ3fByWxjCUcsMzVr83AJo4rsta18wUC2m"
 INVITE = Invite("run-1", "mine", (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
@@ -63,7 +64,7 @@ async def apart(protocol: str, handler: StreamHandler) -> None:
 async def answered(
     tmp_path: Path,
     patch: pytest.MonkeyPatch,
-    report: Callable[[], Awaitable[bytes]],
+    report: Callable[[Question | None], Awaitable[bytes]],
     ask: Callable[[Counter], Awaitable[T]],
 ) -> T:
     """What `ask` gives while a trainer of this machine answers with `report`."""
@@ -76,20 +77,20 @@ async def answered(
             publication.withdraw()
 
 
-async def fine() -> bytes:
+async def fine(question: Question | None) -> bytes:
     return STATUS
 
 
-async def refuses() -> bytes:
+async def refuses(question: Question | None) -> bytes:
     raise NetworkError("its trainers are electing a leader")
 
 
-async def never() -> bytes:
+async def never(question: Question | None) -> bytes:
     await asyncio.get_running_loop().create_future()
     return b""
 
 
-async def mistaken() -> bytes:
+async def mistaken(question: Question | None) -> bytes:
     raise ZeroDivisionError
 
 
@@ -108,7 +109,7 @@ async def test_a_trainer_of_this_machine_answers(tmp_path: Path, monkeypatch: py
     ],
 )
 async def test_why_there_is_no_status_is_told_in_time(
-    report: Callable[[], Awaitable[bytes]], pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    report: Callable[[Question | None], Awaitable[bytes]], pattern: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(asking, "ASK_S", 0.5 if report is never else asking.ASK_S)
     with pytest.raises(NetworkError, match=f"^run mine does not answer: .*{pattern}.*; is its trainer running"):

@@ -13,6 +13,7 @@ import pytest
 from swarmflow.errors import TakenError
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
+from swarmflow.view.timeline import Timeline
 from tests.disks import small_disk
 from tests.runtime.nodes import RUN_ID, started, until
 from tests.trainers.test_before_begun import INVITE, opened
@@ -26,7 +27,7 @@ from trainers.run import Run
 
 
 async def _leading(run: Run, session: Session) -> TrainerLife:
-    life = TrainerLife(session, run.config, run.corpus, run.folder, None, lambda: None)
+    life = TrainerLife(session, run.config, run.corpus, run.folder, None, Timeline(), lambda: None)
     session.open(life.effects(), life.read)
     life.lead(new_manifest(run.config, run.corpus), OnDisk(None, 0))
     return life

@@ -14,6 +14,7 @@ from swarmflow.core.protocol.messages import Join, Message, Ready
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
+from swarmflow.view.timeline import Timeline
 from tests.runtime.manifests import manifest
 from tests.runtime.nodes import RUN_ID, started
 from tests.runtime.test_node import NAME
@@ -37,7 +38,9 @@ async def test_a_trainer_remembers_the_others_from_the_opening_of_their_first_st
         folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
         async with started(tmp_path, 1) as [node]:
             session = Session(node, RUN_ID, Metrics())
-            life = TrainerLife(session, config, opened(tmp_path, path=str(text)), folder, None, lambda: None)
+            life = TrainerLife(
+                session, config, opened(tmp_path, path=str(text)), folder, None, Timeline(), lambda: None
+            )
             session.open(life.effects(), life.read)
             life.lead(of, OnDisk(None, 0))
 

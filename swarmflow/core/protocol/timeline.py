@@ -16,7 +16,6 @@ class EventKind(StrEnum):
     REPAIRED = "repaired"  # others have done again what a dead peer held
     MOVED = "moved"  # a peer is granted another stage
     EXCLUDED = "excluded"  # a process is refused, or put out for what it sent or computed
-    COMMITTED = "committed"  # a step
     RESTARTED = "restarted"  # a step, or its ballot, starts over
     ROLLED_BACK = "rolled_back"  # to an earlier version
     LEADER = "leader"  # another trainer leads, or the leader goes on without most of the swarm

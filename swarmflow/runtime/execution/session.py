@@ -78,7 +78,7 @@ class Session:
         shared: dict[type[Any], Effect] = {
             Connect: self.connect,
             Forget: self._forget,
-            Log: self._log,
+            Log: self.log,
             Count: self._count,
         }
         self.driver = Driver(self.me, self.store, self.metrics, {**shared, **effects}, self.fail, read, evaluate)
@@ -185,7 +185,8 @@ class Session:
         self.links.forget(action.process)
         self.requests.on_process_lost(action.process, "it was given up")
 
-    def _log(self, action: Log) -> None:
+    def log(self, action: Log) -> None:
+        """Write a line of the machine into the log of the process."""
         log.log(logging.getLevelNamesMapping()[action.level.upper()], "%s", action.text)
 
     def _count(self, action: Count) -> None:

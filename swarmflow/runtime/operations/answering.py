@@ -1,4 +1,4 @@
-"""Answers requests for the status of a run: from this machine on a loopback port, from others over the network."""
+"""Answers those who ask how a run is: from this machine on a loopback port, from others over the network."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ import msgspec
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.operations.asking import LOOPBACK, STATUS_PROTOCOL, StatusReply
 from swarmflow.runtime.transport.node import StreamHandler
+from swarmflow.view.watching import Question
 
 log = logging.getLogger(__name__)
 
@@ -22,7 +23,7 @@ QUESTION_BYTES_MAX = 512
 QUESTION_S = 5.0
 ANSWERING_MAX = 32  # requests that are answered at a time; more are refused
 
-Report = Callable[[], Awaitable[bytes]]
+Report = Callable[[Question | None], Awaitable[bytes]]
 Serve = Callable[[str, StreamHandler], Awaitable[None]]
 
 
@@ -38,6 +39,7 @@ class Counter:
 async def answering(serve: Serve, run_id: str, report: Report) -> AsyncIterator[Counter]:
     """Answer with the result of `report` (JSON), or with the SwarmflowError that it raises, until the block ends.
 
+    report: called with the question of those who watch; None: the status alone is asked for.
     serve: accepts streams from the network, as `Node.serve` does.
     """
     desk = _Desk(report)
@@ -89,13 +91,17 @@ class _Desk:
 
     async def _reply(self, line: bytes, command: str, refusal: str) -> StatusReply:
         try:
-            if not hmac.compare_digest(line.strip(), command.encode()):
+            given, _, question = line.strip().partition(b" ")
+            if not hmac.compare_digest(given, command.encode()):
                 raise NetworkError(refusal)
             if self._busy > ANSWERING_MAX:
                 raise NetworkError("busy; ask again")
             if self.closed:
                 raise NetworkError("its trainer is about to leave")
-            return StatusReply(msgspec.Raw(await self.report()))
+            asked = msgspec.json.decode(question, type=Question) if question else None
+            return StatusReply(msgspec.Raw(await self.report(asked)))
+        except msgspec.DecodeError as error:
+            return StatusReply(error=f"a question that cannot be read: {error}")
         except SwarmflowError as error:
             return StatusReply(error=str(error))
         except Exception as error:  # a mistake in a report must not end the trainer

@@ -1,7 +1,8 @@
 """Asks a run for its status, within seconds and without hivemind or torch, which take longer to load.
 
 A trainer of this machine is asked over a loopback port that only this user's processes know of; others over a p2pd that
-listens nowhere. Whoever is asked writes one line, and reads the answer to its end.
+listens nowhere. The asker writes one line, a command and perhaps a question (view/watching.py), and reads the answer to
+its end.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from swarmflow.errors import NetworkError
 from swarmflow.runtime.transport import p2pd
 from swarmflow.runtime.transport.daemon import Daemon
 from swarmflow.runtime.transport.invite import Invite, local_trainers
+from swarmflow.view.watching import Question
 
 STATUS_PROTOCOL = "/swarmflow/status"
 ASK_S = 3.5  # a user waits, and a busy machine takes a second to begin and to end
@@ -64,20 +66,19 @@ async def _first(asked: list[Coroutine[None, None, bytes]], reasons: list[str]) 
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def ask_here(port: int, token: str) -> bytes:
-    """Return the status as JSON, from a trainer of this machine. Raises NetworkError."""
+async def ask_here(port: int, token: str, question: Question | None = None) -> bytes:
+    """Return the status as JSON, or the answer to a question, from a trainer of this machine. Raises NetworkError."""
     try:
         reader, writer = await asyncio.open_connection(LOOPBACK, port)
     except OSError as error:
         raise NetworkError(f"its trainer on this machine does not answer ({error.strerror})") from None
-    return await _ask(token, reader, writer)
+    return await ask_over(_line(token, question), reader, writer)
 
 
 async def _ask_there(invite: Invite, reasons: list[str]) -> bytes:
-    daemon = await Daemon.launch(_DAEMON, ASK_S, stop_s=0.0)
+    daemon = await launch_asker()
     try:
-        questions = [_ask_trainer(daemon, name, where, invite) for name, where in _places(invite).items()]
-        answer = await _first(questions, reasons)
+        answer = await ask_trainers(daemon, invite, None, reasons)
     finally:
         await daemon.stop()
     if answer is None:
@@ -85,9 +86,27 @@ async def _ask_there(invite: Invite, reasons: list[str]) -> bytes:
     return answer
 
 
-async def _ask_trainer(daemon: Daemon, name: str, addresses: list[bytes], invite: Invite) -> bytes:
+async def launch_asker() -> Daemon:
+    """Start a p2pd that only dials. Raises NetworkError."""
+    return await Daemon.launch(_DAEMON, ASK_S, stop_s=0.0)
+
+
+async def ask_trainers(daemon: Daemon, invite: Invite, question: Question | None, reasons: list[str]) -> bytes | None:
+    """Return the first answer of the trainers of an invite; None: none has answered, for these reasons."""
+    asked = [_ask_trainer(daemon, name, where, invite, question) for name, where in _places(invite).items()]
+    return await _first(asked, reasons)
+
+
+async def _ask_trainer(
+    daemon: Daemon, name: str, addresses: list[bytes], invite: Invite, question: Question | None
+) -> bytes:
     await daemon.connect(name, addresses, ASK_S)
-    return await _ask(invite.run_id, *await daemon.open_stream(name, STATUS_PROTOCOL, ASK_S))
+    stream = await daemon.open_stream(name, STATUS_PROTOCOL, ASK_S)
+    return await ask_over(_line(invite.run_id, question), *stream)
+
+
+def _line(command: str, question: Question | None) -> bytes:
+    return command.encode() + (b"" if question is None else b" " + msgspec.json.encode(question)) + b"\n"
 
 
 def _places(invite: Invite) -> Mapping[str, list[bytes]]:
@@ -101,9 +120,10 @@ def _places(invite: Invite) -> Mapping[str, list[bytes]]:
     return found
 
 
-async def _ask(command: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+async def ask_over(line: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bytes:
+    """Send a line and return the answer. Raises NetworkError."""
     try:
-        writer.write(f"{command}\n".encode())
+        writer.write(line)
         data = bytearray()
         while piece := await reader.read(1 << 16):
             data += piece

@@ -1,0 +1,1 @@
+"""What those who watch a run see of it: its present state, and its timeline."""
