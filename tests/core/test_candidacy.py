@@ -248,6 +248,13 @@ def test_a_ballot_of_a_stage_that_nobody_is_left_of_is_not_finished() -> None:
     assert (estate.step.phase, estate.doubtful) == ("failed", True), "those whom nobody hears of may go on from it"
 
 
+@pytest.mark.parametrize(("ballot", "doubtful"), [(0, False), (3, True)])
+def test_a_ballot_of_which_no_peer_is_left_may_be_committed(ballot: int, doubtful: bool) -> None:
+    """All of them may have reduced, and the leader may have committed it before it died with the last one."""
+    estate = inherit(replace(report(TRAINERS[2]), ballot=ballot))
+    assert (estate.step.phase == "failed", estate.doubtful) == (doubtful, doubtful)
+
+
 @dataclass(frozen=True)
 class Line:
     """One peer on each of five stages, and one more on the last, which the former leader took for dead."""

@@ -228,6 +228,7 @@ FOUND_SINCE = (
     1720422,  # the only peer of its stage that the next leader found had a flipped bit in its sum
     1450070,  # a slot reserved for an attempt that was over kept out the later ones
     2014289,  # a newcomer entered, for a dead peer, a ballot that was prepared before the leader took over
+    2401289,  # the only peer that may have applied a commit died with its leader, and the next one began the step anew
     1428630,  # the run ended while what its leader sent to another trainer was lost, which thus keeps its bytes
 )
 

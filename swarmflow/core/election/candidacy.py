@@ -249,7 +249,8 @@ def _resume(step: Step, alive: dict[ProcessId, ElectionReport], gone: tuple[Proc
         return False
     reduced = {p: r for p, r in members.items() if r is not None and r.ballot == step.ballot.number and r.results}
     missed = tuple(process for process in members if process not in reduced)
-    if reduced and (not missed or _may_be_committed(step, alive, missed)):
+    nobody_left = not members and step.ballot.number > 0  # all may have reduced, and died since
+    if nobody_left or (reduced and (not missed or _may_be_committed(step, alive, missed))):
         if missed or not all(left.stages):
             step.fail(StepFailure("another leader may have committed it, with peers that cannot be reached"))
             return True
