@@ -25,15 +25,17 @@ from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
 from swarmflow.core.protocol.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin, Resume, StoreState
-from swarmflow.core.protocol.events import DrainAsked
+from swarmflow.core.protocol.events import DrainAsked, Summarized
 from swarmflow.core.protocol.messages import Held, Join
 from swarmflow.core.protocol.types import Body, Holding, Member, Roster, Slice
 from swarmflow.errors import NetworkError
+from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.evaluation import EvaluationService
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.stage_host import StageHost
 from swarmflow.runtime.execution.store import Buffer
+from swarmflow.runtime.execution.summary import SUMMARY_EVERY_S, summary_of
 from swarmflow.runtime.execution.worker import Worker
 from swarmflow.runtime.operations.ending import Threads
 from swarmflow.runtime.operations.finding import FoundRun, find_leader
@@ -174,6 +176,7 @@ class _Life:
             lambda: {"phase": str(machine.phase), "version": machine.version, "load": machine.load},
         )
         session.spawn(_measure(machine, session.metrics, memory), "the metrics")
+        session.spawn(_summarize(session, manifest), "the summary for those who watch")
         session.driver.run(machine, [])
 
     def _machine(
@@ -229,6 +232,15 @@ class _Life:
             self._host.unload()
         for worker in self._workers:
             worker.stop()
+
+
+async def _summarize(session: Session, manifest: Manifest) -> None:
+    """Report to the leader what this peer has done and uses."""
+    hop_tokens = manifest.microbatch_sequences * manifest.seq_len
+    while True:
+        summary = summary_of(session.metrics, hop_tokens, session.node.addresses())
+        session.driver.post(Summarized(summary))
+        await asyncio.sleep(SUMMARY_EVERY_S)
 
 
 async def _measure(machine: PeerMachine, metrics: Metrics, memory: JoinedRun) -> None:

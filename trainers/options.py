@@ -20,6 +20,8 @@ class TrainerOptions:
     json_file: Path | None
     metrics_port: int | None
     metrics_host: str
+    page_port: int | None
+    page_host: str
     listen: str | None
     announce: tuple[str, ...]
 

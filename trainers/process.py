@@ -33,6 +33,7 @@ from trainers.exports import check_exports, clear_up_exports
 from trainers.found import OnDisk, newest_version
 from trainers.life import TrainerLife
 from trainers.needs import disk_needs, shortfalls
+from trainers.page import RunPage
 from trainers.plan import new_manifest
 from trainers.run import Run
 
@@ -62,8 +63,9 @@ async def _run(run: Run) -> int:
         invite, node = await lead_or_join(run, partial(start_node, run, first=first))
         stack.push_async_callback(node.stop)
         stop, announced = _Stop(), Announced(run.options.announce)
+        page = await RunPage.serve(stack, run.options)
         while True:
-            outcome = await _one_life(run, node, announced, invite, stop, first=first)
+            outcome = await _one_life(run, node, announced, page, invite, stop, first=first)
             if ends_with(outcome, leaving=stop.count > 0):
                 return 0
             first = False
@@ -178,7 +180,7 @@ async def start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
 
 
 async def _one_life(
-    run: Run, node: Node, announced: Announced, invite: Invite | None, stop: _Stop, *, first: bool
+    run: Run, node: Node, announced: Announced, page: RunPage, invite: Invite | None, stop: _Stop, *, first: bool
 ) -> Exit | Rejoin:
     """Run one incarnation: as a trainer of a run that another trainer leads, else as the leader."""
     manifest = _own_manifest(run) if invite is None else None
@@ -194,6 +196,7 @@ async def _one_life(
         session.spawn(lead_on(run, own_invite()), "the claim to the output of who led before")
 
     life = TrainerLife(session, run.config, run.corpus, run.folder, run.steplog, run.timeline, on_takeover)
+    page.ask = life.answers.report
     session.open(life.effects(), life.read)
     announced.serve(session.requests)
     await session.links.start()

@@ -78,6 +78,7 @@ PACKAGES: dict[str, Package] = {
     "config_check": Package("the checks of single values of a TOML file", ("core", "errors")),
     "config": Package("RUN.toml", ("config_check", "core", "errors")),
     "manifest": Package("all that a peer has to know of a run", ("core", "errors", "ownership"), ("blake3", "msgspec")),
+    "page": Package("the page that shows a run, and its server", ("errors",)),
     "planning": Package("assigns: arrangements that are worked out from a whole picture", ("errors",), ("numpy",)),
     "compute": Package(
         "computes: models, optimizers, codecs, checkpoints",
@@ -100,7 +101,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "runtime/operations": Package(
         "what a person asks of processes: finding a run, status, logs, folders, exports, the end",
-        (*BASE, "manifest", "core/protocol", "view", "compute", "runtime/transport", "runtime/execution"),
+        (*BASE, "manifest", "core/protocol", "view", "page", "compute", "runtime/transport", "runtime/execution"),
         ("blake3", "msgspec", "rich", "uvloop"),
     ),
     "local": Package(
@@ -138,7 +139,7 @@ PACKAGES: dict[str, Package] = {
         ("msgspec", "prometheus_client", "rich", "torch", "transformers", "uvloop"),
     ),
     "commands": Package(
-        "the command line of what is no role", ("chaos", "demo", "errors", "forecast", "runtime"), ("click",)
+        "the command line of what is no role", ("chaos", "demo", "errors", "forecast", "page", "runtime"), ("click",)
     ),
     "peers": Package(
         "the role of a peer",
@@ -147,7 +148,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "trainers": Package(
         "the role of a trainer",
-        (*BASE, "compute", "config", "core", "manifest", "runtime", "view"),
+        (*BASE, "compute", "config", "core", "manifest", "page", "runtime", "view"),
         (
             *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers"),
             *("transformers", "uvloop"),

@@ -42,7 +42,20 @@ def opened(stack: ExitStack, folder: Path, seed: int = 0, text: bytes = b"to be 
     (folder / "text").write_bytes(text * 4)
     state_dir = folder / state if state else None
     return Run.open(
-        stack, TrainerOptions(folder / "RUN.toml", None, state_dir, None, None, None, "127.0.0.1", None, ())
+        stack,
+        TrainerOptions(
+            run_toml=folder / "RUN.toml",
+            invite=None,
+            state_dir=state_dir,
+            invite_file=None,
+            json_file=None,
+            metrics_port=None,
+            metrics_host="127.0.0.1",
+            page_port=None,
+            page_host="127.0.0.1",
+            listen=None,
+            announce=(),
+        ),
     )
 
 

@@ -88,6 +88,15 @@ class Labelled(Generic[_Metric]):
             self._seen.add(wanted)
         return self._family.labels(*wanted)
 
+    def total(self, **labels: str) -> float:
+        """Return the sum of the series of a counter that have these labels."""
+        return sum(
+            sample.value
+            for metric in self._family.collect()
+            for sample in metric.samples
+            if sample.name.endswith("_total") and labels.items() <= sample.labels.items()
+        )
+
 
 class Metrics:
     """The metrics of one process, each an attribute: `metrics.version.set(3)`, `metrics.peers.at(stage).set(2)`.
@@ -97,6 +106,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        self.port = 0  # at which other machines, or other processes of this one, read the metrics; 0: they cannot
         self._server: tuple[WSGIServer, threading.Thread] | None = None
         self._add_work()
         self._add_run()
@@ -181,7 +191,8 @@ class Metrics:
             ) from error
         server.handle_error = _tell_quietly  # type: ignore[method-assign, assignment]  # its own prints a traceback
         self._server = (server, thread)
-        return server.server_port
+        self.port = server.server_port
+        return self.port
 
     def close(self) -> None:
         """Stop serving and free the port, if this process serves."""
