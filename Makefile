@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev demo test lint format typecheck docs benchmark fuzz same experiments-quick clean
+.PHONY: help venv venv-dev demo test lint format typecheck docs benchmark fuzz same experiments-quick screenshots clean
 
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
@@ -17,6 +17,7 @@ help:
 	@echo "make fuzz               random swarms under random faults, in virtual time; SEEDS=N of them, 200 if not given"
 	@echo "make same BEFORE=C      whether the code decides as at commit C, names aside: fuzz seeds and experiments"
 	@echo "make experiments-quick  every experiment in its reduced version"
+	@echo "make screenshots        the pictures of the page in docs/images, with Debian's chromium and chromium-driver"
 	@echo "make clean              remove the virtual environment and everything built"
 
 # The stamps make a new installation happen only when the requirements have changed.
@@ -80,6 +81,9 @@ fuzz: venv
 
 same: venv
 	@$(BIN)/python -m tests.simulation.traces same $(BEFORE) $(if $(NAMES),--names $(NAMES))
+
+screenshots: venv-dev
+	@$(BIN)/python -m tests.page.screenshots
 
 experiments-quick: venv
 	@$(BIN)/python -m experiments.common.quick

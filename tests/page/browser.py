@@ -69,6 +69,11 @@ class Browser:
         shot = self.command("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})
         path.write_bytes(base64.b64decode(shot["data"]))
 
+    def settle(self) -> None:
+        """Wait until the page has drawn again."""
+        self.run("window.swarmflow.frames.length = 0")
+        self.wait("return window.swarmflow.frames.length > 40", "40 frames")
+
     def console(self) -> list[dict[str, Any]]:
         """Return what the console says since the last call."""
         found: list[dict[str, Any]] = self._call("POST", f"{self._session}/se/log", {"type": "browser"})

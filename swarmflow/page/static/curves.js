@@ -2,7 +2,7 @@
 
 import { bytes, colours, count, element, fitted, percent, seconds } from "./format.js";
 
-const LEFT = 46;
+const LEFT = 58;
 const BOTTOM = 16;
 const TOP = 6;
 

@@ -153,8 +153,7 @@ async function askSteps() {
   state.seq = steps.at(-1).seq;
   const from = steps[0].step;
   while (state.steps.length && state.steps.at(-1).step >= from) state.steps.pop();
-  for (const step of steps) state.steps.push(step);
-  if (state.derived) Object.assign(state.steps.at(-1), state.derived);
+  for (const step of steps) state.steps.push({ ...step, ...state.derived });
   showSteps(state.steps);
 }
 
