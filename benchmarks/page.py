@@ -25,7 +25,7 @@ ASK_EVERY_S = 0.5  # as the page does
 
 
 @dataclass
-class Shared:
+class SharedFeed:
     """A feed that makes its answer twice a second, however many ask, as that of a run does."""
 
     run_: PretendedRun
@@ -47,7 +47,7 @@ class Shared:
 async def frames(peers: int, stages: int) -> list[float]:
     """The seconds between the frames that a headless browser draws of so many peers while the run changes."""
     run = PretendedRun(stages=(peers // stages,) * stages, microbatches=256)
-    server = PageServer(Shared(run))
+    server = PageServer(SharedFeed(run))
     port = await server.start("127.0.0.1", 0)
     with tempfile.TemporaryDirectory(prefix="swarmflow-page-") as folder:
         times = await asyncio.to_thread(_look, Path(folder), port, peers)
@@ -71,7 +71,7 @@ def _look(folder: Path, port: int, peers: int) -> list[float]:
 
 async def serving_share(viewers: int, peers: int, stages: int) -> float:
     """The share of one core that the server takes with so many viewers, its feed included."""
-    server = PageServer(Shared(PretendedRun(stages=(peers // stages,) * stages, microbatches=16)))
+    server = PageServer(SharedFeed(PretendedRun(stages=(peers // stages,) * stages, microbatches=16)))
     port = await server.start("127.0.0.1", 0)
     over = threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(_view(viewers, port, over)))

@@ -16,6 +16,7 @@ from typing import NoReturn
 import click
 
 from swarmflow import __version__
+from swarmflow.clean_text import clean
 from swarmflow.errors import SwarmflowError
 
 COMMAND_GROUP = "swarmflow.commands"
@@ -68,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (click.Abort, KeyboardInterrupt):
         return EXIT_INTERRUPTED
     except SwarmflowError as error:
-        _print_error(" ".join(str(error).split()))
+        _print_error(clean(" ".join(str(error).split())))
         return error.exit_code
     except Exception as error:
         _print_error(f"{type(error).__name__}: {' '.join(str(error).split())} ({_keep_traceback()})")

@@ -35,6 +35,7 @@ PACKAGES: dict[str, Package] = {
     "files": Package("whole files, and sizes in words", ("errors",)),
     "ownership": Package("whose a folder is", ("errors", "files")),
     "drafts": Package("files that become visible when they are whole", ("ownership",)),
+    "clean_text": Package("text of other processes made harmless for terminals and logs"),
     "core": Package("decides: state machines that take (event, now) and return actions", virtual=True),
     "core/protocol": Package(
         "what the machines say: types, messages, events, actions, time-outs", ("core",), virtual=True
@@ -86,7 +87,9 @@ PACKAGES: dict[str, Package] = {
         ("blake3", "msgspec", "numpy", "safetensors", "torch", "transformers"),
     ),
     "cli": Package(
-        "the command `swarmflow`: finds its commands, and turns errors into a line", ("errors",), ("click",)
+        "the command `swarmflow`: finds its commands, and turns errors into a line",
+        ("clean_text", "errors"),
+        ("click",),
     ),
     "runtime": Package("acts: the network, the clock and the threads behind the decisions"),
     "runtime/transport": Package(
@@ -101,7 +104,10 @@ PACKAGES: dict[str, Package] = {
     ),
     "runtime/operations": Package(
         "what a person asks of processes: finding a run, status, logs, folders, exports, the end",
-        (*BASE, "manifest", "core/protocol", "view", "page", "compute", "runtime/transport", "runtime/execution"),
+        (
+            *(*BASE, "clean_text", "manifest", "core/protocol", "view", "page", "compute"),
+            *("runtime/transport", "runtime/execution"),
+        ),
         ("blake3", "msgspec", "rich", "uvloop"),
     ),
     "local": Package(

@@ -6,12 +6,22 @@ import logging
 import os
 import sys
 
+from swarmflow.clean_text import clean
+
+
+class _CleanFormatter(logging.Formatter):
+    """One line a record, without what could move a terminal's cursor; a traceback, of our own code, keeps its lines."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # logging's own name
+        record.message = clean(record.message)
+        return super().formatMessage(record)
+
 
 def set_up_logging() -> None:
     """Lines with the time; `SWARMFLOW_DEBUG=1` shows everything, tracebacks included. Libraries speak from warnings."""
     debug = os.environ.get("SWARMFLOW_DEBUG") == "1"
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%H:%M:%S"))
+    handler.setFormatter(_CleanFormatter("%(asctime)s %(message)s", "%H:%M:%S"))
     root = logging.getLogger("swarmflow")
     root.handlers[:] = [handler]
     root.propagate = False

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from swarmflow.clean_text import clean
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.operations.asking import ask_status
 from swarmflow.runtime.operations.left_runs import last_left, left_run
@@ -49,23 +50,24 @@ def _answer(invite: Invite) -> bytes:
 def _show(status: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
-    console = Console()
+    console = Console(highlight=False)
     loss = "-" if status["loss"] is None else f"{status['loss']:.4f}"
     speed = "-" if status["tokens_per_s"] is None else f"{status['tokens_per_s']:.0f}"
+    state = f"{status['phase']}, step {status['step']} of {status['steps']}"
     console.print(
-        f"[bold]{status['run']}[/bold]: {status['phase']}, step {status['step']} of {status['steps']}, "
-        f"loss {loss}, {speed} tokens/s, {len(status['trainers'])} trainer(s)"
+        Text(f"{clean(status['run'])}: {state}, loss {loss}, {speed} tokens/s, {len(status['trainers'])} trainer(s)")
     )
     if status["waiting_for"]:
-        console.print(f"waiting for {status['waiting_for']}")
+        console.print(Text(f"waiting for {clean(status['waiting_for'])}"))
     table = Table("stage", "peer", "phase", "version", "held", "queued", "capacity")
     for stage in status["stages"]:
         for peer in stage["peers"] or [None]:
             row = (
-                ["nobody"]
+                [Text("nobody")]
                 if peer is None
-                else [str(peer[key]) for key in ("id", "phase", "version", "held", "queued", "capacity")]
+                else [Text(clean(str(peer[key]))) for key in ("id", "phase", "version", "held", "queued", "capacity")]
             )
             table.add_row(str(stage["stage"]), *row)
     console.print(table)
