@@ -42,10 +42,7 @@ def test_it_shows_the_state_the_peers_and_what_happened() -> None:
     run = PretendedRun(waiting="a peer for stage 1")
     run.add("died", "p1n0 is gone: its connection broke")
     shown = lines(run)
-    assert (
-        shown[0] == "pretended: gathering, step 40 of 100, loss 2.5000, 12,346 tokens/s, 90 s left"
-        or "2 min" in shown[0]
-    )
+    assert shown[0] == "pretended: gathering, step 40 of 100, loss 2.5000, 12,346 tokens/s, 2 min left"
     assert shown[1].startswith("loss █")
     assert "waiting for a peer for stage 1, for 4 s" in shown
     assert sum("serving" in line for line in shown) == 6
