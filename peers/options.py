@@ -9,6 +9,7 @@ from typing import Any
 
 from swarmflow.errors import ConfigError
 from swarmflow.runtime.transport.invite import Invite, read_invite
+from swarmflow.suggestions import did_you_mean
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
 
@@ -38,9 +39,13 @@ class PeerOptions:
         """Make them from click's values. Raises ConfigError; NetworkError for the invite, given or of this machine."""
         stage, device, folder = values["stage"], values["device"], values["state_dir"]
         if stage != "auto" and not (stage.isascii() and stage.isdigit()):
-            raise ConfigError(f"--stage {stage}: must be auto or the number of a stage, from 0")
+            raise ConfigError(
+                f"--stage {stage}: must be auto or the number of a stage, from 0{did_you_mean(stage, ['auto'])}"
+            )
         if not _DEVICE.fullmatch(device):
-            raise ConfigError(f"--device {device}: allowed are auto, cpu and cuda:N")
+            raise ConfigError(
+                f"--device {device}: allowed are auto, cpu and cuda:N{did_you_mean(device, ('auto', 'cpu', 'cuda'))}"
+            )
         return cls(
             **{
                 **values,

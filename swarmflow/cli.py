@@ -11,13 +11,14 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Mapping, Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
 from swarmflow import __version__
 from swarmflow.clean_text import clean
 from swarmflow.errors import SwarmflowError
+from swarmflow.suggestions import did_you_mean
 
 COMMAND_GROUP = "swarmflow.commands"
 DEBUG_VARIABLE = "SWARMFLOW_DEBUG"
@@ -25,8 +26,21 @@ EXIT_UNEXPECTED = 70
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
+class SuggestingChoice(click.Choice[Any]):
+    """click's Choice; its error names the value that was probably meant."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:  # noqa: ANN401 as in click
+        """The message about a value that is not allowed."""
+        message = super().get_invalid_choice_message(value, ctx)
+        return f"{message.removesuffix('.')}{did_you_mean(value, map(str, self.choices))}."
+
+
 class EntryPointGroup(click.Group):
-    """A group whose commands are the entry points of one group, so that the library need not import the roles."""
+    """A group whose commands are the entry points of one group, so that the library need not import the roles.
+
+    Errors about a misspelt command, or a misspelt value of an option with fixed values, name the nearest one; those
+    about options do so in click.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The names of all installed commands, sorted."""
@@ -45,7 +59,17 @@ class EntryPointGroup(click.Group):
             return None
         if not isinstance(command, click.Command):
             raise TypeError(f"entry point {entry_point.value} is not a click command")
+        _suggest_choices(command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that `args` begin with; an error about a misspelt one names the nearest."""
+        name, names = args[0], self.list_commands(ctx)
+        if not name.startswith("-") and name not in names and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {name!r}{did_you_mean(name, names)}.")
+        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=EntryPointGroup, context_settings={"help_option_names": ["-h", "--help"]})
@@ -100,6 +124,13 @@ def raise_file_limit() -> None:
     with contextlib.suppress(OSError, ValueError):  # some systems let nobody have what they call the hard limit
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def _suggest_choices(command: click.Command) -> None:
+    """Have the options of a command suggest values. Its module may import nothing but click, so it is done here."""
+    for parameter in command.params:
+        if type(parameter.type) is click.Choice:
+            parameter.type = SuggestingChoice(parameter.type.choices, parameter.type.case_sensitive)
 
 
 def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from swarmflow import config_check as check
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.errors import ConfigError
+from swarmflow.suggestions import did_you_mean
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,16 +142,16 @@ def load(path: Path) -> RunConfig:
 def read(path: Path) -> tuple[RunConfig | None, list[str]]:
     """As `load`: the configuration, or None and a line for each thing that is wrong. Raises ConfigError: no TOML."""
     raw = check.read_toml(path, "a RUN.toml")
-    problems = [
-        f"{path}: unknown section or key {section!r} at the top{check.guess(section, _SECTIONS)}; "
-        f"allowed: {', '.join(f'[{name}]' for name in _SECTIONS)}"
-        for section in raw
-        if section not in _SECTIONS
-    ]
+    allowed = ", ".join(f"[{name}]" for name in _SECTIONS)
+    problems: list[str] = []
+    for name in raw:
+        if name not in _SECTIONS:
+            hint = check.its_section(name, _SECTIONS) or did_you_mean(name, _SECTIONS)
+            problems.append(f"{path}: unknown section or key {name!r} at the top{hint}; allowed: {allowed}")
     values: dict[str, dict[str, Any]] = {}
     sound: set[str] = set()
     for name, cls in _SECTIONS.items():
-        values[name], wrong = check.section_problems(str(path), name, raw.get(name, {}), cls)
+        values[name], wrong = check.section_problems(str(path), name, raw.get(name, {}), cls, _SECTIONS)
         problems += wrong
         if not wrong:
             sound.add(name)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import itertools
 import json
 import math
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, get_type_hints
 
 from swarmflow.core.protocol.timeouts import SECONDS_MAX, Timeouts
 from swarmflow.errors import ConfigError
+from swarmflow.suggestions import did_you_mean
 
 Check = Callable[[object], Any]
 
@@ -110,7 +111,7 @@ def choice(*names: str) -> Check:
 
     def check(value: object) -> str:
         if value not in names or not isinstance(value, str):
-            raise Disallowed(allowed)
+            raise Disallowed(f"{allowed}{did_you_mean(value, names)}")
         return value
 
     return check
@@ -167,10 +168,10 @@ def shown(value: object) -> str:
     return text_form if len(text_form) <= _SHOWN_CHARS_MAX else text_form[: _SHOWN_CHARS_MAX - 3] + "..."
 
 
-def guess(word: str, options: Iterable[str]) -> str:
-    """' (did you mean X?)' for the option nearest to a misspelt word, or an empty string."""
-    near = difflib.get_close_matches(word, list(options), n=1)
-    return f" (did you mean {near[0]}?)" if near else ""
+def its_section(key: str, sections: Mapping[str, type]) -> str:
+    """Return ` (it belongs in [X])` for a key of one of the sections, or of several; an empty string for others."""
+    owners = [f"[{section}]" for section, owner in sections.items() if key in checks_of(owner)]
+    return f" (it belongs in {' or '.join(owners)})" if owners else ""
 
 
 def checks_of(owner: type) -> dict[str, Check]:
@@ -192,8 +193,13 @@ def checked_section(source: str, section: str, raw: object, owner: type) -> dict
     return values
 
 
-def section_problems(source: str, section: str, raw: object, owner: type) -> tuple[dict[str, Any], list[str]]:
-    """As `checked_section`: the values that are allowed, and a line for each key that is not."""
+def section_problems(
+    source: str, section: str, raw: object, owner: type, sections: Mapping[str, type] = MappingProxyType({})
+) -> tuple[dict[str, Any], list[str]]:
+    """As `checked_section`: the values that are allowed, and a line for each key that is not.
+
+    sections: all of the file, by name; a key of another one is then reported with its place.
+    """
     if not isinstance(raw, dict):
         return {}, [f"{source}: {section} = {shown(raw)}: must be a section: write [{section}] and its keys below"]
     checks = checks_of(owner)
@@ -202,8 +208,9 @@ def section_problems(source: str, section: str, raw: object, owner: type) -> tup
     for name_given, value in raw.items():
         if name_given not in checks:
             bare = name_given if re.fullmatch(r"[A-Za-z0-9_-]+", name_given) else shown(name_given)
+            hint = its_section(name_given, sections) or did_you_mean(name_given, checks)
             problems.append(
-                f"{source}: unknown key {section}.{bare} = {shown(value)}{guess(name_given, checks)}; "
+                f"{source}: unknown key {section}.{bare} = {shown(value)}{hint}; "
                 f"allowed in [{section}]: {', '.join(checks)}"
             )
             continue

@@ -13,6 +13,7 @@ import blake3
 import numpy as np
 
 from swarmflow.errors import DataError
+from swarmflow.suggestions import did_you_mean
 from trainers.hub import hub_in_reach, one_line
 
 if TYPE_CHECKING:
@@ -132,7 +133,9 @@ def _from_transformers(name: str) -> Tokenizer:
         wrapped = AutoTokenizer.from_pretrained(name, trust_remote_code=False, local_files_only=local_only)
     except Exception as error:  # transformers passes on the errors of all libraries below it
         where = "" if not local_only or os.path.isdir(name) else " (the hub is out of reach and it is not in the cache)"
-        raise DataError(f"cannot load tokenizer {name}{where}: {one_line(error)}") from error
+        raise DataError(
+            f"cannot load tokenizer {name}{did_you_mean(name, ['bytes'])}{where}: {one_line(error)}"
+        ) from error
     backend = getattr(wrapped, "backend_tokenizer", None)
     if backend is None:
         raise DataError(f"tokenizer {name} has no tokenizer.json form; convert it, or use another")

@@ -6,7 +6,6 @@ the last. Which is which is seen from one run on the meta device, not from the o
 
 from __future__ import annotations
 
-import difflib
 import itertools
 import json
 from collections.abc import Callable, Mapping
@@ -20,9 +19,10 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, Pre
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, get_model_conversion_mapping
 from transformers.core_model_loading import PrefixChange, WeightRenaming, apply_renamings
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from swarmflow.errors import ModelError
+from swarmflow.suggestions import did_you_mean
 
 CONFIG_BYTES_MAX = 1 << 20
 # They name the software that wrote a configuration, or how to run it, not the model.
@@ -85,8 +85,10 @@ def to_config(config: Mapping[str, Any]) -> PreTrainedConfig:
     if not isinstance(model_type, str) or not model_type:
         raise ModelError("the model's configuration has no model_type; add one, for example 'llama'")
     if model_type not in CONFIG_MAPPING:
-        near = difflib.get_close_matches(model_type, list(CONFIG_MAPPING), n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else "; the documentation of transformers lists them"
+        hint = (
+            did_you_mean(model_type, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
+            or "; the documentation of transformers lists them"
+        )
         raise ModelError(f"unknown model_type {model_type!r}{hint}")
     try:
         made = AutoConfig.for_model(model_type, **values)

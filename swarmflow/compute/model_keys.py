@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import inspect
 import re
 from collections.abc import Mapping
@@ -15,6 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from swarmflow.compute.families import to_config
 from swarmflow.errors import ModelError
+from swarmflow.suggestions import did_you_mean
 
 # Names of the longest sequence that families give, beside those that an attribute map leads to the first.
 _POSITIONS = ("max_position_embeddings", "max_seq_len", "n_positions")
@@ -32,8 +32,7 @@ def unknown_keys(config: Mapping[str, Any]) -> list[str]:
     for key in config:
         if key in declared or key == "model_type" or _read_by_code(key, made):
             continue
-        near = difflib.get_close_matches(key, sorted(declared), n=1)
-        hint = f" (did you mean {near[0]}?)" if near else ""
+        hint = did_you_mean(key, sorted(declared))
         lines.append(f"model.config.{key}: models of type {made.model_type} have no such key{hint}")
     return lines
 

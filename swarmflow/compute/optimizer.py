@@ -17,6 +17,7 @@ from torch import Tensor
 from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.flat import Blocks, FlatGroup, sum_of_squares
 from swarmflow.errors import ConfigError
+from swarmflow.suggestions import did_you_mean
 
 BLOCK_ELEMENTS = 1 << 18
 
@@ -52,7 +53,8 @@ def make_optimizer(settings: OptimizerSettings) -> Optimizer:
     """The optimizer named by the settings. Raises ConfigError for an unknown name."""
     known: dict[str, type[AdamW] | type[Lamb] | type[Sgd]] = {"adamw": AdamW, "lamb": Lamb, "sgd": Sgd}
     if settings.name not in known:
-        raise ConfigError(f"optimizer.name = {settings.name!r} is unknown; allowed: {', '.join(known)}")
+        hint = did_you_mean(settings.name, known)
+        raise ConfigError(f"optimizer.name = {settings.name!r} is unknown{hint}; allowed: {', '.join(known)}")
     return known[settings.name](settings)
 
 

@@ -6,6 +6,7 @@ from swarmflow.errors import ConfigError
 from swarmflow.policies.baselines import DTFM, GPIPE, GWTF, SWARM, SWARM_RESTART
 from swarmflow.policies.policy import Policy
 from swarmflow.policies.swarmflow import Swarmflow
+from swarmflow.suggestions import did_you_mean
 
 __all__ = ["POLICIES", "Policy", "policy_named"]
 
@@ -17,4 +18,4 @@ def policy_named(name: str) -> Policy:
     policy = POLICIES.get(name)
     if policy is not None:
         return policy
-    raise ConfigError(f"policy {name!r} is none; there is {', '.join(POLICIES)}")
+    raise ConfigError(f"unknown policy {name!r}{did_you_mean(name, POLICIES)}; allowed: {', '.join(POLICIES)}")

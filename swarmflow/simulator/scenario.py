@@ -13,6 +13,7 @@ from swarmflow.errors import ConfigError
 from swarmflow.simulator import checks
 from swarmflow.simulator.checks import Table, TableFile
 from swarmflow.simulator.distributions import Bounded, Constant, Distribution
+from swarmflow.suggestions import did_you_mean
 
 SIZE_MAX = 2**53
 NONE = Constant(0.0)
@@ -170,7 +171,7 @@ def load(path: Path) -> Scenario:
         if name not in sections:
             shown = ", ".join("[[peers]]" if section == "peers" else f"[{section}]" for section in sections)
             raise ConfigError(
-                f"{source}: unknown section or key {name!r}{check.guess(name, sections)}; allowed: {shown}"
+                f"{source}: unknown section or key {name!r}{did_you_mean(name, sections)}; allowed: {shown}"
             )
     parts: dict[str, Any] = {
         name: kind(**check.checked_section(source, name, raw.get(name, {}), kind)) for name, kind in _PARTS.items()
@@ -243,7 +244,7 @@ def _check_places(key: str, given: tuple[str, ...], network: NetworkPart) -> Non
         raise ConfigError(f"{key}: must be one or several of network.regions = {list(network.regions)}")
     for name in given:
         if name not in network.regions:
-            guess = check.guess(name, network.regions)
+            guess = did_you_mean(name, network.regions)
             raise ConfigError(f"{key} = {name!r}: must be one of network.regions = {list(network.regions)}{guess}")
 
 

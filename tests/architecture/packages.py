@@ -29,9 +29,10 @@ class Package:
     virtual: bool = False
 
 
-BASE = ("errors", "files", "ownership", "drafts")
+BASE = ("errors", "suggestions", "files", "ownership", "drafts")
 PACKAGES: dict[str, Package] = {
     "errors": Package("the errors that a user can cause"),
+    "suggestions": Package("the nearest of the allowed words to a misspelt one"),
     "files": Package("whole files, and sizes in words", ("errors",)),
     "ownership": Package("whose a folder is", ("errors", "files")),
     "drafts": Package("files that become visible when they are whole", ("ownership",)),
@@ -76,8 +77,8 @@ PACKAGES: dict[str, Package] = {
         virtual=True,
     ),
     "view": Package("what those who watch a run see: its present state and its timeline", ("core",), virtual=True),
-    "config_check": Package("the checks of single values of a TOML file", ("core", "errors")),
-    "config": Package("RUN.toml", ("config_check", "core", "errors")),
+    "config_check": Package("the checks of single values of a TOML file", ("core", "errors", "suggestions")),
+    "config": Package("RUN.toml", ("config_check", "core", "errors", "suggestions")),
     "manifest": Package("all that a peer has to know of a run", ("core", "errors", "ownership"), ("blake3", "msgspec")),
     "page": Package("the page that shows a run, and its server", ("errors",)),
     "planning": Package("assigns: arrangements that are worked out from a whole picture", ("errors",), ("numpy",)),
@@ -88,7 +89,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "cli": Package(
         "the command `swarmflow`: finds its commands, and turns errors into a line",
-        ("clean_text", "errors"),
+        ("clean_text", "errors", "suggestions"),
         ("click",),
     ),
     "runtime": Package("acts: the network, the clock and the threads behind the decisions"),
@@ -116,7 +117,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "simulator": Package(
         "pretends: the same cores in virtual time, under seeded faults or as a scenario says",
-        ("config_check", "core", "errors"),
+        ("config_check", "core", "errors", "suggestions"),
         virtual=True,
     ),
     "baselines": Package(
@@ -126,7 +127,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "policies": Package(
         "who decides in a scenario: swarmflow's machines or a baseline",
-        ("baselines", "core", "errors", "planning", "simulator"),
+        ("baselines", "core", "errors", "planning", "simulator", "suggestions"),
         virtual=True,
     ),
     "forecast": Package(
@@ -149,7 +150,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "peers": Package(
         "the role of a peer",
-        ("compute", "core", "errors", "files", "manifest", "runtime"),
+        ("compute", "core", "errors", "suggestions", "files", "manifest", "runtime"),
         ("click", "msgspec", "torch", "uvloop"),
     ),
     "trainers": Package(

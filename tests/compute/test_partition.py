@@ -73,7 +73,7 @@ def test_a_configuration_survives_json_and_itself() -> None:
     ("config", "what"),
     [
         ({}, "model_type"),
-        ({"model_type": "lama"}, "did you mean 'llama'"),
+        ({"model_type": "lama"}, r"\(did you mean llama\?\)"),
         ({"model_type": "vit"}, "not a causal"),
         ({"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4, "num_hidden_layers": 2}, "30"),
         ({"model_type": "llama", "hidden_size": "big"}, "hidden_size"),

@@ -67,9 +67,32 @@ def test_debug_shows_the_traceback(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_an_unknown_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["pear"]) == 2
-    assert "No such command 'pear'" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["pear"], "Error: No such command 'pear' (did you mean peer?).\n"),
+        (["Trainer"], "Error: No such command 'Trainer' (did you mean trainer?).\n"),
+        (["xyzzy"], "Error: No such command 'xyzzy'.\n"),
+        (["trainer", "--jion", "x"], "Error: No such option '--jion'. (Did you mean one of: '--join', '--json'?)\n"),
+        (
+            ["chaos", "--codec", "non"],
+            "Error: Invalid value for '--codec': 'non' is not one of 'none', 'blockwise8' (did you mean none?).\n",
+        ),
+        (
+            ["peer", "--device", "cua"],
+            "swarmflow: --device cua: allowed are auto, cpu and cuda:N (did you mean cuda?)\n",
+        ),
+        (
+            ["peer", "--stage", "aut"],
+            "swarmflow: --stage aut: must be auto or the number of a stage, from 0 (did you mean auto?)\n",
+        ),
+    ],
+)
+def test_a_misspelt_command_option_or_value_is_a_usage_error_with_the_nearest_one(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], line: str
+) -> None:
+    assert cli.main(arguments) == 2
+    assert capsys.readouterr().err.endswith(line)
 
 
 def test_a_commands_integer_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,11 @@ def test_the_trace_and_the_figures_are_the_same_bytes_in_every_process(tmp_path:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (("--policy", "best"), f"swarmflow: policy 'best' is none; there is {', '.join(POLICIES)}\n"),
+        (("--policy", "best"), f"swarmflow: unknown policy 'best'; allowed: {', '.join(POLICIES)}\n"),
+        (
+            ("--policy", "gpip"),
+            f"swarmflow: unknown policy 'gpip' (did you mean gpipe?); allowed: {', '.join(POLICIES)}\n",
+        ),
         (("--plot", "a.gif"), "swarmflow: --plot a.gif: must end in .png or .svg or .pdf\n"),
         (("--trace", "/nowhere/a"), "swarmflow: cannot write /nowhere/a: No such file or directory\n"),
     ],

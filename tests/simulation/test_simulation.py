@@ -177,7 +177,7 @@ def test_a_broken_promise_ends_the_simulation(tmp_path: Path) -> None:
 
 def test_an_unknown_policy_is_one_clear_line(tmp_path: Path) -> None:
     found = scenario(tmp_path, PIPELINE)
-    with pytest.raises(ConfigError, match=r"^policy 'best' is none; there is swarmflow, swarm, "):
+    with pytest.raises(ConfigError, match=r"^unknown policy 'best'; allowed: swarmflow, swarm, "):
         Simulation(found, 0, "best")
 
 
