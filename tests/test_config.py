@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from pathlib import Path
+from typing import get_type_hints
 
 import pytest
 
+from swarmflow import config_check
 from swarmflow.config import RunConfig, fingerprint, first_difference, load
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.errors import ConfigError
@@ -274,3 +277,22 @@ def test_the_documentation_lists_every_key_with_its_default(tmp_path: Path) -> N
             if default is not None and (section.name, field.name) != ("model", "stages"):
                 shown = list(default) if isinstance(default, tuple) else default
                 assert rows[field.name] == json.dumps(shown, default=str), field.name
+
+
+def test_the_documentation_lists_exactly_the_values_that_a_key_may_have() -> None:
+    page = (Path(__file__).parent.parent / "docs" / "run-toml.md").read_text()
+    compared = 0
+    for section in dataclasses.fields(RunConfig):
+        body = page.split(f"## [{section.name}]")[1].split("\n## ")[0]
+        owner = get_type_hints(RunConfig)[section.name]
+        for key, check in config_check.checks_of(owner).items():
+            [row] = [line.split("|") for line in body.splitlines() if line.startswith(f"| `{key}` |")]
+            documented = re.findall(r'`"(\w+)"`', row[2])
+            if getattr(check, "__qualname__", "").startswith("choice."):
+                with pytest.raises(config_check.Disallowed) as error:
+                    check("")
+                assert documented == re.findall(r'"(\w+)"', str(error.value)), key
+                compared += 1
+            else:
+                assert documented == [], key
+    assert compared >= 6
