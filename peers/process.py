@@ -177,6 +177,7 @@ class _Life:
         )
         session.spawn(_measure(machine, session.metrics, memory), "the metrics")
         session.spawn(_summarize(session, manifest), "the summary for those who watch")
+        session.spawn(session.metrics.progress.follow(lambda: _progress(machine, compute)), "the progress")
         session.driver.run(machine, [])
 
     def _machine(
@@ -260,3 +261,9 @@ async def _measure(machine: PeerMachine, metrics: Metrics, memory: JoinedRun) ->
         metrics.capacity_microbatches.set(hops.capacity if hops is not None else 0)
         metrics.journal_bytes.set(hops.journal.size_bytes if hops is not None else 0)
         await asyncio.sleep(1.0)
+
+
+def _progress(machine: PeerMachine, compute: Worker) -> tuple[object, bool]:
+    """Return the signs of progress of a peer, and whether it has work: none while it loads, which may take hours."""
+    hops = machine.hops
+    return (machine.version, compute.finished), hops is not None and (compute.working or hops.queued > 0)

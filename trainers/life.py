@@ -12,9 +12,11 @@ from swarmflow import __version__
 from swarmflow.compute.codec import encode_tokens
 from swarmflow.config import RunConfig
 from swarmflow.core.commit.schedule import learning_rate
+from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.durability.memories import Former
 from swarmflow.core.election.leader_lease import FIRST_TERM, LeaderLease
 from swarmflow.core.machines.leader import Leader
+from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.trainer import TrainerMachine
 from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.pipeline.dispatcher import dispatcher_for
@@ -199,6 +201,7 @@ class TrainerLife:
         session.announce(lambda: "trainer", lambda: {"leads": machine.lead is not None, "version": machine.epoch.step})
         session.spawn(self._watch_for_leaders(machine), "looking for other leaders")
         session.spawn(self._measure(machine), "the metrics")
+        session.spawn(session.metrics.progress.follow(lambda: _progress(machine)), "the progress")
         session.driver.run(machine, machine.start(asyncio.get_running_loop().time()))
 
     def _member(self) -> Member:
@@ -335,3 +338,13 @@ class TrainerLife:
             "+".join(str(count) for count in result.peers),
             result.seconds,
         )
+
+
+def _progress(machine: TrainerMachine) -> tuple[object, bool]:
+    """Return the signs of progress of a trainer, and whether it has work: a leader's open step, unless that is held."""
+    lead = machine.lead
+    if lead is None or lead.step is None or lead.phase is not LeaderPhase.RUNNING:
+        return None, False
+    step = lead.step
+    held = step.phase is StepPhase.COMPLETE and lead.ballots.complete_s is not None  # for peers that load its version
+    return (lead.version, step.phase, step.ledger.done_hops, step.ballot.number), not held

@@ -109,7 +109,7 @@ PACKAGES: dict[str, Package] = {
             *(*BASE, "clean_text", "manifest", "core/protocol", "view", "page", "compute"),
             *("runtime/transport", "runtime/execution"),
         ),
-        ("blake3", "msgspec", "rich", "uvloop"),
+        ("blake3", "msgspec", "prometheus_client", "rich", "uvloop"),
     ),
     "local": Package(
         "swarms of real processes on this machine, for tests, demonstrations and trials",

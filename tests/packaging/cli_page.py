@@ -65,7 +65,7 @@ def _row(option: click.Option, context: click.Context) -> str:
     value = "" if option.is_flag else _value(option, context)
     given = option.default if isinstance(option.default, bool | int | float | str) and option.show_default else None
     if isinstance(given, bool):
-        given = option.opts[0] if given else (option.secondary_opts or [None])[0]
+        given = next(iter(option.opts if given else option.secondary_opts), None)
     marks = [option.help or ""]
     if option.required:
         marks.append("Required.")

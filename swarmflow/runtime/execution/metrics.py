@@ -28,6 +28,7 @@ from prometheus_client.metrics import MetricWrapperBase
 from swarmflow import __version__
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.account import Outcome
+from swarmflow.runtime.execution.progress import ProgressWatch
 from swarmflow.runtime.transport.frames import FrameErrorKind
 from swarmflow.runtime.transport.hello import LANES
 
@@ -173,6 +174,11 @@ class Metrics:
         build = Info("swarmflow_build", "Versions of swarmflow and of Python", registry=self.registry)
         build.info({"version": __version__, "python": platform.python_version()})
         self._process = Info("swarmflow_process", "Role, name and run id of this process", registry=self.registry)
+        self.progress = ProgressWatch()
+        stalled = self._gauge(
+            "stalled_seconds", "Time without progress although there is work; 0: progress, or no work"
+        )
+        stalled.set_function(self.progress.stalled_s)
 
     def describe_process(self, role: str, name: str, run: str) -> None:
         """Describe this process: its role (`peer`, `trainer`), its libp2p name and the id of its run."""

@@ -27,6 +27,8 @@ class Worker:
         self._queue: queue.PriorityQueue[Any] = queue.PriorityQueue()
         self._order = itertools.count()
         self.busy_s = 0.0
+        self.finished = 0  # functions that have ended, well or not
+        self.working = False  # whether a function runs
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -68,12 +70,15 @@ class Worker:
             if work is None:
                 return
             began_s = time.monotonic()
+            self.working = True
             try:
                 result = work()
             except BaseException as error:
                 self._tell(self._on_error, error)
                 continue
             finally:
+                self.working = False
+                self.finished += 1
                 self.busy_s += time.monotonic() - began_s
             self._tell(done, result)
 
