@@ -102,5 +102,5 @@ def test_the_image_is_not_root_and_gets_signals() -> None:
     assert re.search(r"^USER (?!root)\w+$", DOCKERFILE, re.MULTILINE)
     assert 'ENTRYPOINT ["tini", "--", "swarmflow"]' in DOCKERFILE
     assert "exec swarmflow peer" in " ".join(COMPOSE["services"]["peer"]["entrypoint"])
-    for line in re.findall(r"^COPY (.+)$", DOCKERFILE, re.MULTILINE):
+    for line in re.findall(r"^COPY (?!--from)(?:--chmod=\d+ )?(.+)$", DOCKERFILE, re.MULTILINE):
         assert all((ROOT / source).exists() for source in line.split()[:-1])
