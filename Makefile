@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev demo test lint format typecheck docs benchmark fuzz same experiments-quick screenshots clean
+.PHONY: help venv venv-dev demo test lint format typecheck docs benchmark image-check fuzz same experiments-quick \
+	screenshots clean
 
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
@@ -14,6 +15,7 @@ help:
 	@echo "make typecheck          mypy"
 	@echo "make docs               the guides and the API reference as a site in site/; a broken link is an error"
 	@echo "make benchmark          tokens/s of a swarm beside one plain PyTorch process"
+	@echo "make image-check        the steps of the CPU image, carried out without docker, and a swarm from it"
 	@echo "make fuzz               random swarms under random faults, in virtual time; SEEDS=N of them, 200 if not given"
 	@echo "make same BEFORE=C      whether the code decides as at commit C, names aside: fuzz seeds and experiments"
 	@echo "make experiments-quick  every experiment in its reduced version"
@@ -70,6 +72,9 @@ docs: .SHELLFLAGS := -o pipefail -c
 docs: $(VENV)/.installed-docs
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict 2>&1 | sed '/^INFO/d'
 	@echo "site/index.html"
+
+image-check: venv
+	@$(BIN)/python -m tests.packaging.image
 
 benchmark: venv
 	@$(BIN)/python -m benchmarks.throughput
