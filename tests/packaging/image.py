@@ -105,7 +105,7 @@ class Image:
         self._until(lambda: self.healthy(METRICS_PORT) and self.healthy(METRICS_PORT + 1), trainer)
         for process in (trainer, *peers):
             if process.wait(WAIT_S) != 0:
-                raise SystemExit(f"image-check: {process.args} ended with {process.returncode}")
+                raise SystemExit(f"image-check: {process.args!r} ended with {process.returncode}")
         if self.healthy(METRICS_PORT):
             raise SystemExit("image-check: a peer that has ended is healthy")
         if not (self.root / "out" / "final" / "config.json").is_file():
@@ -113,12 +113,12 @@ class Image:
 
     def healthy(self, port: int) -> bool:
         """Return whether the image's health check finds the process healthy."""
-        command = [self.program, "health", "--metrics-port", str(port)]
+        command = [str(self.program), "health", "--metrics-port", str(port)]
         return subprocess.run(command, env=self.environment, capture_output=True, timeout=60).returncode == 0
 
     def _start(self, *arguments: str) -> subprocess.Popen[bytes]:
         environment = {**self.environment, "OMP_NUM_THREADS": "1", "HOME": str(self.root)}
-        return subprocess.Popen([self.program, *arguments], env=environment, cwd=self.root)
+        return subprocess.Popen([str(self.program), *arguments], env=environment, cwd=self.root)
 
     def _until(self, ready: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
         deadline_s = time.monotonic() + WAIT_S
