@@ -45,7 +45,7 @@ def file_source(path: str, text_field: str) -> CorpusSource:
 
     Raises DataError when there is no file.
     """
-    files = _find(path)
+    files = find_files(path)
     identity = tuple(map(_stamp, files))
 
     def pieces() -> Iterator[Piece]:
@@ -115,7 +115,7 @@ def _stamp(file: str) -> str:
     return f"{file}\t{stat.st_size}\t{stat.st_mtime_ns}"
 
 
-def _find(path: str) -> list[str]:
+def find_files(path: str) -> list[str]:
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):

@@ -155,7 +155,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "trainers": Package(
         "the role of a trainer",
-        (*BASE, "compute", "config", "core", "manifest", "page", "runtime", "view"),
+        (*BASE, "compute", "config", "config_check", "core", "manifest", "page", "runtime", "view"),
         (
             *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers"),
             *("transformers", "uvloop"),

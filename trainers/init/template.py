@@ -1,0 +1,170 @@
+"""RUN.toml as `swarmflow init` writes it: the chosen keys, the other ones with their defaults, and comments."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any
+
+from swarmflow.config import DataSection, ModelSection, OptimizerSection, RunSection, TrainSection
+from swarmflow.files import readable_size
+from trainers.init.plan import NewRun
+
+_COMMENT_COLUMN = 36
+_HEAD = """\
+# A run of swarmflow: what it trains, on what, and how. Written by `swarmflow init`, to be changed as you like.
+# A line that begins with "# " and a key shows a default, or an example: remove the "# " to set it.
+# Every key is explained in docs/run-toml.md. After a change: swarmflow check {file}
+# Once the first step is committed, these may still change: steps, checkpoint_every, validate_every,
+# validation_path, output, export_every, keep_exports. Paths are relative to this file.
+"""
+
+
+@dataclass(frozen=True)
+class KeyLine:
+    """A line of RUN.toml: a key with its value and a comment. active: the key is set; else the line is a comment."""
+
+    key: str
+    value: Any
+    comment: str
+    active: bool = True
+
+    def __str__(self) -> str:
+        text = f"{'' if self.active else '# '}{self.key} = {toml_value(self.value)}"
+        return f"{text:<{_COMMENT_COLUMN - 1}} # {self.comment}" if self.comment else text
+
+
+def render(run: NewRun, file: str) -> str:
+    """Return the content of RUN.toml. file: its name."""
+    sections: list[tuple[str, str, Iterable[KeyLine]]] = [
+        ("run", "", _run_lines(run)),
+        ("model", _model_note(run), _model_lines(run)),
+        ("data", "", _data_lines(run)),
+        ("optimizer", "", _optimizer_lines(run)),
+        ("train", _train_note(run), _train_lines(run)),
+    ]
+    if run.model.config is not None:
+        sections.insert(2, ("model.config", "As in a Hugging Face config.json.", _config_lines(run)))
+    parts = [_HEAD.format(file=file)]
+    for name, note, lines in sections:
+        head = f"[{name}]" + (f"\n# {note}" if note else "")
+        parts.append("\n".join((head, *map(str, lines))) + "\n")
+    return "\n".join(parts)
+
+
+def toml_value(value: object) -> str:
+    """Return a string, boolean, number, or list of these as TOML."""
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(toml_value, value))}]"
+    # JSON writes them as TOML does, but for a DEL in a string, and surrogates where it escapes what is not ASCII.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _default(section: type, key: str, comment: str) -> KeyLine:
+    """Return the line of a key that keeps its default."""
+    [value] = [field.default for field in fields(section) if field.name == key]
+    return KeyLine(key, value, comment, active=False)
+
+
+def _run_lines(run: NewRun) -> list[KeyLine]:
+    return [
+        KeyLine("name", run.name, "shown in invites, logs and metrics"),
+        KeyLine("output", run.output, "final/: the trained model, step-N/: earlier ones, state/: checkpoints"),
+        KeyLine("export_every", run.checkpoint_every, "steps between two step-N/; 0: none", active=False),
+        _default(RunSection, "keep_exports", "how many of the newest step-N/ stay"),
+    ]
+
+
+def _model_note(run: NewRun) -> str:
+    model = run.model
+    weights = "the weights in the folder" if model.has_weights else "random weights"
+    return (
+        f"{model.name}: {model.parameters / 1e6:,.1f} million parameters, from {weights}. Weights, gradients and "
+        f"optimizer: {readable_size(model.state_bytes)}, over all stages."
+    )
+
+
+def _model_lines(run: NewRun) -> list[KeyLine]:
+    if run.stages == 1:
+        stages = "parts of the model. 1: each peer holds all of it, and a single peer is enough"
+    else:
+        stages = f"parts of the model; a peer holds one part, so that at least {run.stages} peers are needed"
+    path = [] if run.model_path is None else [KeyLine("path", run.model_path, "a Hugging Face folder")]
+    cut = [run.model.blocks // 2]
+    return [
+        *path,
+        KeyLine("stages", run.stages, stages),
+        KeyLine("cut", cut, "instead of stages: the first block of each stage but 0", active=False),
+        _default(ModelSection, "dropout", "true: keep the dropout that the model's configuration asks for"),
+    ]
+
+
+_CONFIG_COMMENTS = {
+    "vocab_size": "as many tokens as the tokenizer has",
+    "max_position_embeddings": "the largest seq_len that the model can take",
+    "n_positions": "the largest seq_len that the model can take",
+    "num_hidden_layers": "the blocks that are cut into stages",
+    "n_layer": "the blocks that are cut into stages",
+}
+
+
+def _config_lines(run: NewRun) -> list[KeyLine]:
+    return [KeyLine(key, value, _CONFIG_COMMENTS.get(key, "")) for key, value in (run.model.config or {}).items()]
+
+
+def _data_lines(run: NewRun) -> list[KeyLine]:
+    tokenizer = "one token a byte: for any text" if run.tokenizer == "bytes" else "a tokenizer.json, or a folder"
+    field = "the field with the text, in jsonl and parquet"
+    chosen_field = run.text_field != DataSection.text_field
+    return [
+        KeyLine("path", run.data, "a file, a folder or a glob: plain text, jsonl or parquet"),
+        KeyLine("text_field", run.text_field, field, active=chosen_field),
+        KeyLine("tokenizer", run.tokenizer, tokenizer),
+        KeyLine("seq_len", run.seq_len, "tokens in a sequence; more needs more memory and time"),
+        KeyLine("order", "shuffled", "the same shuffle in every epoch, by train.seed; or sequential"),
+        KeyLine("validation_path", "held-out.txt", "other text, for validate_every below", active=False),
+    ]
+
+
+def _optimizer_lines(run: NewRun) -> list[KeyLine]:
+    weights = "low: the weights are trained already" if run.model.has_weights else "for fresh weights of this size"
+    return [
+        KeyLine("name", "adamw", "the update rule; or lamb, sgd"),
+        KeyLine("lr", run.lr, f"the highest learning rate: {weights}; lower it if the loss jumps up"),
+        KeyLine("schedule", "cosine", "falls to 0 at the last step; or linear, constant"),
+        KeyLine("warmup_steps", run.warmup_steps, "the first steps, in which the rate rises from 0"),
+        _default(OptimizerSection, "betas", "decay rates of the moments"),
+        _default(OptimizerSection, "weight_decay", "of every parameter"),
+        _default(OptimizerSection, "clip_grad_norm", "limit of the gradient's norm; 0: none"),
+    ]
+
+
+def _train_note(run: NewRun) -> str:
+    return (
+        f"A step is {run.microbatches} x {run.microbatch_sequences} x {run.seq_len} = {run.step_tokens:,} tokens, "
+        "however many peers share it."
+    )
+
+
+def _train_lines(run: NewRun) -> list[KeyLine]:
+    return [
+        KeyLine("steps", run.steps, "may be raised later: start the trainer again, and the run goes on"),
+        KeyLine(
+            "microbatches",
+            run.microbatches,
+            "of a step, shared by the peers of a stage: more peers than these do not help",
+        ),
+        KeyLine(
+            "microbatch_sequences", run.microbatch_sequences, "what a peer computes at once; more take more memory"
+        ),
+        KeyLine(
+            "checkpoint_every", run.checkpoint_every, "steps; the most that is lost when all processes stop at once"
+        ),
+        _default(TrainSection, "precision", "bf16: faster on GPUs that have it"),
+        _default(TrainSection, "codec", "of what peers send each other: 8 bits a number; or fp16, none"),
+        _default(TrainSection, "router", "how the next peer is chosen; or iwrr, flow"),
+        _default(TrainSection, "accumulate", "exact: the same bits whichever peers computed what"),
+        _default(TrainSection, "seed", "of fresh weights and of the shuffle"),
+        KeyLine("validate_every", run.checkpoint_every, "steps; needs data.validation_path", active=False),
+    ]
