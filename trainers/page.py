@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.errors import NetworkError
 from swarmflow.page.server import PageServer
+from swarmflow.page.serving import url_of
 from swarmflow.runtime.operations.answering import Report
 from swarmflow.runtime.operations.watching import LiveFeed
 from swarmflow.view.watching import Question
@@ -34,7 +35,7 @@ class RunPage:
             server = PageServer(LiveFeed(page._answer))
             port = await server.start(options.page_host, options.page_port)
             stack.callback(server.close)
-            log.info("page: http://%s:%d/", options.page_host, port)
+            log.info("page: %s", url_of(options.page_host, port))
         return page
 
     async def _answer(self, question: Question) -> bytes:

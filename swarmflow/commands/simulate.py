@@ -17,6 +17,18 @@ import click
     help="Write all that happens here: the same bytes for the same scenario and seed.",
 )
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False), help="Draw the iterations into this image.")
+@click.option(
+    "--view",
+    "page_port",
+    metavar="[PORT]",
+    is_flag=False,
+    flag_value=0,
+    type=click.IntRange(0, 65535),
+    help="Afterwards show the run on a page of this machine, by default at any free port, until Ctrl-C.",
+)
+@click.option(
+    "--view-file", type=click.Path(dir_okay=False), help="Write what the page shows here: `dashboard --recording`."
+)
 def simulate(
     scenario: str,
     seed: int | None,
@@ -24,11 +36,13 @@ def simulate(
     json_file: str | None,
     trace_file: str | None,
     plot_file: str | None,
+    page_port: int | None,
+    view_file: str | None,
 ) -> int:
     """Pretend the swarm that SCENARIO (a TOML file) describes: what would these machines give?"""
     from pathlib import Path
 
     from swarmflow.forecast.run import Outputs, main
 
-    files = (None if name is None else Path(name) for name in (json_file, trace_file, plot_file))
-    return main(Path(scenario), seed, policy, Outputs(*files))
+    files = (None if name is None else Path(name) for name in (json_file, trace_file, plot_file, view_file))
+    return main(Path(scenario), seed, policy, Outputs(*files, page_port=page_port))

@@ -14,9 +14,9 @@ RECORDING_BYTES_MAX = 1 << 30
 class Recording:
     """A recorded run: its frames, events and steps, which the page plays by itself."""
 
-    def __init__(self, recorded: dict[str, Any]) -> None:
-        """recorded: `duration_s`, `frames`, `events` and `steps`, as docs/view.md lists them."""
-        self._body = json.dumps(recorded).encode()
+    def __init__(self, recorded: dict[str, Any] | bytes) -> None:
+        """recorded: `duration_s`, `frames`, `events` and `steps`, as docs/view.md lists them; bytes: as JSON."""
+        self._body = recorded if isinstance(recorded, bytes) else json.dumps(recorded).encode()
 
     @classmethod
     def of_steps(cls, path: Path) -> Recording:
@@ -38,13 +38,14 @@ class Recording:
     @classmethod
     def of_file(cls, path: Path) -> Recording:
         """Return the recording that `swarmflow simulate --view-file` has written. Raises DataError where it is none."""
+        text = _text(path)
         try:
-            recorded = json.loads(_text(path))
+            recorded = json.loads(text)
         except ValueError as error:
             raise DataError(f"{path} is no recording: {error}") from None
         if not isinstance(recorded, dict) or not {"duration_s", "frames", "events", "steps"} <= recorded.keys():
             raise DataError(f"{path} is no recording: give a file that `swarmflow simulate --view-file` has written")
-        return cls(recorded)
+        return cls(text.encode())
 
     async def run(self, after: int) -> bytes:
         """Return that this is a recording."""

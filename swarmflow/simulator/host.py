@@ -43,6 +43,8 @@ class Host:
     stored: dict[int, object] = field(init=False, default_factory=dict)  # bodies, by the key of their Ref
     links: dict[ProcessId, Link] = field(init=False, default_factory=dict)  # by the process at the other end
     died_s: float = field(init=False, default=float("inf"))
+    sent_bytes: int = field(init=False, default=0)  # of messages with their tensors, not of the states that it gives
+    received_bytes: int = field(init=False, default=0)  # the same
 
     def wake(self, now_s: float) -> None:
         """Note that the machine is due now. Raises InvariantViolated where it is due without end at one moment."""

@@ -26,6 +26,9 @@ class Spent:
     """What one device has computed since its last commit, by microbatch."""
 
     busy_s: float = field(init=False, default=0.0)  # of its whole life, whatever for
+    hops: int = field(init=False, default=0)  # first passes of hops, in its whole life
+    used_s: float = field(init=False, default=0.0)  # of busy_s, what was committed
+    wasted_s: float = field(init=False, default=0.0)  # of busy_s, what was repeated or unused
     # (index of the microbatch, whether it was the forward pass): seconds of the latest time
     _latest: dict[tuple[int, bool], float] = field(init=False, default_factory=dict)
     _in_vain_s: float = field(init=False, default=0.0)
@@ -45,6 +48,7 @@ class Spent:
             return
         if work == "replay":
             self._twice_s += self._latest.pop((index, True), 0.0)
+        self.hops += work in ("forward", "loss")
         part = (index, work == "forward")
         self._in_vain_s += self._latest.get(part, 0.0)
         self._latest[part] = seconds
@@ -54,9 +58,12 @@ class Spent:
         for (index, _), seconds in self._latest.items():
             if index in indices:
                 meter.useful_s += seconds
+                self.used_s += seconds
             else:
                 meter.wasted_s += seconds
+                self.wasted_s += seconds
         meter.wasted_s += self._in_vain_s
+        self.wasted_s += self._in_vain_s
         meter.twice_s += self._twice_s
         self._clear()
 

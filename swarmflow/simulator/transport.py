@@ -60,6 +60,7 @@ class Transport:
         kind = type(message).__name__
         world.meter.messages[kind] += 1
         world.meter.wire_bytes[kind] += size_bytes
+        here.sent_bytes += size_bytes
         if world.trace is not None:
             world.write_trace(sender, f"sends {kind} of {size_bytes} bytes to {receiver.name}.{receiver.incarnation}")
         if link is None or link.there is None:
@@ -124,6 +125,8 @@ class Transport:
         clock = self.world.clock
         now_s = clock.now_s
         received_s = flight.path.received_s(flight, now_s)
+        if there is not None:
+            there.received_bytes += flight.size_bytes
         if bodies and isinstance(action.message, Forward | Backward | RelayTensor | RelayedTensor):
             self.world.meter.transit_s += received_s - sent_s
         if received_s > now_s:

@@ -69,6 +69,8 @@ class World:
     spoiling: dict[str, Spoiling] = field(init=False, default_factory=dict)  # machines with non-finite numbers, by name
     on_result: Callable[[StepResult], None] | None = field(init=False, default=None)  # called with each result
     trace: Callable[[str], None] | None = field(init=False, default=None)  # called with each line of the trace
+    # Called with each line that a process logs and each result that it records; it must change nothing.
+    observer: Callable[[ProcessId, Log | Record], None] | None = field(init=False, default=None)
     # CPU time of the computer that simulates: with it the cost of decisions is measured, and nothing else changes.
     stopwatch: Callable[[], float] | None = field(init=False, default=None)
     _refs: int = field(init=False, default=0)  # bodies that were stored so far
@@ -190,6 +192,8 @@ class World:
                 case Log():
                     self.log.append(f"{self.clock.now_s:9.3f} {process.name:>4} {action.text}")
                     self.write_trace(process, action.text)
+                    if self.observer is not None:
+                        self.observer(process, action)
                 case Forget():
                     self.transport.forget(host, action.process)
                     host.device.perform(action)
@@ -201,6 +205,8 @@ class World:
                     self.results.append(action.result)
                     if self.on_result is not None:
                         self.on_result(action.result)
+                    if self.observer is not None:
+                        self.observer(process, action)
                 case Exit():
                     self._exit(process, action)
                 case Rejoin():

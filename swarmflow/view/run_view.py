@@ -21,16 +21,23 @@ Hop = tuple[int, int, str, str]  # microbatch, stage, peer, and whether it is un
 
 
 def view_of(
-    leader: Leader, flights: FlightTable, timeline: Timeline, run: str, run_id: str, now_s: float
+    leader: Leader,
+    flights: FlightTable,
+    timeline: Timeline,
+    run: str,
+    run_id: str,
+    now_s: float,
+    *,
+    further: Iterable[Hop] = (),
 ) -> dict[str, Any]:
     """Return the view of a run.
 
     flights: the leader's own microbatches on their way. run, run_id: its name and its id. now_s: on the clock of the
-    timeline.
+    timeline. further: hops of the step that the leader itself does not know of, as a simulation does.
     """
     last, step = leader.last, leader.step
     shown = step is not None and step.plan.stages * step.plan.microbatches <= HOPS_MAX
-    hops = _hops(step, flights) if step is not None and shown else []
+    hops = _hops(step, flights, further) if step is not None and shown else []
     reason = leader.waiting_for
     return {
         "time": now_s,
@@ -111,8 +118,8 @@ def host_of(member: Member) -> str:
     return ""
 
 
-def _hops(step: Step, flights: FlightTable) -> list[Hop]:
-    """Return where each microbatch of the step is, as far as this leader knows.
+def _hops(step: Step, flights: FlightTable, further: Iterable[Hop]) -> list[Hop]:
+    """Return where each microbatch of the step is, as far as this leader knows, and the further hops.
 
     A finished hop is known to it of every peer; one under way of its own microbatches on the first two stages.
     """
@@ -124,7 +131,8 @@ def _hops(step: Step, flights: FlightTable) -> list[Hop]:
         for stage, holder in enumerate((flight.holder, flight.successor)):
             if holder is not None and (stage, index) not in done and stage < step.plan.stages:
                 hops.append((index, stage, str(holder), "forward"))
-    return hops
+    known = {(stage, index) for index, stage, *_ in hops}
+    return [*hops, *(hop for hop in further if (hop[1], hop[0]) not in known)]
 
 
 def _links(leader: Leader, step: Step, hops: Iterable[Hop]) -> list[tuple[str, str, int, float | None]]:
@@ -148,7 +156,7 @@ def _seconds(leader: Leader) -> dict[tuple[str, str], float]:
     """Return the time that a boundary tensor takes on each link whose rate is reported, in seconds."""
     tensor_bytes = leader.plan.boundary_bytes
     return {
-        (str(entry.process), str(to)): tensor_bytes / rate
+        (str(entry.process), str(to)): round(tensor_bytes / rate, 6)
         for entry in leader.membership.known.values()
         if entry.rates is not None
         for to, rate in entry.rates.rates

@@ -132,7 +132,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "forecast": Package(
         "runs a scenario, and shows what came of it",
-        ("core", "errors", "ownership", "policies", "simulator"),
+        ("core", "errors", "ownership", "page", "policies", "simulator", "view"),
         ("matplotlib", "rich"),
     ),
     "demo": Package(

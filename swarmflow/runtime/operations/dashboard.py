@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import signal
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 from swarmflow.page.recording import Recording
-from swarmflow.page.server import Feed, PageServer
+from swarmflow.page.server import Feed
+from swarmflow.page.serving import serve_until_stopped
 from swarmflow.runtime.operations.watching import LiveFeed, asking
 from swarmflow.runtime.transport.invite import read_invite
 
@@ -32,11 +32,4 @@ async def _serve(feed: Feed | None, invite: str | None, host: str, port: int, al
     async with AsyncExitStack() as stack:
         if feed is None:
             feed = LiveFeed(await stack.enter_async_context(asking(read_invite(invite))))
-        server = PageServer(feed, allowed)
-        bound = await server.start(host, port)
-        stack.callback(server.close)
-        print(f"page: http://{host}:{bound}/ (Ctrl-C ends it)", flush=True)
-        over = asyncio.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, over.set)
-        await over.wait()
+        await serve_until_stopped(feed, host, port, allowed)
