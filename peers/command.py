@@ -28,11 +28,12 @@ import click
 )
 @click.option(
     "--journal-bytes-max",
-    default=1 << 30,
-    show_default=True,
+    show_default="1 GiB, or an eighth of --memory-limit",
     type=click.IntRange(min=0),
     help="Bytes kept for repairs; above it the death of a peer has live ones compute again.",
 )
+@click.option("--memory-limit", help="Memory that it may use, such as 8GB: the device's, or its own on a CPU.")
+@click.option("--upload-limit", help="Bytes or bits a second that it may send, such as 20Mbit/s or 2.5MB/s.")
 @click.option(
     "--recompute/--no-recompute",
     default=True,

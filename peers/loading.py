@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 from peers.copies import CopyKeeper
+from peers.fitting import MemoryBudget
 from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
-from swarmflow.compute.device import free_memory_bytes
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.finite import NotFiniteError
@@ -23,8 +24,10 @@ from swarmflow.compute.weights import init_stage
 from swarmflow.core.protocol.actions import LoadState, Resume, StoreState
 from swarmflow.core.protocol.events import Progressed, StateLoaded, StateNotLoaded, StateStored
 from swarmflow.core.protocol.messages import Held
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
+from swarmflow.runtime.execution.load_progress import LoadMeter
 from swarmflow.runtime.execution.served import Served
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.stage_host import StageHost
@@ -35,7 +38,6 @@ from swarmflow.runtime.execution.worker import Worker
 log = logging.getLogger("swarmflow")
 
 _FIRST = (0.0,)
-_MEMORY_SHARE = 0.5  # of the free memory that measured capacity may use: other processes need some too
 _RETRY_S = 1.0
 _LOOK_S = 0.5
 
@@ -49,8 +51,8 @@ class StageLoader:
         session: Session,
         host: StageHost,
         compute: Worker,
-        device: torch.device,
-        capacity: int | None,
+        budget: MemoryBudget,
+        meter: LoadMeter,
         copies: CopyKeeper,
         left: LeftState,
         between: BetweenLives,
@@ -59,8 +61,9 @@ class StageLoader:
         self._session = session
         self._host = host
         self._compute = compute
-        self._device = device
-        self._capacity = capacity
+        self._budget = budget
+        self._device = budget.device
+        self._meter = meter
         self._copies = copies
         self._left = left
         self._loading: asyncio.Task[Any] | None = None
@@ -127,7 +130,7 @@ class StageLoader:
             self._progressed()
             await self._fill(action, served)
             digest = await self._compute.call(_FIRST, served.state.digest)
-            capacity = self._fitting(one_bytes)
+            capacity = self._budget.fitting(self._manifest, action.stage, one_bytes)
         except NetworkError as error:
             await asyncio.sleep(_RETRY_S)  # the leader grants again at once: limit the rate
             post(StateNotLoaded(action.stage, action.version, str(error)))
@@ -167,8 +170,10 @@ class StageLoader:
 
     def _restore(self, number: int) -> KeptStage:
         """Return the state that an earlier life has left in the folder. Raises CheckpointError."""
-        served, _ = self._build(number)
-        return self._left.fill(served)
+        served, one_bytes = self._build(number)
+        allowed = self._budget.fitting(self._manifest, number, one_bytes)
+        kept = self._left.fill(served)
+        return replace(kept, capacity=min(kept.capacity, allowed))
 
     def _serve(self, served: Served, digest: str, capacity: int) -> None:
         self._host.served, self._fits = served, capacity
@@ -185,6 +190,7 @@ class StageLoader:
     def _build(self, number: int) -> tuple[Served, int]:
         """Return the stage with zeros for weights, and the bytes of a held microbatch."""
         manifest = self._manifest
+        self._budget.check_stage(manifest, number)
         fixed = FixedPoint(manifest.microbatches) if manifest.accumulate == "exact" else None
         stage = build_stage(
             manifest.model, manifest.cut, number, device=self._device, dropout=manifest.dropout, fixed=fixed
@@ -203,8 +209,14 @@ class StageLoader:
             await self._compute.call(_FIRST, lambda: init_stage(served.stage, self._manifest.seed))
             return
         state = served.state
-        args = (action.donors, action.stage, action.version, state.elements(), state.write, self._progressed)
-        donor, listing = await first_donor(self._session.requests, *args)
+        args = action.donors, action.stage, action.version, state.elements(), state.write
+        with self._meter.loading(action.stage, action.version) as measure:
+
+            def progressed(donor: ProcessId, received_bytes: int, total_bytes: int) -> None:
+                measure(donor, received_bytes, total_bytes)
+                self._progressed()
+
+            donor, listing = await first_donor(self._session.requests, *args, progressed)
         found = await self._compute.call(_FIRST, state.digest)
         if listing.digest and found != listing.digest:
             raise NetworkError(f"what {donor} sent of stage {action.stage} is not what it listed")
@@ -217,15 +229,6 @@ class StageLoader:
         x = torch.zeros(rows, dtype=torch.int64) if stage.first else torch.zeros((*rows, manifest.hidden_size))
         draw = DrawKey(manifest.seed, 0, 0) if stage.dropout else None
         return max(1, runner.activation_bytes(x.to(self._device), draw))
-
-    def _fitting(self, one_bytes: int) -> int:
-        """Return how many microbatches fit, at most as many as fill a pipeline of this depth."""
-        if self._capacity is not None:
-            return self._capacity
-        fits = int(free_memory_bytes(self._device) * _MEMORY_SHARE) // one_bytes
-        if fits < 1:
-            log.warning("not even one microbatch fits comfortably (%.1f GB); trying with one", one_bytes / 1e9)
-        return max(1, min(self._manifest.microbatches, 2 * self._manifest.stages + 2, fits))
 
     def _listing(self, stage: int, version: int) -> Listing:
         if not self._serves(stage, version):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from peers.quantities import parse_size, parse_upload
 from swarmflow.errors import ConfigError
 from swarmflow.runtime.transport.invite import Invite, read_invite
 from swarmflow.suggestions import did_you_mean
@@ -29,7 +30,9 @@ class PeerOptions:
     listen: str
     announce: tuple[str, ...]
     drain_seconds: float | None
-    journal_bytes_max: int
+    journal_bytes_max: int | None  # None: 1 GiB, or less under a memory limit
+    memory_limit: int | None  # in bytes
+    upload_limit: float | None  # in bytes/s
     recompute: bool
     rebalance_period: float
     stay: bool
@@ -38,6 +41,7 @@ class PeerOptions:
     def parse(cls, values: dict[str, Any]) -> PeerOptions:
         """Make them from click's values. Raises ConfigError; NetworkError for the invite, given or of this machine."""
         stage, device, folder = values["stage"], values["device"], values["state_dir"]
+        memory, upload = values["memory_limit"], values["upload_limit"]
         if stage != "auto" and not (stage.isascii() and stage.isdigit()):
             raise ConfigError(
                 f"--stage {stage}: must be auto or the number of a stage, from 0{did_you_mean(stage, ['auto'])}"
@@ -52,5 +56,7 @@ class PeerOptions:
                 "invite": read_invite(values["invite"]),
                 "stage": -1 if stage == "auto" else int(stage),
                 "state_dir": Path(folder) if folder else None,
+                "memory_limit": None if memory is None else parse_size("--memory-limit", memory),
+                "upload_limit": None if upload is None else parse_upload("--upload-limit", upload),
             }
         )

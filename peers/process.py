@@ -7,6 +7,7 @@ import logging
 import tempfile
 from collections.abc import Callable
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +15,7 @@ import uvloop
 
 from peers.copies import CopyKeeper
 from peers.ending import Signals, run_lives
+from peers.fitting import MemoryBudget
 from peers.kept import BetweenLives
 from peers.left import LeftState
 from peers.loading import StageLoader
@@ -29,13 +31,12 @@ from swarmflow.core.protocol.events import DrainAsked, Summarized
 from swarmflow.core.protocol.messages import Held, Join
 from swarmflow.core.protocol.types import Body, Holding, Member, Roster, Slice
 from swarmflow.errors import NetworkError
-from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.evaluation import EvaluationService
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.stage_host import StageHost
 from swarmflow.runtime.execution.store import Buffer
-from swarmflow.runtime.execution.summary import SUMMARY_EVERY_S, summary_of
+from swarmflow.runtime.execution.summary import SUMMARY_EVERY_S, PeerReport, resident_bytes
 from swarmflow.runtime.execution.worker import Worker
 from swarmflow.runtime.operations.ending import Threads
 from swarmflow.runtime.operations.finding import FoundRun, find_leader
@@ -43,11 +44,33 @@ from swarmflow.runtime.operations.folders import state_folder
 from swarmflow.runtime.operations.logs import set_up_logging
 from swarmflow.runtime.operations.reach import report_reach
 from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.upload_limit import UploadLimit
 from swarmflow.runtime.transport.wire import Evaluate
 
 log = logging.getLogger("swarmflow")
 
 FIRST_FIND_S = 20.0  # after that, a newcomer fails; a peer that has trained waits as long as it takes
+
+
+@dataclass(frozen=True)
+class OverLives:
+    """What a peer measures of itself and may use, over all incarnations of its process."""
+
+    report: PeerReport
+    budget: MemoryBudget
+    upload: UploadLimit | None  # None: it sends as much as its links take
+
+    @classmethod
+    def of(cls, options: PeerOptions, metrics: Metrics, node: Node) -> OverLives:
+        """Return those of a process that has just started."""
+
+        def used_bytes() -> int:
+            return resident_bytes() + resident_bytes(node.daemon_pid)
+
+        limits = options.memory_limit, options.capacity, options.journal_bytes_max
+        budget = MemoryBudget(choose_device(options.device), *limits, used_bytes)
+        upload = UploadLimit(options.upload_limit) if options.upload_limit is not None else None
+        return cls(PeerReport(metrics, options.metrics_host), budget, upload)
 
 
 def main(options: PeerOptions) -> int:
@@ -82,12 +105,18 @@ async def _run(options: PeerOptions, folder: Path) -> int:
         copies = CopyKeeper(folder / "copies" / invite.run_id if options.state_dir and options.keep_copies else None)
         left = LeftState(folder / "left" / invite.run_id if options.state_dir else None)
         signals, between = Signals(), BetweenLives()
+        own = OverLives.of(options, metrics, node)
+        own.budget.begin()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
 
         async def life(first: bool) -> Exit | Rejoin:
-            return await one_life(options, memory, node, metrics, copies, left, between, signals, first=first)
+            return await one_life(options, memory, node, own, copies, left, between, signals, first=first)
 
-        await run_lives(life, signals, between, left, first=first)
+        try:
+            await run_lives(life, signals, between, left, first=first)
+        finally:
+            if own.report.hop_tokens:  # it has joined
+                log.info("%s", own.report.contribution())
         return 0
 
 
@@ -95,7 +124,7 @@ async def one_life(
     options: PeerOptions,
     memory: JoinedRun,
     node: Node,
-    metrics: Metrics,
+    own: OverLives,
     copies: CopyKeeper,
     left: LeftState,
     between: BetweenLives,
@@ -104,8 +133,8 @@ async def one_life(
     first: bool,
 ) -> Exit | Rejoin:
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
-    session = Session(node, options.invite.run_id, metrics)
-    life = _Life(session, options, between, left)
+    session = Session(node, options.invite.run_id, own.report.metrics, own.upload)
+    life = _Life(session, options, own, between, left)
     at_once = partial(session.end, Exit("left at once"))
     signals.handlers = (partial(session.end, Exit("left before it had joined")), at_once)
     session.open({Exit: session.end, Rejoin: session.end}, life.read, life.evaluate)
@@ -134,8 +163,11 @@ async def one_life(
 class _Life:
     """The parts of one incarnation that compute."""
 
-    def __init__(self, session: Session, options: PeerOptions, between: BetweenLives, left: LeftState) -> None:
+    def __init__(
+        self, session: Session, options: PeerOptions, own: OverLives, between: BetweenLives, left: LeftState
+    ) -> None:
         self._session = session
+        self._own = own
         self._between = between
         self._left = left
         self._loader: StageLoader | None = None
@@ -146,17 +178,16 @@ class _Life:
 
     async def begin(self, found: FoundRun, memory: JoinedRun, copies: CopyKeeper) -> None:
         """Begin in a known run: read the disk, make the workers and the machine, and join."""
-        session, options, manifest = self._session, self._options, found.manifest
+        session, own, manifest = self._session, self._own, found.manifest
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
         self._workers = [compute, codec]
         self._host = StageHost(manifest, session.driver, compute, codec)
-        device = choose_device(options.device)
+        own.report.hop_tokens = manifest.microbatch_sequences * manifest.seq_len
         holdings = await copies.begin(session, manifest)
         kept = self._between.of(manifest.fingerprint)
         held = kept.held if kept is not None else await asyncio.to_thread(self._left.find, manifest.fingerprint)
-        loader = StageLoader(
-            manifest, session, self._host, compute, device, options.capacity, copies, self._left, self._between
-        )
+        measures = own.budget, own.report.loading
+        loader = StageLoader(manifest, session, self._host, compute, *measures, copies, self._left, self._between)
         self._loader = loader
         self._evaluation = EvaluationService(session, self._host)
         session.driver.add_effects(
@@ -170,13 +201,13 @@ class _Life:
             }
         )
         loader.serve()
-        machine = self._machine(found, copies.keeps, holdings, held, measure_speed(device))
+        machine = self._machine(found, copies.keeps, holdings, held, measure_speed(own.budget.device))
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
             lambda: {"phase": str(machine.phase), "version": machine.version, "load": machine.load},
         )
         session.spawn(_measure(machine, session.metrics, memory), "the metrics")
-        session.spawn(_summarize(session, manifest), "the summary for those who watch")
+        session.spawn(_summarize(session, own.report), "the summary for those who watch")
         session.spawn(session.metrics.progress.follow(lambda: _progress(machine, compute)), "the progress")
         session.driver.run(machine, [])
 
@@ -196,7 +227,7 @@ class _Life:
             join,
             options.drain_seconds,
             stay=options.stay,
-            journal_bytes_max=options.journal_bytes_max,
+            journal_bytes_max=self._own.budget.journal_bytes,
             recompute=options.recompute,
             stores=self._left.keeps,
         )
@@ -235,12 +266,10 @@ class _Life:
             worker.stop()
 
 
-async def _summarize(session: Session, manifest: Manifest) -> None:
+async def _summarize(session: Session, report: PeerReport) -> None:
     """Report to the leader what this peer has done and uses."""
-    hop_tokens = manifest.microbatch_sequences * manifest.seq_len
     while True:
-        summary = summary_of(session.metrics, hop_tokens, session.node.addresses())
-        session.driver.post(Summarized(summary))
+        session.driver.post(Summarized(report.summary(session.node.addresses())))
         await asyncio.sleep(SUMMARY_EVERY_S)
 
 

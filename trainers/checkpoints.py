@@ -132,7 +132,7 @@ class Checkpoints:
                 action.roster.stages[stage],
                 self._elements(stage),
                 action.digests[stage] if action.digests else None,
-                lambda: session.driver.post(Progressed("save")),
+                lambda *_: session.driver.post(Progressed("save")),
             )
             for stage in missing
         ]

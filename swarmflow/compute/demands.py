@@ -10,7 +10,7 @@ import torch
 
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.families import dissect, to_config
-from swarmflow.compute.layout import StageLayout, blocks_of, layout_of
+from swarmflow.compute.layout import StageLayout, blocks_of, layout_of, stage_layout
 from swarmflow.compute.model_keys import positions_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.partition import few_blocks
@@ -77,30 +77,49 @@ def stage_demands(manifest: Manifest, activations: Activations) -> list[StageDem
     ]
 
 
+def stage_bytes(manifest: Manifest, stage: int) -> int:
+    """Return the memory of a stage without microbatches, as in StageDemands. Raises ModelError."""
+    return _memory_bytes(manifest, stage_layout(manifest.model, manifest.cut, stage))
+
+
 def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations: Activations) -> StageDemands:
-    exact = manifest.accumulate == "exact"
-    settings = OptimizerSettings(manifest.optimizer, manifest.betas, manifest.momentum)
-    tensors = 1 + len(make_optimizer(settings).state_names())
-    summed = _TOTAL_BYTES if exact else _FLOAT_BYTES
-    a_parameter = _FLOAT_BYTES * (tensors + 1) + summed * (1 + exact)  # with the gradient of one microbatch, if exact
-    a_parameter += 2 if manifest.precision == "bf16" else 0
     first, last = layout.stage == 0, layout.stage == layout.stages - 1
     tokens = manifest.microbatch_sequences * manifest.seq_len
     boundary = manifest.plan.boundary_bytes
-    memory = a_parameter * layout.parameters
-    if last:
-        memory += _LOGITS_COPIES * _FLOAT_BYTES * min(tokens * manifest.vocab_size, LOGITS_ELEMENTS_MAX)
     return StageDemands(
         layout.stage,
         blocks,
         layout.parameters,
-        memory,
+        _memory_bytes(manifest, layout),
         manifest.microbatch_sequences * _sequence_bytes(activations, len(blocks), first, last, manifest.seq_len),
         sent_bytes=boundary * (2 - first - last),
         received_bytes=boundary * (2 - first - last) + first * tokens * _TOKEN_BYTES,
-        reduced_bytes=2 * summed * layout.parameters,
-        state_bytes=_FLOAT_BYTES * tensors * layout.parameters,
+        reduced_bytes=2 * _summed_bytes(manifest) * layout.parameters,
+        state_bytes=_FLOAT_BYTES * _state_tensors(manifest) * layout.parameters,
     )
+
+
+def _memory_bytes(manifest: Manifest, layout: StageLayout) -> int:
+    exact, summed = manifest.accumulate == "exact", _summed_bytes(manifest)
+    # With the gradient of one microbatch, if sums are exact.
+    a_parameter = _FLOAT_BYTES * (_state_tensors(manifest) + 1) + summed * (1 + exact)
+    a_parameter += 2 if manifest.precision == "bf16" else 0
+    memory = a_parameter * layout.parameters
+    if layout.stage == layout.stages - 1:
+        tokens = manifest.microbatch_sequences * manifest.seq_len
+        memory += _LOGITS_COPIES * _FLOAT_BYTES * min(tokens * manifest.vocab_size, LOGITS_ELEMENTS_MAX)
+    return memory
+
+
+def _summed_bytes(manifest: Manifest) -> int:
+    """Return the bytes of a parameter's summed gradient."""
+    return _TOTAL_BYTES if manifest.accumulate == "exact" else _FLOAT_BYTES
+
+
+def _state_tensors(manifest: Manifest) -> int:
+    """Return how many numbers of a stage's state belong to one parameter: its weight and the optimizer's."""
+    settings = OptimizerSettings(manifest.optimizer, manifest.betas, manifest.momentum)
+    return 1 + len(make_optimizer(settings).state_names())
 
 
 def _sequence_bytes(activations: Activations, blocks: int, first: bool, last: bool, tokens: int) -> int:

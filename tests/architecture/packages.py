@@ -100,7 +100,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "runtime/execution": Package(
         "a process at work: its driver, threads, stage, state, metrics",
-        ("errors", "manifest", "core/protocol", "core/commit", "compute", "runtime/transport"),
+        ("errors", "files", "manifest", "core/protocol", "core/commit", "compute", "runtime/transport"),
         ("msgspec", "numpy", "prometheus_client", "torch"),
     ),
     "runtime/operations": Package(

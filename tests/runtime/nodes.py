@@ -14,6 +14,7 @@ from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, LaneName, pac
 from swarmflow.runtime.transport.lanes import LaneSettings
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL, Links, OnMessage
 from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.upload_limit import UploadLimit
 
 RUN_ID = "test-run"
 DEADLINE_S = 30.0
@@ -52,6 +53,7 @@ class End:
         limits: FrameLimits | None = None,
         settings: LaneSettings | None = None,
         on_message: OnMessage | None = None,
+        upload: UploadLimit | None = None,
     ) -> None:
         self.node = node
         self.me = ProcessId(node.name, incarnation)
@@ -68,6 +70,7 @@ class End:
             counters=self,
             limits=limits,
             settings=settings,
+            upload=upload,
         )
 
     def sent(self, lane: str, header: bytes, size_bytes: int) -> None:

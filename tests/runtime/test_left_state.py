@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from peers.copies import CopyKeeper
+from peers.fitting import MemoryBudget
 from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from peers.loading import StageLoader
@@ -25,6 +26,7 @@ from swarmflow.core.protocol.events import Applied, Event, Lost, Progressed, Sta
 from swarmflow.core.protocol.messages import Held
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import CheckpointError, NoRoomError
+from swarmflow.runtime.execution.load_progress import LoadMeter
 from swarmflow.runtime.execution.stage_host import StageHost
 from swarmflow.runtime.execution.step_end import apply_update
 from swarmflow.runtime.execution.worker import Worker
@@ -185,8 +187,8 @@ async def loading(tmp_path: Path) -> AsyncIterator[tuple[Peer, StageLoader, Left
         session.driver.add_effects(host.effects())
         session.driver.run(recorded, [])
         assert left.find(RUN) == HELD
-        cpu = torch.device("cpu")
-        loader = StageLoader(of, session, host, workers[0], cpu, 4, CopyKeeper(None), left, BetweenLives())
+        measures = MemoryBudget(torch.device("cpu"), capacity=4), LoadMeter()
+        loader = StageLoader(of, session, host, workers[0], *measures, CopyKeeper(None), left, BetweenLives())
         yield Peer(session.me, of, host, session.driver, recorded, failures, workers[0]), loader, left
         await session.close()
         for worker in workers:

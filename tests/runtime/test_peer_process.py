@@ -19,7 +19,7 @@ from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from peers.memory import JoinedRun
 from peers.options import PeerOptions
-from peers.process import one_life
+from peers.process import OverLives, one_life
 from swarmflow import __version__
 from swarmflow.core.protocol.actions import Exit
 from swarmflow.core.protocol.messages import Held
@@ -56,6 +56,8 @@ def options(node: Node) -> PeerOptions:
         announce=(),
         drain_seconds=1.0,
         journal_bytes_max=1 << 20,
+        memory_limit=None,
+        upload_limit=None,
         recompute=False,
         rebalance_period=0.0,
         stay=False,
@@ -64,10 +66,9 @@ def options(node: Node) -> PeerOptions:
 
 async def life(folder: Path, trainer: Node, node: Node, left: LeftState, between: BetweenLives, stop: Signals) -> Exit:
     """That of a peer which was a member of the run once; as a rule it waits."""
-    copies = CopyKeeper(None)
-    outcome = await one_life(
-        options(trainer), JoinedRun(folder), node, Metrics(), copies, left, between, stop, first=False
-    )
+    copies, given = CopyKeeper(None), options(trainer)
+    own = OverLives.of(given, Metrics(), node)
+    outcome = await one_life(given, JoinedRun(folder), node, own, copies, left, between, stop, first=False)
     assert isinstance(outcome, Exit)
     return outcome
 

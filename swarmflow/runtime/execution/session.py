@@ -18,6 +18,7 @@ from swarmflow.runtime.transport.incarnations import new_incarnation
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Requests
+from swarmflow.runtime.transport.upload_limit import UploadLimit
 from swarmflow.runtime.transport.wire import Evaluate, message_name
 
 log = logging.getLogger("swarmflow")
@@ -58,8 +59,10 @@ class Session:
     A process that has to join again opens another session on the same node.
     """
 
-    def __init__(self, node: Node, run_id: str, metrics: Metrics) -> None:
+    def __init__(self, node: Node, run_id: str, metrics: Metrics, upload: UploadLimit | None = None) -> None:
+        """upload: limit of the bytes per second that the process sends; None: as much as its links take."""
         self.node = node
+        self._upload = upload
         self.run_id = run_id
         self.metrics = metrics
         self.me = ProcessId(node.name, new_incarnation())
@@ -89,6 +92,7 @@ class Session:
             on_message=self.driver.receive,
             on_lost=self.driver.lost,
             counters=Counters(self.metrics),
+            upload=self._upload,
         )
         self.requests = Requests(self.links)
         self.driver.connect(self.links, self.requests)

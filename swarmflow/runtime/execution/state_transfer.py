@@ -17,6 +17,7 @@ from swarmflow.runtime.transport.requests import Arguments, Requests
 
 CHUNK_ELEMENTS = 1 << 18  # 1 MiB of fp32: a stream is as fast with it as with more
 CHUNKS_AHEAD = 4  # requested ahead: hides the round trip at the cost of little memory
+_ELEMENT_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,11 @@ class Listing:
 Write = Callable[[str, int, memoryview], None]
 """(tensor, first element, fp32 bytes)."""
 
+OnProgress = Callable[[ProcessId, int, int], None]
+"""(donor, bytes received so far, bytes of all that the donor lists)."""
 
-def _nothing() -> None:
+
+def _nothing(donor: ProcessId, received_bytes: int, total_bytes: int) -> None:
     """Ignore progress."""
 
 
@@ -84,12 +88,12 @@ async def copy_state(
     listing: Listing,
     write: Write,
     done: set[tuple[str, int]],
-    on_progress: Callable[[], None] = _nothing,
+    on_progress: OnProgress = _nothing,
 ) -> None:
     """Read every chunk of a listing from a donor and write it. Raises NetworkError at the first that does not arrive.
 
     done: chunks (tensor, first element) that were written before; each one that is written is added.
-    on_progress: called after each chunk.
+    on_progress: called before the first chunk and after each one.
     """
     chunks = [
         (name, start, min(start + CHUNK_ELEMENTS, count))
@@ -97,11 +101,14 @@ async def copy_state(
         for start in range(0, count, CHUNK_ELEMENTS)
         if (name, start) not in done
     ]
+    total_bytes = _ELEMENT_BYTES * sum(listing.tensors.values())
+    received_bytes = total_bytes - _ELEMENT_BYTES * sum(stop - start for _, start, stop in chunks)
+    on_progress(donor, received_bytes, total_bytes)
 
     async def fetch(name: str, start: int, stop: int) -> memoryview:
         arguments: Arguments = {"stage": stage, "version": version, "tensor": name, "start": start, "stop": stop}
         answer = await requests.ask(donor, "state/read", arguments, timeout_s=60.0)
-        if len(answer) != 1 or len(answer[0]) != 4 * (stop - start):
+        if len(answer) != 1 or len(answer[0]) != _ELEMENT_BYTES * (stop - start):
             raise NetworkError(f"{donor} sent a chunk of another size than was asked for")
         return answer[0]
 
@@ -115,7 +122,8 @@ async def copy_state(
                 raise NetworkError(f"{donor} has a state of stage {stage} with values that are not finite")
             await asyncio.to_thread(write, name, start, data)
             done.add((name, start))
-            on_progress()
+            received_bytes += len(data)
+            on_progress(donor, received_bytes, total_bytes)
     finally:
         for task in ahead:
             task.cancel()
@@ -129,7 +137,7 @@ async def first_donor(
     version: int,
     elements: Mapping[str, int],
     write: Write,
-    on_progress: Callable[[], None] = _nothing,
+    on_progress: OnProgress = _nothing,
 ) -> tuple[ProcessId, Listing]:
     """Copy a stage's version from the first donor that has it whole; no chunk is requested twice.
 
@@ -144,7 +152,6 @@ async def first_donor(
             if listing.digest != digest:
                 done.clear()  # another digest means other bytes: chunks of a donor before do not count
                 digest = listing.digest
-            on_progress()
             await copy_state(requests, donor.process, stage, version, listing, write, done, on_progress)
         except NetworkError as error:
             failures.append(str(error))
@@ -160,7 +167,7 @@ async def copy_stage(
     donors: Sequence[Member],
     elements: Mapping[str, int],
     digest: str | None = None,
-    on_progress: Callable[[], None] = _nothing,
+    on_progress: OnProgress = _nothing,
 ) -> None:
     """Copy a stage's file to disk, from the first donor that sends the right one. digest: of the file, where known.
 

@@ -11,6 +11,7 @@ from typing import Protocol
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.transport.frames import FrameLimits, check_limits, pack_end, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.upload_limit import UploadLimit
 
 Buffer = bytes | bytearray | memoryview
 Body = Buffer | Callable[[], Buffer]  # a function makes its buffer when the message is written
@@ -66,7 +67,8 @@ class OutboundLane:
     """Writes messages to one process on one lane, in order, from one task. No method waits.
 
     on_welcome: called with the incarnation that answered; returns whether it is the process's current one. on_broken:
-    called with the reason when the stream cannot be opened or breaks.
+    called with the reason when the stream cannot be opened or breaks. upload: the limit that all lanes of the process
+    share; messages of the control lane count, and do not wait.
     """
 
     def __init__(
@@ -79,6 +81,7 @@ class OutboundLane:
         counters: LinkCounters,
         on_broken: Callable[[str], None],
         on_welcome: OnWelcome,
+        upload: UploadLimit | None = None,
     ) -> None:
         self._on_welcome = on_welcome
         self._open_stream = open_stream
@@ -87,6 +90,8 @@ class OutboundLane:
         self._settings = settings
         self._counters = counters
         self._on_broken = on_broken
+        self._upload = upload
+        self._piece_bytes = WRITE_BYTES if upload is None else min(WRITE_BYTES, upload.piece_bytes)
         self._queue: deque[_Message] = deque()
         self._queue_bytes = 0  # of the queue and of the message that is being written
         self._wake = asyncio.Event()
@@ -216,15 +221,20 @@ class OutboundLane:
         front = pack_front(self._sequence, message.header, [len(body) for body in bodies], self._limits)
         self._sequence += 1
         size_bytes = len(front) + sum(len(body) for body in bodies)
-        if size_bytes <= JOINED_BYTES_MAX:
+        if size_bytes <= min(JOINED_BYTES_MAX, self._piece_bytes):
             await self._write_piece(writer, b"".join((front, *bodies)))
         else:
             for part in (memoryview(front), *bodies):
-                for start in range(0, len(part), WRITE_BYTES):
-                    await self._write_piece(writer, part[start : start + WRITE_BYTES])
+                for start in range(0, len(part), self._piece_bytes):
+                    await self._write_piece(writer, part[start : start + self._piece_bytes])
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
+        if self._upload is not None:
+            if self._hello.lane == "bulk":
+                await self._upload.wait(len(piece))
+            else:
+                self._upload.count(len(piece))
         try:
             writer.write(piece)
             async with asyncio.timeout(self._settings.stall_timeout_s):

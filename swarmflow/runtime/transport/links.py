@@ -23,6 +23,7 @@ from swarmflow.runtime.transport.hello import (
 from swarmflow.runtime.transport.incarnations import IncarnationTracker
 from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
 from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.upload_limit import UploadLimit
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class Links:
         counters: LinkCounters,
         limits: FrameLimits | None = None,
         settings: LaneSettings | None = None,
+        upload: UploadLimit | None = None,
     ) -> None:
         self.local = local
         self._node = node
@@ -84,6 +86,7 @@ class Links:
         self._counters = counters
         self._limits = limits or FrameLimits()
         self._settings = settings or LaneSettings()
+        self._upload = upload  # that this process' links share; None: there is no limit
         self._links: dict[ProcessId, _Link] = {}
         self._lives = IncarnationTracker()
         self._addresses: dict[str, tuple[str, ...]] = {}  # name -> multiaddrs to dial
@@ -175,6 +178,7 @@ class Links:
             counters=self._counters,
             on_broken=on_broken,
             on_welcome=on_welcome,
+            upload=self._upload,
         )
         return opened
 

@@ -1,0 +1,108 @@
+"""Whether a stage fits into the memory that a peer may use, and how many of its microbatches do."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+
+from swarmflow.compute.demands import stage_bytes
+from swarmflow.compute.device import free_memory_bytes
+from swarmflow.errors import ConfigError
+from swarmflow.files import readable_size
+from swarmflow.manifest import Manifest
+
+log = logging.getLogger("swarmflow")
+
+JOURNAL_BYTES = 1 << 30  # kept for repairs where the user gives no --journal-bytes-max
+_JOURNAL_SHARE = 8  # of a limit: the journal gets one part in so many, unless the user gives its size
+_MEMORY_SHARE = 0.5  # of the free memory that measured capacity may use: other processes need some too
+_CPU_BYTES = 200_000_000  # modules that are imported with the first stage, and buffers of messages and of the codec
+_TEMPORARY = 1  # microbatches beyond those held: what a pass needs for itself while it runs
+
+
+@dataclass
+class MemoryBudget:
+    """The memory that a peer may use: of its device, which for the CPU is the memory of its processes.
+
+    used_bytes: returns the memory in use before a stage is built, on the CPU.
+    """
+
+    device: torch.device
+    limit_bytes: int | None = None  # of --memory-limit; None: what is free
+    capacity: int | None = None  # of --capacity; None: it is measured
+    journal_given_bytes: int | None = None  # of --journal-bytes-max
+    used_bytes: Callable[[], int] = lambda: 0
+    _base_bytes: int | None = field(init=False, default=None)
+
+    @property
+    def journal_bytes(self) -> int:
+        """The bound of what is kept for repairs."""
+        if self.journal_given_bytes is not None:
+            return self.journal_given_bytes
+        if self.limit_bytes is None or self.device.type == "cuda":
+            return JOURNAL_BYTES
+        return min(JOURNAL_BYTES, self.limit_bytes // _JOURNAL_SHARE)
+
+    def begin(self) -> None:
+        """Measure what the process uses without a stage, once; on CUDA, have the limit enforced."""
+        if self.limit_bytes is None or self._base_bytes is not None:
+            return
+        if self.device.type != "cuda":
+            self._base_bytes = self.used_bytes() + _CPU_BYTES
+            return
+        self._base_bytes = 0
+        total_bytes = torch.cuda.get_device_properties(self.device).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, self.limit_bytes / total_bytes), self.device)
+
+    def check_stage(self, manifest: Manifest, stage: int) -> None:
+        """Raise ConfigError where the limit has no room for a stage, before memory is allocated for it."""
+        if self.limit_bytes is not None and self._left_bytes(manifest, stage) <= 0:
+            raise self._refusal(manifest, stage, 0)
+
+    def fitting(self, manifest: Manifest, stage: int, one_bytes: int) -> int:
+        """Return how many microbatches fit, at most as many as fill a pipeline of this depth.
+
+        one_bytes: of a held microbatch. Raises ConfigError where the limit has no room for one, or for --capacity.
+        """
+        if self.limit_bytes is not None:
+            allowed = self._left_bytes(manifest, stage) // one_bytes - _TEMPORARY
+            if allowed < (self.capacity or 1):
+                raise self._refusal(manifest, stage, one_bytes)
+        if self.capacity is not None:
+            return self.capacity
+        fits = int(free_memory_bytes(self.device) * _MEMORY_SHARE) // one_bytes
+        if fits < 1:
+            log.warning("not even one microbatch fits comfortably (%.1f GB); trying with one", one_bytes / 1e9)
+        if self.limit_bytes is not None:
+            fits = min(fits, allowed)
+        return max(1, min(manifest.microbatches, 2 * manifest.stages + 2, fits))
+
+    def _left_bytes(self, manifest: Manifest, stage: int) -> int:
+        """Return the bytes of the limit that are left for microbatches."""
+        assert self.limit_bytes is not None, "there is a limit"
+        return self.limit_bytes - self._without_stage_bytes() - stage_bytes(manifest, stage)
+
+    def _without_stage_bytes(self) -> int:
+        self.begin()
+        assert self._base_bytes is not None, "there is a limit"
+        return self._base_bytes + (0 if self.device.type == "cuda" else self.journal_bytes)
+
+    def _refusal(self, manifest: Manifest, stage: int, one_bytes: int) -> ConfigError:
+        held = self.capacity or 1
+        base_bytes, served_bytes = self._without_stage_bytes(), stage_bytes(manifest, stage)
+        parts = [f"{readable_size(served_bytes)} for the stage"]
+        if one_bytes:
+            what = "a microbatch" if held == 1 else f"{held} microbatches (--capacity)"
+            parts.append(f"{readable_size((held + _TEMPORARY) * one_bytes)} for {what}")
+        if base_bytes:
+            journal = f" with {readable_size(self.journal_bytes)} for repairs (--journal-bytes-max)"
+            parts.append(f"{readable_size(base_bytes)} for the process{journal}")
+        needed_bytes = base_bytes + served_bytes + (held + _TEMPORARY) * one_bytes
+        least = "" if one_bytes else "more than "
+        raise_it = f"needs {least}{readable_size(needed_bytes)}: {', '.join(parts)}"
+        advice = "raise the limit, or give --stage N of a smaller stage"
+        assert self.limit_bytes is not None, "there is a limit"
+        return ConfigError(f"--memory-limit {readable_size(self.limit_bytes)}: stage {stage} {raise_it}; {advice}")

@@ -1,0 +1,81 @@
+"""What fits into the memory that a peer may use: stage, microbatches, journal; and the refusal where it does not fit."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from peers.fitting import JOURNAL_BYTES, MemoryBudget
+from swarmflow.compute.demands import measure_activations, stage_bytes, stage_demands
+from swarmflow.errors import ConfigError
+from tests.runtime.manifests import manifest
+
+OF = manifest(microbatches=64)
+CPU = torch.device("cpu")
+BASE, MB = 300_000_000, 1_000_000
+ONE = 50 * MB
+IMPORTED = 200 * MB  # that is set aside for what comes with the first stage
+STAGE = stage_bytes(OF, 1)
+
+
+def budget(limit_bytes: int | None, capacity: int | None = None, journal_bytes: int | None = 100 * MB) -> MemoryBudget:
+    made = MemoryBudget(CPU, limit_bytes, capacity, journal_bytes, lambda: BASE)
+    made.begin()
+    return made
+
+
+def test_a_stages_memory_is_what_check_tells_of_it() -> None:
+    demands = stage_demands(OF, measure_activations(OF.model, OF.precision, OF.dropout))
+    assert [stage_bytes(OF, stage) for stage in range(OF.stages)] == [of.memory_bytes for of in demands]
+
+
+@pytest.mark.parametrize(("room", "fits"), [(2 * ONE, 1), (3 * ONE - 1, 1), (3 * ONE, 2), (5 * ONE, 4), (99 * ONE, 6)])
+def test_the_limit_gives_the_capacity(room: int, fits: int) -> None:
+    """One more microbatch than is held needs room while it is computed; six fill a pipeline of two stages."""
+    made = budget(BASE + IMPORTED + 100 * MB + STAGE + room)
+    made.check_stage(OF, 1)
+    assert made.fitting(OF, 1, ONE) == fits
+
+
+def test_without_a_limit_the_free_memory_gives_it() -> None:
+    assert budget(None).fitting(OF, 1, ONE) >= 1
+    assert budget(None, capacity=5).fitting(OF, 1, 1 << 60) == 5
+    assert budget(None).fitting(OF, 1, 1 << 60) == 1
+
+
+def test_a_stage_that_cannot_fit_is_refused_before_it_is_built() -> None:
+    limit = BASE + IMPORTED + 100 * MB + STAGE
+    with pytest.raises(ConfigError) as refused:
+        budget(limit).check_stage(OF, 1)
+    line = str(refused.value)
+    assert line.startswith("--memory-limit 600.")
+    assert "stage 1 needs more than 600." in line
+    assert "500.0 MB for the process" not in line
+    assert "600.0 MB for the process with 100.0 MB for repairs (--journal-bytes-max)" in line
+    assert line.endswith("raise the limit, or give --stage N of a smaller stage")
+
+
+@pytest.mark.parametrize(("capacity", "what"), [(None, "a microbatch"), (8, "8 microbatches (--capacity)")])
+def test_a_limit_without_room_for_what_is_asked_is_refused(capacity: int | None, what: str) -> None:
+    room = ((capacity or 1) + 1) * ONE
+    limit = BASE + IMPORTED + 100 * MB + STAGE + room
+    assert budget(limit, capacity).fitting(OF, 1, ONE) >= (capacity or 1)
+    with pytest.raises(ConfigError, match="stage 1 needs ") as refused:
+        budget(limit - 1, capacity).fitting(OF, 1, ONE)
+    assert what in str(refused.value)
+
+
+def test_the_journal_is_part_of_the_limit_and_smaller_with_it() -> None:
+    assert budget(None, journal_bytes=None).journal_bytes == JOURNAL_BYTES
+    assert budget(4_000 * MB, journal_bytes=None).journal_bytes == 500 * MB
+    assert budget(64_000 * MB, journal_bytes=None).journal_bytes == JOURNAL_BYTES
+    assert budget(4_000 * MB, journal_bytes=0).journal_bytes == 0
+
+
+def test_what_the_process_used_at_its_start_counts_in_each_life() -> None:
+    used = [BASE, 10 * BASE]
+    made = MemoryBudget(CPU, BASE + IMPORTED + STAGE + 3 * ONE, None, 0, lambda: used.pop(0))
+    made.begin()
+    assert made.fitting(OF, 1, ONE) == 2
+    assert made.fitting(OF, 1, ONE) == 2
+    assert used == [10 * BASE]
