@@ -112,18 +112,19 @@ class ForkServer:
         log: Path,
         environment: Mapping[str, str] | None = None,
         errors: Path | None = None,
+        folder: Path | None = None,
     ) -> ForkedProcess:
         """Run `swarmflow ARGUMENTS` and write its output to `log`. Raises ForkServerError; OSError for its logs.
 
         environment: its own; None: the server's. errors: the file for its stderr; None: `log` too. Both files exist
-        when this returns.
+        when this returns. folder: its working directory; None: the server's.
         """
         assert self._server.stdin is not None
         own = None if environment is None else dict(environment)
         errors = errors or log
         for file in (log, errors):
             file.write_bytes(b"")  # the child opens them some time after it has reported its process ID
-        request = [own, str(log), str(errors), *arguments]
+        request = [own, str(log), str(errors), str(folder or ""), *arguments]
         with self._lock:
             self._server.stdin.write(json.dumps(request).encode() + b"\n")
             self._server.stdin.flush()
@@ -182,10 +183,12 @@ def _serve() -> None:
                 break
             *lines, text = (text + data).split(b"\n")
             for line in lines:
-                environment, log, errors, *arguments = json.loads(line)
+                environment, log, errors, folder, *arguments = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
                     _set_up_child(log, errors, arguments, environment)
+                    if folder:
+                        os.chdir(folder)
                     return
                 children.add(pid)
         for pid in sorted(children):

@@ -61,7 +61,7 @@ class Image:
     def _copy(self, words: list[str]) -> None:
         *sources, target = words
         for source in sources:
-            to = self.source / (source if target == "./" else target)
+            to = self.source / (Path(source).name if target == "./" else target)
             if (ROOT / source).is_dir():
                 shutil.copytree(ROOT / source, to, ignore=shutil.ignore_patterns("__pycache__"))
             else:

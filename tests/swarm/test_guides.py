@@ -1,0 +1,81 @@
+"""Every command of the guides runs as they say."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from swarmflow.demo.corpus import write_corpus
+from swarmflow.local.forkserver import ForkServer
+from tests.swarm.walkthrough import Block, Walkthrough, pieces
+
+ROOT = Path(__file__).parents[2]
+GUIDES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "guides").glob("*.md"))}
+LANGUAGES = {"sh", "toml", "python"}
+DIRECTIVES = ("background until ", "prints ", "file ", "python", "not run: ")
+
+
+def prepare_texts(walk: Walkthrough) -> None:
+    """Write a folder of text."""
+    (walk.folder / "texts").mkdir()
+    write_corpus(walk.folder / "texts" / "text.txt", 100_000)
+
+
+def prepare_run_file(walk: Walkthrough) -> None:
+    """Write the RUN.toml of the data node's guide."""
+    [block] = [b for b in pieces(GUIDES["data-node"]) if isinstance(b, Block) and b.directive == "file RUN.toml"]
+    (walk.folder / "RUN.toml").write_text(block.body, encoding="utf-8")
+
+
+def prepare_run(walk: Walkthrough) -> None:
+    """Start the run of somebody else: a trainer and a peer of each stage."""
+    prepare_run_file(walk)
+    walk.background("swarmflow trainer RUN.toml", r"swarmflow1:\S+")
+    for stage in range(2):
+        # Its metrics are on the port of the service.
+        port = "--metrics-port 9400" if stage == 0 else ""
+        walk.background(f"swarmflow peer --join INVITE --stage {stage} {port}", r"stage \d+ is loaded")
+
+
+def prepare_elsewhere(walk: Walkthrough) -> None:
+    """Copy RUN.toml and the data, as to another machine."""
+    other = walk.folder / "elsewhere"
+    other.mkdir()
+    shutil.copy(walk.folder / "RUN.toml", other)
+    shutil.copytree(walk.folder / "texts", other / "texts")
+
+
+def prepare_examples(walk: Walkthrough) -> None:
+    """Copy the scenarios of the checkout."""
+    shutil.copytree(ROOT / "examples", walk.folder / "examples")
+
+
+PREPARATIONS = {
+    "texts": prepare_texts,
+    "RUN.toml": prepare_run_file,
+    "run": prepare_run,
+    "elsewhere": prepare_elsewhere,
+    "examples": prepare_examples,
+}
+
+
+@pytest.mark.swarm
+@pytest.mark.parametrize("name", GUIDES)
+def test_a_guide_leads_to_its_result(name: str, tmp_path: Path, forks: ForkServer) -> None:
+    walk = Walkthrough(tmp_path, forks, PREPARATIONS)
+    try:
+        assert walk.walk(GUIDES[name]) >= 3
+    finally:
+        walk.close()
+
+
+@pytest.mark.parametrize("name", GUIDES)
+def test_every_block_of_a_guide_says_what_it_is(name: str) -> None:
+    blocks = [piece for piece in pieces(GUIDES[name]) if isinstance(piece, Block)]
+    assert {block.language for block in blocks} <= LANGUAGES
+    for block in blocks:
+        assert not block.directive or block.directive.startswith(DIRECTIVES), block.directive
+        if block.directive.startswith("not run: "):
+            assert len(block.directive.removeprefix("not run: ")) > 5, "the reason"
