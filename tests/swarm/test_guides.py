@@ -53,6 +53,7 @@ def prepare_examples(walk: Walkthrough) -> None:
 
 
 PREPARATIONS = {
+    "quiet": Walkthrough.close,
     "texts": prepare_texts,
     "RUN.toml": prepare_run_file,
     "run": prepare_run,
