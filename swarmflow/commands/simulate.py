@@ -44,5 +44,5 @@ def simulate(
 
     from swarmflow.forecast.run import Outputs, main
 
-    files = (None if name is None else Path(name) for name in (json_file, trace_file, plot_file, view_file))
-    return main(Path(scenario), seed, policy, Outputs(*files, page_port=page_port))
+    json, trace, plot, view = (None if n is None else Path(n) for n in (json_file, trace_file, plot_file, view_file))
+    return main(Path(scenario), seed, policy, Outputs(json, trace, plot, view, page_port))

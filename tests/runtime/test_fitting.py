@@ -1,4 +1,4 @@
-"""What fits into the memory that a peer may use: stage, microbatches, journal; and the refusal where it does not fit."""
+"""What fits into the memory that a peer may use: stage, microbatches, journal; and how a stage is refused."""
 
 from __future__ import annotations
 
