@@ -41,6 +41,9 @@ def opened(folder: Path, **options: object) -> None:
         "json_file": None,
         "metrics_port": None,
         "metrics_host": "",
+        "metrics_token": None,
+        "page_port": None,
+        "page_host": "",
         "listen": None,
         "announce": (),
     }
