@@ -111,6 +111,11 @@ PACKAGES: dict[str, Package] = {
         ),
         ("blake3", "msgspec", "prometheus_client", "rich", "uvloop"),
     ),
+    "monitoring": Package(
+        "what Prometheus and Grafana get: the metrics of a whole swarm, targets, rules, dashboards",
+        ("errors", "runtime/execution"),
+        ("msgspec", "prometheus_client"),
+    ),
     "local": Package(
         "swarms of real processes on this machine, for tests, demonstrations and trials",
         ("errors", "cli", "runtime/transport", "runtime/execution"),
@@ -155,7 +160,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "trainers": Package(
         "the role of a trainer",
-        (*BASE, "compute", "config", "config_check", "core", "manifest", "page", "runtime", "view"),
+        (*BASE, "compute", "config", "config_check", "core", "manifest", "monitoring", "page", "runtime", "view"),
         (
             *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers"),
             *("transformers", "uvloop"),
