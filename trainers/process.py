@@ -10,10 +10,11 @@ from contextlib import AsyncExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 
+from swarmflow.activity import doing
 from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.core.protocol.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError, PortTakenError, SwarmflowError, TakenError, raise_all
@@ -36,6 +37,10 @@ from trainers.needs import disk_needs, shortfalls
 from trainers.page import RunPage
 from trainers.plan import new_manifest
 from trainers.run import Run
+from trainers.showing import show_run
+
+if TYPE_CHECKING:
+    from swarmflow.terminal.process_view import ProcessView
 
 log = logging.getLogger("swarmflow")
 
@@ -51,19 +56,20 @@ _CLAIM_EVERY_S = 1.0  # a claim that was freed, or a file that was deleted, is m
 _SIGNALS = 2  # a further one ends the process at once
 
 
-def main(run: Run) -> int:
-    """Run a trainer, and return the exit code."""
-    code: int = uvloop.run(_run(run))
+def main(run: Run, view: ProcessView | None = None) -> int:
+    """Run a trainer, and return the exit code. view: on its terminal, if it has one."""
+    code: int = uvloop.run(_run(run, view))
     return code
 
 
-async def _run(run: Run) -> int:
+async def _run(run: Run, view: ProcessView | None) -> int:
     async with AsyncExitStack() as stack:
         first = run.folder.manifest() is None  # else it has trained here before, and can wait for the others
         invite, node = await lead_or_join(run, partial(start_node, run, first=first))
         stack.push_async_callback(node.stop)
         stop, announced = _Stop(), Announced(run.options.announce)
         page = await RunPage.serve(stack, run.options)
+        show_run(stack, page, node, view)
         while True:
             outcome = await _one_life(run, node, announced, page, invite, stop, first=first)
             if ends_with(outcome, leaving=stop.count > 0):
@@ -81,7 +87,8 @@ def _own_manifest(run: Run) -> Manifest:
     manifest = run.earlier()
     if manifest is None:
         former = run.former()
-        manifest = new_manifest(run.config, run.corpus, former.run_id if former is not None else None)
+        with doing("checking the model, and cutting it into stages"):
+            manifest = new_manifest(run.config, run.corpus, former.run_id if former is not None else None)
         if former is not None:
             log.info("RUN.toml or the data have changed; no step was committed before, so the run begins with these")
         cut = ", ".join(str(block) for block in manifest.cut)
@@ -129,10 +136,11 @@ async def _invite_to_join(run: Run, deadline_s: float) -> Invite:
     if run.options.invite is not None:
         return run.may_join(run.options.invite)
     log.info("another trainer leads from %s; waiting for its invite", run.output)
-    while (invite := _written_invite(run)) is None:
-        if asyncio.get_running_loop().time() > deadline_s:
-            raise NetworkError(f"the trainer that leads from {run.output} has written no invite; is it alive?")
-        await asyncio.sleep(_POLL_S)
+    with doing(f"waiting for the invite of the trainer that leads from {run.output}"):
+        while (invite := _written_invite(run)) is None:
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise NetworkError(f"the trainer that leads from {run.output} has written no invite; is it alive?")
+            await asyncio.sleep(_POLL_S)
     return run.may_join(invite)
 
 
@@ -233,14 +241,16 @@ async def _one_life(
 
 async def take_up(run: Run, manifest: Manifest) -> None:
     """Make a run that of this trainer's folder, after all checks. Raises ForeignFileError."""
-    await asyncio.to_thread(_check_disk, run, manifest)
+    with doing("checking the disk space"):
+        await asyncio.to_thread(_check_disk, run, manifest)
     run.folder.keep_manifest(manifest)
 
 
 async def _newest(run: Run, session: Session, manifest: Manifest) -> OnDisk | None:
     """Return the newest version, for which whole checkpoints are read. None: the session has ended meanwhile."""
     reading = asyncio.to_thread(newest_version, run.folder, run.output, manifest.fingerprint)
-    return await session.unless_ended(reading)
+    with doing("reading the checkpoints that are here"):
+        return await session.unless_ended(reading)
 
 
 async def _lead(run: Run, session: Session, life: TrainerLife, manifest: Manifest) -> None:
@@ -250,7 +260,8 @@ async def _lead(run: Run, session: Session, life: TrainerLife, manifest: Manifes
     if newest is None:
         return
     if newest.version == 0 and not manifest.from_seed:
-        raise_all(check_weights(run.config.model, manifest.model))
+        with doing("checking the weights of the model"):
+            raise_all(check_weights(run.config.model, manifest.model))
     life.lead(manifest, newest)
 
 
