@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from swarmflow.terminal.formats import count, duration
+from swarmflow.terminal.formats import clock, count, duration
 from swarmflow.terminal.shown_run import ShownEvent, ShownRun
 
+RECENT = 10  # events before the first look that are worth a line
 _NUMBERS = re.compile(r"\d+")
 
 
@@ -19,30 +20,35 @@ class Changes:
         self._event = 0  # number of the last one that was printed
         self._trouble = ""
 
-    def lines(self, run: ShownRun | None, events: Sequence[ShownEvent], trouble: str) -> list[str]:
-        """Return them, the oldest first. trouble: why there is no newer state; empty: the state is new."""
+    def lines(self, run: ShownRun | None, events: Sequence[ShownEvent], trouble: str, now_s: float) -> list[str]:
+        """Return them, the oldest first, each with the time at which it was seen, and events with their own.
+
+        trouble: why there is no newer state; empty: the state is new. now_s: since 1970.
+        """
+        at = clock(now_s)
         found: list[str] = []
         if trouble:
             if trouble != self._trouble:
-                found.append(f"no answer: {trouble}; it is asked again")
+                found.append(f"{at} no answer: {trouble}; it is asked again")
             self._trouble = trouble
             return found
         if self._trouble:
-            found.append("the run answers again")
+            found.append(f"{at} the run answers again")
         self._trouble = ""
         if run is None:
             return found
         before = self._run
         if before is None or (run.run, run.steps) != (before.run, before.steps):
-            found.append(f"run {run.run}: {run.phase}, {_trainers(run)}")
-        found += [event.text for event in events if event.seq > self._event and event.text]
+            found.append(f"{at} run {run.run}: {run.phase}, {_trainers(run)}")
+        new = [event for event in events if event.seq > self._event and event.text]
+        found += [f"{clock(event.time)} {event.text}" for event in (new if before is not None else new[-RECENT:])]
         self._event = max([self._event, *(event.seq for event in events)])
         if before is None or _stages(run) != _stages(before):
-            found.append(f"peers: {_stages(run)}")
+            found.append(f"{at} peers: {_stages(run)}")
         if before is None or (run.step, run.phase) != (before.step, before.phase):
-            found.append(_progress(run))
+            found.append(f"{at} {_progress(run)}")
         if _reason(run) and (before is None or _reason(run) != _reason(before)):
-            found.append(f"waits for {run.waiting_for}")
+            found.append(f"{at} waits for {run.waiting_for}")
         self._run = run
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Sequence
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -73,3 +74,11 @@ def bar(done: float, total: float, width: int) -> str:
     share = min(1.0, max(0.0, done / total)) if total > 0 else 0.0
     full = round(share * width)
     return "━" * full + "─" * (width - full)
+
+
+def clock(time_s: float) -> str:
+    """Return a time of the day; an impossible one, which a hostile process may send, is no time."""
+    try:
+        return time.strftime("%H:%M:%S", time.localtime(time_s))
+    except (OverflowError, ValueError, OSError):
+        return "--:--:--"

@@ -5,13 +5,12 @@ All texts of a ShownRun are printable already; they become rich Text objects, in
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len
 from rich.text import Text
 
-from swarmflow.terminal.formats import bar, count, duration, sparkline
+from swarmflow.terminal.formats import bar, clock, count, duration, sparkline
 from swarmflow.terminal.shown_run import ShownEvent, ShownRun, ShownStage
 
 Losses = Sequence[float | None]
@@ -96,10 +95,13 @@ def waiting(run: ShownRun) -> Text | None:
     return line(Text.assemble(("waits ", "bold yellow"), (f"for {run.waiting_for}", "yellow"), (since, "dim")))
 
 
-def stage_marks(stages: Sequence[ShownStage], width: int) -> list[Text]:
-    """Return the stages with a mark for each peer, or with numbers where there are too many."""
+def stage_marks(stages: Sequence[ShownStage], width: int, rows: int) -> list[Text]:
+    """Return the stages with a mark for each peer, or with numbers where there are too many, in so many lines."""
     marks = sum(sum(stage.counts().values()) for stage in stages) <= max(16, width // 2)
-    return flow([_stage(stage, marks=marks) for stage in stages], width)
+    lines = flow([_stage(stage, marks=marks) for stage in stages], width)
+    if len(lines) > rows:
+        lines[max(0, rows - 1) :] = [line(Text(f"and more: {len(stages)} stages in all", style="dim"))]
+    return lines[:rows]
 
 
 def _stage(stage: ShownStage, *, marks: bool) -> Text:
@@ -107,14 +109,14 @@ def _stage(stage: ShownStage, *, marks: bool) -> Text:
     counts = sorted_counts(stage)
     if not counts:
         return text.append("nobody", style="bold red")
-    if marks:
-        for phase, number in counts:
-            mark, style = MARKS.get(phase, UNKNOWN_MARK)
-            text.append(mark * number, style=style)
-        counts = [(phase, number) for phase, number in counts if phase not in ("serving", "ready")]
-    if words := ", ".join(f"{count(number)} {phase}" for phase, number in counts):
-        text.append(f" {words}" if marks else words)
-    return text
+    if not marks:
+        idle = sum(number for _, number in counts) - stage.working
+        return text.append(plural(stage.working, "peer")).append(f" and {count(idle)} not serving" if idle else "")
+    for phase, number in counts:
+        mark, style = MARKS.get(phase, UNKNOWN_MARK)
+        text.append(mark * number, style=style)
+    idle_words = [f"{count(number)} {phase}" for phase, number in counts if phase not in ("serving", "ready")]
+    return text.append(f" {', '.join(idle_words)}" if idle_words else "")
 
 
 def sorted_counts(stage: ShownStage) -> list[tuple[str, int]]:
@@ -132,14 +134,6 @@ def event_line(event: ShownEvent) -> Text:
     """Return an event with the local time at which it happened."""
     style = "yellow" if event.level == "warning" else ""
     return line(Text.assemble((f"{clock(event.time)} ", "dim"), (event.text, style)))
-
-
-def clock(time_s: float) -> str:
-    """Return a time of the day; an impossible one, which a hostile process may send, is no time."""
-    try:
-        return time.strftime("%H:%M:%S", time.localtime(time_s))
-    except (OverflowError, ValueError, OSError):
-        return "--:--:--"
 
 
 def plural(number: int, word: str) -> str:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from swarmflow.terminal.formats import count, size
-from swarmflow.terminal.overview import MARKS, UNKNOWN_MARK, line, sorted_counts
-from swarmflow.terminal.shown_run import WORKS, ShownPeer, ShownRun, ShownStage
+from swarmflow.terminal.overview import MARKS, UNKNOWN_MARK, line
+from swarmflow.terminal.shown_run import WORKS, ShownPeer, ShownRun, ShownStage, ShownSummary
 
 _TOP_MIN = 3  # a list of peers beside the stages is worth its rows from this length on
 _REACHES = {"public": "public", "punched": "punched", "relay": "relayed", "local": "local"}
@@ -31,12 +32,15 @@ class PeerRow:
         return self.peer.summary.microbatches if self.peer.summary is not None else 0
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
-class PeerColumn:
-    """A column. width: of the terminal, from which on it is shown."""
+class TableColumn(Generic[T]):
+    """A column of peers or stages. width: of the terminal, from which on it is shown."""
 
     title: str
-    cell: Callable[[PeerRow], Text | str]
+    cell: Callable[[T], Text | str]
     right: bool = False
     width: int = 0
 
@@ -96,42 +100,42 @@ def _listed(peers: Sequence[PeerRow], width: int) -> Table:
 
 def _stages(stages: Sequence[ShownStage], width: int, rows: int) -> Table:
     """Return a table of the stages; where they are too many, of those with the fewest peers."""
-    titles = [("stage", True), ("peers", True), ("", False), ("held", True), ("queued", True), ("microbatches", True)]
-    table = _table([*titles, ("memory", True)] if width >= 80 else titles)
+    columns = [column for column in _STAGE_COLUMNS if width >= column.width]
+    table = _table([("stage", True), *((column.title, column.right) for column in columns)])
     shown = list(stages)
     if len(stages) > rows:
         shown = sorted(stages, key=lambda stage: (stage.working, stage.stage))[: max(1, rows - 1)]
     for stage in shown:
-        table.add_row(*_stage_cells(stage)[: len(table.columns)])
+        table.add_row(str(stage.stage), *(column.cell(stage) for column in columns))
     if len(shown) < len(stages):
-        table.add_row("", "", Text(f"and {len(stages) - len(shown)} stages with no fewer peers", style="dim"))
+        table.caption = Text(f"and {len(stages) - len(shown)} stages with no fewer peers", style="dim")
+        table.caption_justify = "left"
     return table
 
 
-def _stage_cells(stage: ShownStage) -> list[Text | str]:
-    summaries = [peer.summary for peer in stage.peers if peer.summary is not None]
-    counts = sorted_counts(stage)
-    words = Text("nobody", style="bold red") if not counts else Text()
-    for place, (phase, number) in enumerate(counts):
-        mark, style = MARKS.get(phase, UNKNOWN_MARK)
-        words.append(", " if place else "").append(f"{mark} ", style=style).append(f"{count(number)} {phase}")
-    return [
-        str(stage.stage),
-        count(sum(number for _, number in counts)),
-        words,
-        f"{count(sum(p.held for p in stage.peers))}/{count(sum(p.capacity for p in stage.peers))}",
-        count(sum(peer.queued for peer in stage.peers)),
-        count(sum(summary.microbatches for summary in summaries)),
-        size(sum(summary.memory_bytes for summary in summaries)),
-    ]
+def _in(*phases: str) -> Callable[[ShownStage], Text]:
+    """Return the cell with the number of peers in these phases."""
+
+    def cell(stage: ShownStage) -> Text:
+        counts = stage.counts()
+        number = sum(counts.get(phase, 0) for phase in phases)
+        if "serving" in phases and not number:
+            return Text("nobody", style="bold red")
+        return Text(count(number) if number else "", style=MARKS[phases[0]][1])
+
+    return cell
 
 
-def _cells(columns: Sequence[PeerColumn], row: PeerRow) -> Iterator[Text | str]:
+def _reported(stage: ShownStage) -> list[ShownSummary]:
+    return [peer.summary for peer in stage.peers if peer.summary is not None]
+
+
+def _cells(columns: Sequence[TableColumn[PeerRow]], row: PeerRow) -> Iterator[Text | str]:
     # Texts and not markup: the id and the address are another machine's.
     return (cell if isinstance(cell := column.cell(row), Text) else Text(cell) for column in columns)
 
 
-def _columns(width: int) -> list[PeerColumn]:
+def _columns(width: int) -> list[TableColumn[PeerRow]]:
     return [column for column in _COLUMNS if width >= column.width]
 
 
@@ -176,16 +180,33 @@ def _reach(row: PeerRow) -> str:
     return _REACHES.get(row.peer.summary.reach, "") if row.peer.summary is not None else ""
 
 
-_COLUMNS = (
-    PeerColumn("peer", lambda row: row.peer.id),
-    PeerColumn("phase", _phase),
-    PeerColumn("held", lambda row: f"{row.peer.held}/{row.peer.capacity}", right=True),
-    PeerColumn("queued", lambda row: str(row.peer.queued), right=True, width=60),
-    PeerColumn("microbatches", lambda row: count(row.done), right=True, width=70),
-    PeerColumn("share", _share, right=True, width=78),
-    PeerColumn("wasted", _wasted, right=True, width=112),
-    PeerColumn("memory", _memory, right=True, width=90),
-    PeerColumn("traffic", _traffic, width=132),
-    PeerColumn("reach", _reach, width=100),
-    PeerColumn("address", lambda row: row.peer.address, width=124),
+_COLUMNS: tuple[TableColumn[PeerRow], ...] = (
+    TableColumn("peer", lambda row: row.peer.id),
+    TableColumn("phase", _phase),
+    TableColumn("held", lambda row: f"{row.peer.held}/{row.peer.capacity}", right=True),
+    TableColumn("queued", lambda row: str(row.peer.queued), right=True, width=60),
+    TableColumn("microbatches", lambda row: count(row.done), right=True, width=70),
+    TableColumn("share", _share, right=True, width=78),
+    TableColumn("wasted", _wasted, right=True, width=112),
+    TableColumn("memory", _memory, right=True, width=90),
+    TableColumn("traffic", _traffic, width=132),
+    TableColumn("reach", _reach, width=100),
+    TableColumn("address", lambda row: row.peer.address, width=124),
+)
+_STAGE_COLUMNS: tuple[TableColumn[ShownStage], ...] = (
+    TableColumn("peers", lambda stage: count(sum(stage.counts().values())), right=True),
+    TableColumn("serving", _in("serving", "ready"), right=True),
+    TableColumn("loading", _in("loading"), right=True),
+    TableColumn("waiting", _in("waiting"), right=True),
+    TableColumn("failed", _in("failed", "barred"), right=True),
+    TableColumn("draining", _in("draining"), right=True, width=80),
+    TableColumn(
+        "held",
+        lambda stage: f"{count(sum(p.held for p in stage.peers))}/{count(sum(p.capacity for p in stage.peers))}",
+        right=True,
+        width=70,
+    ),
+    TableColumn("queued", lambda stage: count(sum(p.queued for p in stage.peers)), right=True, width=90),
+    TableColumn("microbatches", lambda stage: count(sum(s.microbatches for s in _reported(stage))), True, 104),
+    TableColumn("memory", lambda stage: size(sum(s.memory_bytes for s in _reported(stage))), right=True, width=116),
 )

@@ -35,26 +35,29 @@ class ProcessView:
     began_s: float = field(default_factory=time.monotonic)
 
     def draw(self, width: int, rows: int) -> RenderableType:
-        """Return the picture for a terminal of this size."""
+        """Return the picture for a terminal of this size: first what matters most, where not all of it fits."""
+        run, budget = self.run, min(ROWS_MAX, max(2, rows - 2)) - 1
         lines: list[Text] = []
-        run = self.run
         if run is not None:
             lines += head(run, self.losses, width)
             if (reason := waiting(run)) is not None:
                 lines.append(reason)
-            lines += stage_marks(run.stages, width)
-            lines += _troubles(run)
-        lines += [text for own in self.own for text in flow(map(Text, own.split(", ")), width)]
+        own = [text for each in self.own for text in flow(map(Text, each.split(", ")), width)]
+        last = [*own, *self._now()]
+        if run is not None:
+            rest = max(0, budget - len(lines) - len(last))
+            lines += stage_marks(run.stages, width, rest)
+            last = [*last, *_troubles(run), *events(self.events, EVENT_ROWS)]
+        return Group(self._title(), *[*lines, *last][:budget])
+
+    def _now(self) -> list[Text]:
+        """Return the line that says what takes long, or why nothing is known of the run."""
         now = activity.current()
         if now is not None and now.seconds > _QUIET_S:
-            lines.append(line(Text.assemble(("now ", "bold cyan"), now.line(), (f"  {duration(now.seconds)}", "dim"))))
-        elif self.trouble:
-            lines.append(line(Text.assemble(("no news of the run ", "bold yellow"), (self.trouble, "yellow"))))
-        elif run is None:
-            lines.append(line(Text("begins", style="dim")))
-        budget = min(ROWS_MAX, max(2, rows - 2)) - 1
-        lines += events(self.events, min(EVENT_ROWS, budget - len(lines)))
-        return Group(self._title(), *lines[:budget])
+            return [line(Text.assemble(("now ", "bold cyan"), now.line(), (f"  {duration(now.seconds)}", "dim")))]
+        if self.trouble:
+            return [line(Text.assemble(("no news of the run ", "bold yellow"), (self.trouble, "yellow")))]
+        return [] if self.run is not None else [line(Text("begins", style="dim"))]
 
     def _title(self) -> Rule:
         name = f" {self.name}" if self.name else ""

@@ -27,9 +27,10 @@ class LiveScreen:
     Where drawing fails, the picture ends and lines are printed on: no line is lost for it.
     """
 
-    def __init__(self, draw: Draw, stream: TextIO, *, whole: bool = False) -> None:
+    def __init__(self, draw: Draw, stream: TextIO, *, whole: bool = False, every_s: float = REDRAW_S) -> None:
         """stream: of a terminal. whole: use the whole screen, and restore what was there before at the end."""
         self._draw = draw
+        self._every_s = every_s
         self._console = Console(file=stream, force_terminal=True, highlight=False, markup=False, emoji=False)
         self._live = Live(
             console=self._console,
@@ -97,7 +98,7 @@ class LiveScreen:
     def _redraw(self) -> None:
         while not self._over.is_set():
             self.redraw()
-            self._over.wait(REDRAW_S)
+            self._over.wait(self._every_s)
 
     def _end(self) -> None:
         with self._lock:

@@ -9,7 +9,8 @@ from rich.console import Group, RenderableType
 from rich.rule import Rule
 from rich.text import Text
 
-from swarmflow.terminal.overview import Losses, clock, events, head, line, waiting
+from swarmflow.terminal.formats import clock
+from swarmflow.terminal.overview import Losses, events, head, line, waiting
 from swarmflow.terminal.peers_table import peers_table
 from swarmflow.terminal.shown_run import ShownEvent, ShownRun
 

@@ -14,12 +14,12 @@ from swarmflow.runtime.operations.left_runs import last_left, left_run
 from swarmflow.runtime.operations.watching import LiveFeed, asking
 from swarmflow.runtime.transport.invite import Invite, read_invite
 from swarmflow.terminal.changes import Changes
-from swarmflow.terminal.overview import clock
 from swarmflow.terminal.screen import LiveScreen
 from swarmflow.terminal.shown_run import loss_of, shown_event, shown_run
 from swarmflow.terminal.swarm_view import SwarmView
 
 LOOK_S = 1.0
+COST_FACTOR = 5  # a run of thousands of peers is looked at less often, so that it costs a fifth of a core at most
 CURVE_STEPS = 2000  # of which the curve of the loss is drawn
 EVENTS_SHOWN = 32
 
@@ -66,6 +66,7 @@ async def _invite(text: str | None, shown: _Terminal | _Lines, over: asyncio.Eve
 async def _follow(invite: Invite, feed: LiveFeed, shown: _Terminal | _Lines, over: asyncio.Event) -> bool:
     """Show a run until the user ends it, or until it has ended by itself; return whether the watch is over."""
     while not over.is_set():
+        began_s = time.process_time()
         await feed.refresh()
         if feed.error is not None and (left := left_run(invite.run_id)) is not None:
             shown.show(feed, str(left))
@@ -73,13 +74,13 @@ async def _follow(invite: Invite, feed: LiveFeed, shown: _Terminal | _Lines, ove
                 return True
         else:
             shown.show(feed, feed.error or "")
-        await _pause(over)
+        await _pause(over, max(LOOK_S, COST_FACTOR * (time.process_time() - began_s)))
     return True
 
 
-async def _pause(over: asyncio.Event) -> None:
+async def _pause(over: asyncio.Event, pause_s: float = LOOK_S) -> None:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(over.wait(), LOOK_S)
+        await asyncio.wait_for(over.wait(), pause_s)
 
 
 class _Terminal:
@@ -87,7 +88,7 @@ class _Terminal:
 
     def __init__(self) -> None:
         self._view = SwarmView()
-        self._screen = LiveScreen(self._view.draw, sys.stdout, whole=True)
+        self._screen = LiveScreen(self._view.draw, sys.stdout, whole=True, every_s=LOOK_S)
         self._screen.start()
 
     def show(self, feed: LiveFeed | None, trouble: str) -> None:
@@ -129,8 +130,8 @@ class _Lines:
             except ValueError as error:
                 trouble = f"the answer of the swarm cannot be read ({error})"
             events = [shown_event(event) for event in feed.mirror.own.events]
-        for text in self._changes.lines(run, events, trouble):
-            print(f"{clock(time.time())} {text}", flush=True)
+        for text in self._changes.lines(run, events, trouble, time.time()):
+            print(text, flush=True)
 
     def end(self) -> None:
         """Nothing remains to be done."""
