@@ -45,7 +45,7 @@ class LiveScreen:
         self._lock = threading.RLock()  # of the live picture
         self._alive = False
         self._thread = threading.Thread(target=self._redraw, name="screen", daemon=True)
-        self._replaced: list[tuple[str, TextIO]] = []
+        self._replaced: list[tuple[str, LinesAbove]] = []
 
     def start(self) -> None:
         """Show the picture; what is printed to the terminal from now on appears above it."""
@@ -55,8 +55,8 @@ class LiveScreen:
         for name in ("stdout", "stderr"):
             stream = getattr(sys, name)
             if stream is not None and stream.isatty():
-                self._replaced.append((name, stream))
-                setattr(sys, name, LinesAbove(self, stream))
+                self._replaced.append((name, LinesAbove(self, stream)))
+                setattr(sys, name, self._replaced[-1][1])
         self._thread.start()
 
     def stop(self) -> None:
@@ -64,11 +64,11 @@ class LiveScreen:
         self._over.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(2 * REDRAW_S)  # a terminal that is stopped (Ctrl-S) must not keep the process
+        for _, above in self._replaced:
+            above.close_line()
         self._end()
-        for name, stream in self._replaced:
-            with suppress(OSError, ValueError):
-                getattr(sys, name).flush()
-            setattr(sys, name, stream)
+        for name, above in self._replaced:
+            setattr(sys, name, above.stream)
         self._replaced.clear()
 
     def print_line(self, text: Text) -> None:
@@ -114,25 +114,34 @@ class LinesAbove(io.TextIOBase):
 
     def __init__(self, screen: LiveScreen, stream: TextIO) -> None:
         self._screen = screen
-        self._stream = stream
+        self.stream = stream
         self._rest = ""
 
     @property
     def encoding(self) -> str:  # type: ignore[override]
         """The encoding of the stream."""
-        return self._stream.encoding
+        return self.stream.encoding
 
     def write(self, text: str, /) -> int:
         """Print the whole lines of the text; a part of a line waits for its end."""
         *lines, self._rest = (self._rest + text).split("\n")
         for each in lines:
-            last = each.rsplit("\r", 1)[-1]  # a progress bar returns to the line's start
-            self._screen.print_line(Text(clean(Text.from_ansi(last).plain)))
+            self._print(each)
         return len(text)
+
+    def close_line(self) -> None:
+        """Print the part of a line whose end has not come."""
+        if self._rest:
+            self._print(self._rest)
+            self._rest = ""
+
+    def _print(self, text: str) -> None:
+        last = text.rsplit("\r", 1)[-1]  # a progress bar returns to the line's start
+        self._screen.print_line(Text(clean(Text.from_ansi(last).plain)))
 
     def flush(self) -> None:
         """Flush the stream; a part of a line goes on waiting."""
-        self._stream.flush()
+        self.stream.flush()
 
     def isatty(self) -> bool:
         """Return True: it is a terminal."""
@@ -140,4 +149,4 @@ class LinesAbove(io.TextIOBase):
 
     def fileno(self) -> int:
         """Return the number of the stream."""
-        return self._stream.fileno()
+        return self.stream.fileno()
