@@ -40,8 +40,7 @@ def view(*stages: list[dict[str, Any]], **changed: object) -> dict[str, Any]:
 
 def drawn(picture: RenderableType, width: int, rows: int = 50, *, colour: bool = False) -> str:
     """Return what a terminal of this size shows."""
-    system = "truecolor" if colour else None
-    console = Console(file=io.StringIO(), width=width, height=rows, force_terminal=colour, color_system=system)
+    file = io.StringIO()
+    console = Console(file=file, width=width, height=rows, force_terminal=colour, no_color=not colour)
     console.print(picture)
-    assert isinstance(console.file, io.StringIO)
-    return console.file.getvalue()
+    return file.getvalue()
