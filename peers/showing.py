@@ -13,7 +13,7 @@ from swarmflow.core.protocol.messages import PeerSummary
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.summary import PeerReport
-from swarmflow.runtime.operations.showing import RunDisplay
+from swarmflow.runtime.operations.showing import RunDisplay, begins
 from swarmflow.terminal.contribution import contribution
 from swarmflow.terminal.shown_run import ShownSummary
 from swarmflow.view.watching import Question
@@ -48,6 +48,8 @@ async def show_peer(shown: RunDisplay, session: Session, machine: PeerMachine, r
             await asyncio.sleep(_LOOK_S)
     finally:
         standing.set("")
+        shown.ask = begins
+        shown.own = lambda: (done_so_far(report.summary(session.node.addresses())),)
 
 
 def done_so_far(summary: PeerSummary) -> str:

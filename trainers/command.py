@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import click
@@ -50,7 +51,11 @@ def _train(options: dict[str, object], view: ProcessView | None) -> int:
             earlier = run.earlier() if run.try_to_lead() else None
             finished = earlier is not None and run.is_finished(earlier)
         if finished:
-            print(f"the run is finished: {run.config.train.steps} steps, the model is in {run.output / 'final'}")
+            text = f"the run is finished: {run.config.train.steps} steps, the model is in {run.output / 'final'}"
+            if options["log_format"] == "json":
+                logging.getLogger("swarmflow").info("%s", text, extra={"kind": "finished"})
+            else:
+                print(text)
             return 0
 
         with doing("loading the libraries (torch, hivemind)"):  # after all that can be checked without them

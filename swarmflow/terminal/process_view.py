@@ -18,6 +18,7 @@ from swarmflow.terminal.shown_run import ShownEvent, ShownPeer, ShownRun
 ROWS_MAX = 16  # the rest of the screen is the log's
 EVENT_ROWS = 4
 TROUBLE_ROWS = 3
+_OLD_S = 3.0  # a state that is older is not the present one
 _QUIET_S = 1.0  # what takes less time is not worth a flash
 
 
@@ -32,6 +33,7 @@ class ProcessView:
     events: Sequence[ShownEvent] = ()  # that are not in the own log
     trouble: str = ""  # why there is no newer state of the run
     own: Sequence[str] = ()  # what this process does and has done, a line each
+    fresh_s: float = 0.0  # when the state was new, on the monotonic clock
     began_s: float = field(default_factory=time.monotonic)
 
     def draw(self, width: int, rows: int) -> RenderableType:
@@ -51,13 +53,19 @@ class ProcessView:
         return Group(self._title(), *[*lines, *last][:budget])
 
     def _now(self) -> list[Text]:
-        """Return the line that says what takes long, or why nothing is known of the run."""
+        """Return the lines that say what takes long, and why nothing new is known of the run."""
+        lines = []
         now = activity.current()
+        old_s = time.monotonic() - self.fresh_s
+        if self.run is not None and self.trouble and old_s > _OLD_S:
+            since = f"no news of the run for {duration(old_s)} "
+            lines.append(line(Text.assemble((since, "bold yellow"), (self.trouble, "yellow"))))
         if now is not None and now.seconds > _QUIET_S:
-            return [line(Text.assemble(("now ", "bold cyan"), now.line(), (f"  {duration(now.seconds)}", "dim")))]
-        if self.trouble:
-            return [line(Text.assemble(("no news of the run ", "bold yellow"), (self.trouble, "yellow")))]
-        return [] if self.run is not None else [line(Text("begins", style="dim"))]
+            lines.append(line(Text.assemble(("now ", "bold cyan"), now.line(), (f"  {duration(now.seconds)}", "dim"))))
+        elif self.run is None:
+            text = f"waits for the state of the run: {self.trouble}" if self.trouble else "begins"
+            lines.append(line(Text(text, "dim")))
+        return lines
 
     def _title(self) -> Rule:
         name = f" {self.name}" if self.name else ""

@@ -25,6 +25,7 @@ class Terminal(io.StringIO):
 def seen(written: str) -> list[str]:
     """Return the lines that are on a terminal in the end. Raises ValueError for a sequence that is none of rich's."""
     lines, row, column = [""], 0, 0
+    kept = (lines, row)
     position = 0
     while position < len(written):
         token = _TOKENS.match(written, position)
@@ -44,6 +45,12 @@ def seen(written: str) -> list[str]:
             row = max(0, row - int(token["arguments"] or 1))
         elif command == "K":
             lines[row] = ""
+        elif command == "H":
+            row = column = 0
+        elif token["arguments"] == "?1049" and command == "h":  # another screen
+            kept, lines, row, column = (lines, row), [""], 0, 0
+        elif token["arguments"] == "?1049":
+            (lines, row), column = kept, 0
         elif command not in ("m", "h", "l"):
             raise ValueError(f"no known sequence: {token.group()!r}")
     return [line.rstrip() for line in lines]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from swarmflow import activity
@@ -46,7 +48,10 @@ def test_it_shows_why_the_run_waits_what_happened_and_what_this_peer_does() -> N
 
 def test_it_says_why_there_is_no_news() -> None:
     shown = ProcessView("peer", trouble="the trainers are electing a leader")
-    assert "no news of the run the trainers are electing a leader" in drawn(shown.draw(80, 20), 80)
+    assert "waits for the state of the run: the trainers are electing" in drawn(shown.draw(80, 20), 80)
+    shown.run, shown.fresh_s = shown_run(view([peer(1)])), time.monotonic() - 65
+    text = drawn(shown.draw(100, 20), 100)
+    assert "no news of the run for 1 min 5 s the trainers are electing a leader" in text
 
 
 @pytest.mark.parametrize(("width", "rows"), [(40, 6), (60, 12), (100, 30), (200, 60)])

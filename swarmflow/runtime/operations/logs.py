@@ -26,6 +26,12 @@ log = logging.getLogger("swarmflow")
 LOOK_S = 0.5
 FIRST_S = 2.0  # what takes longer is named; then again each time that it has taken so many times as long
 AGAIN = 5.0
+_LEVELS = (
+    (logging.CRITICAL, "critical"),
+    (logging.ERROR, "error"),
+    (logging.WARNING, "warning"),
+    (logging.INFO, "info"),
+)
 _PLAIN = "%(asctime)s %(message)s"
 
 
@@ -62,7 +68,7 @@ class JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, in ASCII."""
-        line: dict[str, object] = {"time": round(record.created, 3), "level": record.levelname.lower()}
+        line: dict[str, object] = {"time": round(record.created, 3), "level": _level(record.levelno)}
         if kind := getattr(record, "kind", ""):
             line["kind"] = str(kind)
         line["message"] = clean(record.getMessage())
@@ -72,6 +78,11 @@ class JsonFormatter(logging.Formatter):
         if record.exc_info:
             line["traceback"] = [clean(text) for text in self.formatException(record.exc_info).split("\n")]
         return json.dumps(line)
+
+
+def _level(number: int) -> str:
+    """Return the level's name; not that of `logging`, which libraries change."""
+    return next((name for least, name in _LEVELS if number >= least), "debug")
 
 
 def _clean(value: object) -> object:

@@ -24,8 +24,9 @@ COST_SHARE = 0.01  # of the time of the event loop, at most
 PEERS_PER_S = 100.0  # questions that a leader answers each second, if every peer of its run has a live view
 
 
-async def _begins(question: Question | None) -> bytes:
-    raise NetworkError("the run is not known yet")
+async def begins(question: Question | None) -> bytes:
+    """Ask nobody. Raises NetworkError: no incarnation of this process takes part in the run at the moment."""
+    raise NetworkError("this process takes no part in it at the moment")
 
 
 class RunDisplay:
@@ -35,7 +36,7 @@ class RunDisplay:
         """view: on a terminal; None: the log tells what the run waits for, if this process does not lead."""
         self.view = view
         self.name = ""  # libp2p name of this process
-        self.ask: Report = _begins  # of the present incarnation
+        self.ask: Report = begins  # of the present incarnation
         self.idle: Callable[[], bool] = lambda: True  # whether this process has done nothing for a while
         self.own: Callable[[], Sequence[str]] = tuple  # lines about this process
         self._feed = LiveFeed(self._ask)
@@ -63,6 +64,8 @@ class RunDisplay:
         recent = list(timeline.events)[-BRIEF_EVENTS:]
         view.events = () if self._leads(state) else [shown_event(event) for event in recent]  # its log has its own
         view.run = state
+        if not view.trouble:
+            view.fresh_s = time.monotonic()
         return max(LIVE_S, state.peers / PEERS_PER_S)
 
     async def _tell(self) -> float:
