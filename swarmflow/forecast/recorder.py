@@ -14,7 +14,7 @@ from swarmflow.core.machines.trainer import TrainerMachine
 from swarmflow.core.protocol.actions import Log, Record
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import ConfigError
-from swarmflow.forecast.frames import Frames
+from swarmflow.forecast.frames import RecordedFrames
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.host import Host
 from swarmflow.simulator.report import SimulationReport
@@ -36,7 +36,7 @@ class Recorder:
     """
 
     simulation: InitVar[Simulation]
-    frames: Frames = field(default_factory=Frames)
+    frames: RecordedFrames = field(default_factory=RecordedFrames)
     timeline: Timeline = field(init=False, default_factory=lambda: Timeline("simulation"))
     _world: World = field(init=False)
     _name: str = field(init=False)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from swarmflow.errors import ConfigError
-from swarmflow.forecast.frames import Frames
+from swarmflow.forecast.frames import RecordedFrames
 from swarmflow.forecast.recorder import Recorder
 from swarmflow.forecast.simulation import Simulation
 from tests.simulation.samples import CHURN, PIPELINE, scenario
@@ -24,7 +24,7 @@ def churn(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return recorded(tmp_path_factory.mktemp("churn"), CHURN)
 
 
-def recorded(folder: Path, text: str, frames: Frames | None = None) -> Recorded:
+def recorded(folder: Path, text: str, frames: RecordedFrames | None = None) -> Recorded:
     lines: list[str] = []
     simulation = Simulation(scenario(folder, text), 5, "swarmflow", lines.append)
     recorder = Recorder(simulation) if frames is None else Recorder(simulation, frames)
@@ -85,7 +85,7 @@ def test_microbatches_are_seen_on_every_stage_and_peers_with_what_they_have_done
 
 
 def test_a_long_run_is_recorded_more_coarsely(tmp_path: Path) -> None:
-    few, small = Frames(frames_max=20), Frames(bytes_max=100_000)
+    few, small = RecordedFrames(frames_max=20), RecordedFrames(bytes_max=100_000)
     for frames in (few, small):
         recording = recorded(tmp_path, PIPELINE, frames)[0]
         times = [frame["t"] for frame in recording["frames"][:-1]]
@@ -99,7 +99,7 @@ def test_a_long_run_is_recorded_more_coarsely(tmp_path: Path) -> None:
 
 
 def test_a_view_that_is_larger_than_all_together_may_be_stays_the_only_one() -> None:
-    frames = Frames(bytes_max=1)
+    frames = RecordedFrames(bytes_max=1)
     for second in range(100):
         frames.add(float(second), {"number": second})
     assert len(frames.kept) == 1

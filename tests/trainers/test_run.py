@@ -41,6 +41,8 @@ def opened(folder: Path, **options: object) -> None:
         "json_file": None,
         "metrics_port": None,
         "metrics_host": "",
+        "page_port": None,
+        "page_host": "127.0.0.1",
         "listen": None,
         "announce": (),
     }
