@@ -47,6 +47,10 @@ class PeerReport:
             reach=self.reach,
         )
 
+    def reached(self, reach: str) -> None:
+        """Set how others connect to this process, as in PeerSummary."""
+        self.reach = reach
+
     def contribution(self) -> str:
         """Return the line for the user at the end: what this process has done for the run."""
         metrics, hops = self.metrics, self._hops()
