@@ -1,53 +1,39 @@
 """Serves the page of a run over HTTP: the files of `static/`, and what a feed tells of the run as JSON.
 
-Only GET, one request a connection. The page reads and changes nothing, yet any site that a user visits may have the
-browser ask for it. So the Host header has to be an address or a name of this server, since DNS rebinding needs a name
-of its own; no other origin may read an answer; and the page may load nothing from elsewhere.
+The server only answers GET, and the page changes nothing. Still, any site that a user visits may have the browser send
+requests to it. Therefore the Host header has to name this server (against DNS rebinding), no other origin may read an
+answer, and the page's content security policy lets it load nothing from elsewhere (answer.py).
+
+What many viewers ask for at the same time is made once.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Awaitable, Callable, Iterable
 from contextlib import suppress
 from http import HTTPStatus
-from importlib.resources import files
-from ipaddress import ip_address
 from typing import Final, Protocol
-from urllib.parse import parse_qs, urlsplit
 
 from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.page.answer import GZIP_BYTES_MIN, JSON, Answer, not_modified, refusal, static_answers
+from swarmflow.page.request import HEAD_BYTES_MAX, PageRequest, RefusedError, is_address, parse_request
 
 log = logging.getLogger(__name__)
 
-HEAD_BYTES_MAX: Final = 8192
-HEAD_S: Final = 5.0  # a browser sends its request at once
-SEND_S: Final = 30.0
-CONNECTIONS_MAX: Final = 128
-_TYPES: Final = {
-    "html": "text/html; charset=utf-8",
-    "css": "text/css; charset=utf-8",
-    "js": "text/javascript; charset=utf-8",
-    "svg": "image/svg+xml",
-}
-_JSON: Final = "application/json"
-_POLICY: Final = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-_HEADERS: Final = (
-    f"Content-Security-Policy: {_POLICY}\r\n"
-    "X-Content-Type-Options: nosniff\r\n"
-    "Referrer-Policy: no-referrer\r\n"
-    "Cross-Origin-Resource-Policy: same-origin\r\n"
-    "Cache-Control: no-store\r\n"
-    "Connection: close\r\n"
-)
+HEAD_S: Final = 5.0  # a browser sends a request at once; longer, and the connection is closed
+SEND_S: Final = 20.0  # in which a viewer has to take CHUNK_BYTES
+CONNECTIONS_MAX: Final = 256
+SHARED_S: Final = 0.25  # what was made for one viewer is still new for another one
+SHARED_MAX: Final = 32  # answers kept
+CHUNK_BYTES: Final = 1 << 16  # all that is copied at a time for a viewer who reads slowly
+_LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 class Feed(Protocol):
-    """What the page shows, as JSON (docs/view.md)."""
+    """What the page shows, as JSON (docs/page.md)."""
 
     async def run(self, after: int) -> bytes:
         """Return the view, and the events with later numbers."""
@@ -59,24 +45,18 @@ class Feed(Protocol):
         """Return everything that was recorded; None: the run is live."""
 
 
-class _RefusedError(Exception):
-    """A request that is answered with an error."""
-
-    def __init__(self, status: HTTPStatus, text: str) -> None:
-        super().__init__(text)
-        self.status = status
-
-
 class PageServer:
     """Serves one feed to any number of viewers, on the running loop, from `start` until `close`."""
 
     def __init__(self, feed: Feed, allowed_hosts: Iterable[str] = ()) -> None:
-        """allowed_hosts: names by which browsers may ask, without the port, beside localhost and any address."""
+        """allowed_hosts: names, without the port, by which browsers may ask for the page beside this server's own."""
         self._feed = feed
-        self._hosts = {"localhost", *(host.lower() for host in allowed_hosts)}
-        self._static = _read_static()
+        self._hosts = {*_LOOPBACK, *(host.lower() for host in allowed_hosts)}
+        self._any_address = False
+        self._static = static_answers()
+        self._shared: dict[tuple[str, int], tuple[float, asyncio.Task[Answer]]] = {}
         self._server: asyncio.Server | None = None
-        self._connections = 0
+        self._connections: set[asyncio.StreamWriter] = set()
 
     async def start(self, host: str, port: int) -> int:
         """Listen, and return the port; 0: any free one. Raises NetworkError where the address cannot be used."""
@@ -86,110 +66,114 @@ class PageServer:
             reason = f"cannot serve the page on {host}:{port}: {error}"
             raise NetworkError(f"{reason}; choose another port (0: any free one)") from error
         self._hosts.add(host.lower())
+        # Whoever serves the page to others is reached by addresses that this machine may not know, such as a router's.
+        self._any_address = not (host.lower() in _LOOPBACK or (is_address(host) and host.startswith("127.")))
         bound: int = self._server.sockets[0].getsockname()[1]
         return bound
 
     def close(self) -> None:
-        """Stop serving."""
+        """Stop serving, and close the connections of all viewers."""
         if self._server is not None:
             self._server.close()
+        for writer in tuple(self._connections):
+            writer.close()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        """Answer the requests of one connection, one after the other."""
+        try:
+            if len(self._connections) >= CONNECTIONS_MAX:
+                await _send(writer, refusal(HTTPStatus.SERVICE_UNAVAILABLE, "too many viewers; try again later"))
+                return
+            self._connections.add(writer)
+            while await self._serve_one(reader, writer):
+                pass
+        except (OSError, EOFError, TimeoutError) as error:
+            log.debug("a viewer's connection ended: %r", error)
+        except asyncio.CancelledError:
+            pass  # the loop ends; asyncio's streams would report a cancelled connection as a fault
+        finally:
+            self._connections.discard(writer)
+            with suppress(OSError):
+                writer.close()
+
+    async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; return whether the connection stays open for another one."""
         try:
             async with asyncio.timeout(HEAD_S):
                 head = await reader.readuntil(b"\r\n\r\n")
-            async with asyncio.timeout(SEND_S):
-                writer.write(await self._answer(head))
-                await writer.drain()
         except asyncio.LimitOverrunError:
-            with suppress(OSError):
-                writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "text/plain", b"too long\n"))
-                await writer.drain()
-        except (OSError, EOFError, TimeoutError) as error:
-            log.debug("a request for the page was none: %r", error)
-        finally:
-            self._connections -= 1
-            writer.close()
-
-    async def _answer(self, head: bytes) -> bytes:
+            text = f"the header has more than {HEAD_BYTES_MAX} bytes"
+            await _send(writer, refusal(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, text))
+            return False
         try:
-            if self._connections > CONNECTIONS_MAX:
-                raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many viewers at a time; try again")
-            target = self._checked_target(head.decode("latin-1"))
-            kind, body = await self._find(target)
-        except _RefusedError as error:
-            return _response(error.status, "text/plain; charset=utf-8", f"{error}\n".encode())
+            request = parse_request(head, self._hosts, any_address=self._any_address)
+            answer = await self._find(request)
+        except RefusedError as error:
+            await _send(writer, refusal(error.status, str(error)))
+            return False
         except SwarmflowError as error:
-            return _response(HTTPStatus.SERVICE_UNAVAILABLE, "text/plain; charset=utf-8", f"{error}\n".encode())
-        except Exception as error:  # a mistake in what tells of a run must not end the run
-            log.exception("the page could not be told of the run")
-            text = f"the run could not be told ({type(error).__name__})\n"
-            return _response(HTTPStatus.INTERNAL_SERVER_ERROR, "text/plain; charset=utf-8", text.encode())
-        return _response(HTTPStatus.OK, kind, body)
+            await _send(writer, refusal(HTTPStatus.SERVICE_UNAVAILABLE, str(error)))
+            return False
+        except Exception as error:  # a mistake in the page must not end the process that trains
+            log.exception("the page's request failed")
+            text = f"the server failed ({type(error).__name__}); its log has the reason"
+            await _send(writer, refusal(HTTPStatus.INTERNAL_SERVER_ERROR, text))
+            return False
+        await _send(writer, answer, zipped=_worth_zipping(request, answer, writer), keep_alive=request.keep_alive)
+        return request.keep_alive
 
-    def _checked_target(self, head: str) -> str:
-        """Return the target of a request. Raises _RefusedError unless it is a GET to this server."""
-        line, *fields = head.split("\r\n")
-        parts = line.split(" ")
-        if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
-            raise _RefusedError(HTTPStatus.BAD_REQUEST, "this is no HTTP request")
-        if parts[0] != "GET":
-            raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "the page is only read: use GET")
-        named = [field.partition(":")[2].strip().lower() for field in fields if field.lower().startswith("host:")]
-        if len(named) != 1 or not self._is_own(_without_port(named[0])):
-            raise _RefusedError(HTTPStatus.MISDIRECTED_REQUEST, "the Host header names another server")
-        return parts[1]
-
-    def _is_own(self, host: str) -> bool:
-        """Return whether a host is an address, or one of the names of this server."""
-        try:
-            ip_address(host.strip("[]"))
-        except ValueError:
-            return host in self._hosts
-        return True
-
-    async def _find(self, target: str) -> tuple[str, bytes]:
-        """Return the type and the body of an answer."""
-        try:
-            url = urlsplit(target)
-        except ValueError:
-            raise _RefusedError(HTTPStatus.BAD_REQUEST, "the address cannot be read") from None
-        match url.path:
+    async def _find(self, request: PageRequest) -> Answer:
+        """Return the answer to a request. Raises RefusedError."""
+        match request.path:
             case "/api/run":
-                return _JSON, await self._feed.run(_after(url.query))
+                return await self._share("run", request.after, self._feed.run)
             case "/api/steps":
-                return _JSON, await self._feed.steps(_after(url.query))
+                return await self._share("steps", request.after, self._feed.steps)
             case "/api/recording":
-                body = await self._feed.recording()
-                if body is None:
-                    raise _RefusedError(HTTPStatus.NOT_FOUND, "the run is live: nothing is recorded")
-                return _JSON, body
-        name = "index.html" if url.path == "/" else url.path.removeprefix("/")
-        if name not in self._static:
-            raise _RefusedError(HTTPStatus.NOT_FOUND, "there is no such page")
-        return _TYPES[name.rsplit(".", 1)[-1]], self._static[name]
+                return await self._share("recording", 0, self._record)
+        answer = self._static.get(request.path)
+        if answer is None:
+            raise RefusedError(HTTPStatus.NOT_FOUND, "there is no such page")
+        return not_modified(answer) if request.etag == answer.etag else answer
+
+    async def _record(self, after: int) -> bytes:
+        body = await self._feed.recording()
+        if body is None:
+            raise RefusedError(HTTPStatus.NOT_FOUND, "the run is live: nothing is recorded")
+        return body
+
+    async def _share(self, name: str, after: int, make: Callable[[int], Awaitable[bytes]]) -> Answer:
+        """Return an answer that all have who ask for the same within SHARED_S, made at the first request."""
+        now_s = time.monotonic()
+        known = self._shared.get((name, after))
+        if known is None or now_s - known[0] > SHARED_S:
+            self._shared = {key: entry for key, entry in self._shared.items() if now_s - entry[0] <= SHARED_S}
+            while len(self._shared) >= SHARED_MAX:
+                self._shared.pop(next(iter(self._shared)))
+            known = now_s, asyncio.create_task(_json(make, after))
+            self._shared[name, after] = known
+        # Shielded: a viewer who leaves does not take the answer from the others.
+        return await asyncio.shield(known[1])
 
 
-def _read_static() -> dict[str, bytes]:
-    """Return the files of the page by name: no path of a request ever reaches the file system."""
-    folder = files("swarmflow.page") / "static"
-    return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rsplit(".", 1)[-1] in _TYPES}
+async def _json(make: Callable[[int], Awaitable[bytes]], after: int) -> Answer:
+    return Answer(JSON, await make(after))
 
 
-def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() and not (host.startswith("[") and host.endswith("]")) else host
+def _worth_zipping(request: PageRequest, answer: Answer, writer: asyncio.StreamWriter) -> bool:
+    """Return whether an answer is compressed: not for viewers on this machine, where it only costs time."""
+    host = str(writer.get_extra_info("peername", ("",))[0])
+    return request.gzip and len(answer.body) >= GZIP_BYTES_MIN and host not in _LOOPBACK
 
 
-def _after(query: str) -> int:
-    """Return the number in `after=N`, 0 where there is none. Raises _RefusedError."""
-    try:
-        return int(parse_qs(query).get("after", ["0"])[0])
-    except ValueError:
-        raise _RefusedError(HTTPStatus.BAD_REQUEST, "after=N wants a number") from None
-
-
-def _response(status: HTTPStatus, kind: str, body: bytes) -> bytes:
-    length = f"Content-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-    return f"HTTP/1.1 {status.value} {status.phrase}\r\n{length}{_HEADERS}\r\n".encode() + body
+async def _send(
+    writer: asyncio.StreamWriter, answer: Answer, *, zipped: bool = False, keep_alive: bool = False
+) -> None:
+    """Send an answer in chunks. Raises TimeoutError where the viewer does not take one in time, and OSError."""
+    body = await asyncio.to_thread(answer.packed, zipped=True) if zipped else answer.body
+    writer.write(answer.head(len(body), zipped=zipped, keep_alive=keep_alive))
+    view = memoryview(body)
+    for at in range(0, max(1, len(body)), CHUNK_BYTES):
+        writer.write(view[at : at + CHUNK_BYTES])
+        async with asyncio.timeout(SEND_S):
+            await writer.drain()

@@ -1,154 +1,76 @@
-// Curves over the steps of the run, all with one range that zooms by drag, wheel, buttons and keys.
+// The curves of the run: charts with one range and one pointer, and the same as a table.
 
-import { bytes, colours, count, element, fitted, percent, seconds } from "./format.js";
+import { Chart } from "./chart.js";
+import { byId, fillTable } from "./dom.js";
+import { bytes, count, decimals, percent, seconds } from "./format.js";
+import { CURVES, marksOf } from "./series.js";
+import { onPalette } from "./theme.js";
+import { Zoom } from "./zoom.js";
 
-const LEFT = 58;
-const BOTTOM = 16;
-const TOP = 6;
-
-const KINDS = [
-  { name: "Loss", of: (step) => step.loss, second: (step) => step.validation_loss, secondName: "validation", show: (v) => v.toFixed(3) },
-  { name: "Tokens/s", of: (step) => step.tokens / Math.max(step.seconds, 1e-9), show: count, zero: true },
-  { name: "Seconds a step", of: (step) => step.seconds, show: seconds, zero: true },
-  { name: "Peers", of: (step) => (step.peers || []).reduce((sum, n) => sum + n, 0), show: count, zero: true },
-  { name: "Utilisation", of: (step) => step.utilisation, show: percent, zero: true },
-  { name: "Bytes/s of all peers", of: (step) => step.bytes_per_s, show: bytes, zero: true },
+const TABLE_ROWS = 200;
+const COLUMNS = [
+  ["Step", (step) => String(step.step)],
+  ["Loss", (step) => decimals(step.loss)],
+  ["Validation", (step) => decimals(step.validation_loss)],
+  ["Tokens/s", (step) => count(Math.round(step.tokens / Math.max(step.seconds, 1e-9)))],
+  ["Time", (step) => seconds(step.seconds)],
+  ["Peers", (step) => (step.peers ?? []).join(" + ")],
+  ["Repaired hops", (step) => count(step.retries)],
+  ["Gradient norm", (step) => count(step.grad_norm)],
+  ["Learning rate", (step) => count(step.lr)],
 ];
 
 export class Curves {
-  constructor(parent, buttons) {
-    this.steps = [];
-    this.range = null; // null: all; else [first, last]
+  constructor() {
     this.dirty = true;
-    this.charts = KINDS.map((kind) => this.chart(parent, kind));
-    for (const button of buttons) button.addEventListener("click", () => this.zoom(button.dataset.zoom));
-    new ResizeObserver(() => { this.dirty = true; }).observe(parent);
+    this.run = null;
+    this.zoom = new Zoom(() => { this.dirty = true; });
+    const hover = { step: null, drag: null };
+    this.charts = CURVES.map((kind) => new Chart(kind, this.zoom, hover));
+    byId("curves").append(...this.charts.map((chart) => chart.figure));
+    for (const button of document.querySelectorAll("[data-zoom]")) {
+      button.addEventListener("click", () => this.zoom.change(button.dataset.zoom));
+    }
+    this.details = byId("steps-details");
+    this.details.addEventListener("toggle", () => this.tabulate());
+    onPalette(() => { this.dirty = true; });
+    new ResizeObserver(() => { this.dirty = true; }).observe(byId("curves"));
   }
 
-  chart(parent, kind) {
-    const figure = element("figure");
-    const caption = element("figcaption");
-    const value = element("b");
-    caption.append(element("span", kind.second ? `${kind.name} (dashed: ${kind.secondName})` : kind.name), value);
-    const canvas = element("canvas");
-    canvas.tabIndex = 0;
-    canvas.setAttribute("role", "img");
-    figure.append(caption, canvas);
-    parent.append(figure);
-    let start = null;
-    canvas.addEventListener("pointerdown", (event) => { start = this.at(canvas, event.offsetX); });
-    canvas.addEventListener("pointerup", (event) => {
-      const end = this.at(canvas, event.offsetX);
-      if (start !== null && Math.abs(end - start) >= 2) this.set(Math.min(start, end), Math.max(start, end));
-      start = null;
-    });
-    canvas.addEventListener("dblclick", () => this.zoom("all"));
-    canvas.addEventListener("wheel", (event) => {
-      if (!event.ctrlKey && !event.shiftKey) return; // the page scrolls
-      event.preventDefault();
-      this.zoom(event.deltaY < 0 ? "in" : "out", this.at(canvas, event.offsetX));
-    }, { passive: false });
-    canvas.addEventListener("keydown", (event) => {
-      const act = { "+": "in", "=": "in", "-": "out", ArrowLeft: "left", ArrowRight: "right", 0: "all" }[event.key];
-      if (act) { event.preventDefault(); this.zoom(act); }
-    });
-    canvas.addEventListener("pointermove", (event) => { this.hover = this.at(canvas, event.offsetX); this.dirty = true; });
-    canvas.addEventListener("pointerleave", () => { this.hover = null; this.dirty = true; });
-    return { kind, canvas, value };
-  }
-
-  show(steps) {
-    this.steps = steps;
+  show(run) {
+    this.run = run;
+    const { steps } = run;
+    if (steps.length) this.zoom.extend(steps[0].step, steps.at(-1).step);
+    const marks = marksOf(run.events);
+    for (const chart of this.charts) {
+      chart.lines = chart.kind.lines(run);
+      chart.marks = marks;
+    }
+    this.tabulate();
     this.dirty = true;
   }
 
-  bounds() {
-    const all = this.steps.length ? [this.steps[0].step, this.steps.at(-1).step] : [0, 1];
-    return this.range ?? all;
-  }
-
-  at(canvas, x) {
-    const [first, last] = this.bounds();
-    return Math.round(first + ((x - LEFT) / Math.max(1, canvas.clientWidth - LEFT - 4)) * (last - first));
-  }
-
-  set(first, last) {
-    const all = this.steps.length ? [this.steps[0].step, this.steps.at(-1).step] : [0, 1];
-    const from = Math.max(all[0], Math.round(first));
-    const to = Math.min(all[1], Math.round(last));
-    if (to - from >= 1) this.range = from <= all[0] && to >= all[1] ? null : [from, to];
+  // What a whole recording has nothing of is left out.
+  hideEmpty(recorded) {
+    for (const { figure, kind } of this.charts) figure.hidden = !kind.lines(recorded).some(({ points }) => points.length);
     this.dirty = true;
   }
 
-  zoom(what, around = null) {
-    const [first, last] = this.bounds();
-    const middle = around ?? (first + last) / 2;
-    const span = last - first;
-    if (what === "all") this.range = null;
-    else if (what === "in") this.set(middle - (middle - first) / 2, middle + (last - middle) / 2);
-    else if (what === "out") this.set(middle - (middle - first) * 2, middle + (last - middle) * 2);
-    else this.set(first + span * (what === "left" ? -0.25 : 0.25), last + span * (what === "left" ? -0.25 : 0.25));
-    this.dirty = true;
-  }
-
-  draw() {
+  frame() {
     if (!this.dirty) return;
     this.dirty = false;
-    const colour = colours();
-    const [first, last] = this.bounds();
-    const shown = this.steps.filter((step) => step.step >= first && step.step <= last);
-    for (const chart of this.charts) this.drawChart(chart, shown, first, last, colour);
+    for (const chart of this.charts) if (!chart.figure.hidden) chart.draw();
   }
 
-  drawChart({ kind, canvas, value }, shown, first, last, colour) {
-    const { context, width, height } = fitted(canvas);
-    const values = shown.map(kind.of);
-    const seconds_ = kind.second ? shown.map(kind.second) : [];
-    const known = [...values, ...seconds_].filter((v) => Number.isFinite(v));
-    const at = this.hover === null || this.hover === undefined ? shown.length - 1 : shown.findLastIndex((s) => s.step <= this.hover);
-    const now = values[at];
-    value.textContent = Number.isFinite(now) ? `${kind.show(now)} · step ${shown[at].step}` : "–";
-    canvas.setAttribute("aria-label", `${kind.name}, steps ${first} to ${last}: ${known.length ? `${kind.show(known[0])} to ${kind.show(known.at(-1))}` : "nothing yet"}`);
-    context.font = "11px system-ui, sans-serif";
-    if (!known.length) {
-      context.fillStyle = colour.soft;
-      context.textAlign = "center";
-      context.fillText("nothing yet", width / 2, height / 2);
-      return;
-    }
-    let low = known.reduce((a, b) => Math.min(a, b));
-    let high = known.reduce((a, b) => Math.max(a, b));
-    if (kind.zero) low = Math.min(0, low);
-    if (high === low) high = low + (Math.abs(low) || 1);
-    const x = (step) => LEFT + ((step - first) / Math.max(1, last - first)) * (width - LEFT - 4);
-    const y = (v) => TOP + (1 - (v - low) / (high - low)) * (height - TOP - BOTTOM);
-    context.strokeStyle = colour.line;
-    context.fillStyle = colour.soft;
-    for (const part of [0, 0.5, 1]) {
-      const level = low + part * (high - low);
-      context.beginPath(); context.moveTo(LEFT, y(level)); context.lineTo(width - 4, y(level)); context.stroke();
-      context.textAlign = "right";
-      context.fillText(kind.show(level), LEFT - 5, y(level) + 4);
-    }
-    context.textAlign = "left"; context.fillText(String(first), LEFT, height - 3);
-    context.textAlign = "right"; context.fillText(String(last), width - 4, height - 3);
-    // No more points than pixels: a longer run costs no frames.
-    const stride = Math.max(1, Math.floor(shown.length / Math.max(1, width)));
-    const line = (series, dash, style) => {
-      context.strokeStyle = style; context.lineWidth = 1.8; context.setLineDash(dash); context.beginPath();
-      let pen = false;
-      for (let i = 0; i < shown.length; i += stride) {
-        if (!Number.isFinite(series[i])) { pen = pen && dash.length > 0; continue; }
-        if (pen) context.lineTo(x(shown[i].step), y(series[i])); else context.moveTo(x(shown[i].step), y(series[i]));
-        pen = true;
-      }
-      context.stroke(); context.setLineDash([]); context.lineWidth = 1;
-    };
-    line(values, [], colour.accent);
-    if (kind.second) line(seconds_, [5, 4], colour.forward);
-    if (this.hover !== null && this.hover !== undefined && at >= 0 && Number.isFinite(now)) {
-      context.fillStyle = colour.accent;
-      context.beginPath(); context.arc(x(shown[at].step), y(now), 3.5, 0, 2 * Math.PI); context.fill();
-    }
+  tabulate() {
+    if (!this.details.open || !this.run) return;
+    const { steps, rates } = this.run;
+    const rows = steps.slice(-TABLE_ROWS).reverse().map((step) => {
+      const sample = rates.samples.findLast((each) => each.step === step.step);
+      const busy = step.utilisation ?? sample?.utilisation;
+      const sent = step.sent_bytes === undefined ? sample?.bytesPerS : step.sent_bytes / Math.max(step.seconds, 1e-9);
+      return [...COLUMNS.map(([, text]) => text(step)), percent(busy), bytes(sent)];
+    });
+    fillTable(byId("steps"), [...COLUMNS.map(([name]) => name), "Utilisation", "Bytes/s"], rows);
   }
 }

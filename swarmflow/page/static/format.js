@@ -1,60 +1,59 @@
-// Numbers and times as people read them, and elements made without markup: text of peers is never parsed as HTML.
+// Numbers, times and foreign text as people read them. What is no number is shown as a dash.
+
+const UNITS = [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
+const UNPRINTABLE = /[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff]/g;
+export const DASH = "–";
+
+const isNumber = (value) => typeof value === "number" && Number.isFinite(value);
 
 export function count(value) {
-  if (value === null || value === undefined || Number.isNaN(value)) return "–";
+  if (!isNumber(value)) return DASH;
   const size = Math.abs(value);
-  for (const [unit, name] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
-    if (size >= unit) return `${(value / (unit === 1e4 ? 1e3 : unit)).toPrecision(3)} ${name}`;
+  if (size >= 1e4) {
+    const [unit, name] = UNITS.find(([least]) => size >= least);
+    return `${(value / unit).toPrecision(3)} ${name}`;
   }
   if (Number.isInteger(value)) return String(value);
-  return size >= 100 ? String(Math.round(value)) : value.toPrecision(3);
+  return size >= 100 ? String(Math.round(value)) : String(Number(value.toPrecision(3)));
 }
 
 export function bytes(value) {
-  return value === null || value === undefined ? "–" : `${count(value)}B`.replace(/(\d)B$/, "$1 B");
+  if (!isNumber(value)) return DASH;
+  const found = UNITS.find(([least]) => Math.abs(value) >= least);
+  if (!found) return `${Math.round(value)} B`;
+  const scaled = value / found[0];
+  return `${scaled >= 100 ? Math.round(scaled) : scaled.toPrecision(3)} ${found[1]}B`;
 }
 
 export function seconds(value) {
-  if (value === null || value === undefined) return "–";
+  if (!isNumber(value)) return DASH;
+  if (value < 0.0995) return `${Math.round(value * 1000)} ms`;
   if (value < 90) return `${value < 10 ? value.toFixed(1) : Math.round(value)} s`;
   if (value < 5400) return `${Math.round(value / 60)} min`;
   if (value < 172800) return `${(value / 3600).toFixed(1)} h`;
-  return `${(value / 86400).toFixed(1)} d`;
-}
-
-export function clock(time, live) {
-  if (!live) return `${time.toFixed(1)} s`;
-  return new Date(time * 1000).toLocaleTimeString([], { hour12: false });
+  return `${(value / 86400).toFixed(1)} days`;
 }
 
 export function percent(share) {
-  return share === null || Number.isNaN(share) ? "–" : `${(100 * share).toFixed(share < 0.0995 ? 1 : 0)} %`;
+  if (!isNumber(share)) return DASH;
+  if (share > 0 && share < 0.0005) return "< 0.1 %";
+  return `${(100 * share).toFixed(share > 0 && share < 0.0995 ? 1 : 0)} %`;
 }
 
-export function element(name, text = "", className = "") {
-  const made = document.createElement(name);
-  if (text !== "") made.textContent = text;
-  if (className) made.className = className;
-  return made;
+export function decimals(value) {
+  return isNumber(value) ? value.toFixed(Math.abs(value) < 10 ? 3 : 2) : DASH;
 }
 
-export function colours() {
-  const style = getComputedStyle(document.documentElement);
-  const names = ["card", "line", "text", "soft", "accent", "forward", "done", "loading", "draining", "dead", "node", "flow"];
-  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+// A live event has the time of the viewer's clock, one of a recording the time since its start.
+export function clock(time, live) {
+  if (!isNumber(time)) return DASH;
+  return live ? new Date(time * 1000).toLocaleTimeString([], { hour12: false }) : `${time.toFixed(1)} s`;
 }
 
-// A canvas draws in its own pixels: as many as the screen has, or lines blur.
-export function fitted(canvas) {
-  const scale = window.devicePixelRatio || 1;
-  const width = canvas.clientWidth;
-  const height = canvas.clientHeight;
-  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
-    canvas.width = Math.round(width * scale);
-    canvas.height = Math.round(height * scale);
-  }
-  const context = canvas.getContext("2d");
-  context.setTransform(scale, 0, 0, scale, 0, 0);
-  context.clearRect(0, 0, width, height);
-  return { context, width, height };
+// Text of a peer may have anything in it. Control characters become visible pictures of themselves, and those that
+// change the direction of text or hide in it become a mark, so that no name can pose as another one.
+export function clean(text, longest = 400) {
+  const whole = String(text ?? "");
+  const short = whole.length > longest ? `${whole.slice(0, longest)}…` : whole;
+  return short.replace(UNPRINTABLE, (sign) => (sign < " " ? String.fromCharCode(0x2400 + sign.charCodeAt(0)) : "\ufffd"));
 }

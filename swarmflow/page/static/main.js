@@ -1,187 +1,124 @@
-// Asks the server what the run does, and gives it to the parts of the page.
+// Puts the page together: what the server or a recording says goes to the parts of the page, which are drawn in each frame.
 
 import { Curves } from "./curves.js";
-import { count, element, seconds } from "./format.js";
+import { byId, setText } from "./dom.js";
+import { Connection, showFinished, showHeader } from "./header.js";
+import { News } from "./news.js";
 import { Peers } from "./peers.js";
 import { Pipeline } from "./pipeline.js";
 import { Player } from "./player.js";
+import { Poll } from "./poll.js";
+import { Run } from "./run.js";
+import { startTheme } from "./theme.js";
 import { Timeline } from "./timeline.js";
 
-const ASK_MS = 500;
-const ASK_HIDDEN_MS = 5000; // nobody looks
-const STALE_S = 3;
+const FRAMES_MAX = 600;
+const RECENT_S = 8; // of a recording, before a moment to which one jumps: what happened then is still shown
 
-const find = (id) => document.getElementById(id);
-const pipeline = new Pipeline(find("pipeline"), find("tip"), find("pipeline-text"));
-const curves = new Curves(find("curves"), document.querySelectorAll("[data-zoom]"));
-const peers = new Peers(find("peer-table"), find("find"), find("more"));
-const timeline = new Timeline(find("events"), find("kind"), find("text"), find("news"));
+const run = new Run();
+const peers = new Peers();
+const pipeline = new Pipeline((id) => peers.pick(id));
+const curves = new Curves();
+const news = new News();
+const connection = new Connection();
+const timeline = new Timeline((event) => player?.jump(event.time));
+let player = null;
+const frames = []; // the times of the last frames, for measurements of the page
 
-const state = { event: 0, seq: 0, steps: [], before: null, answered: performance.now(), frames: [] };
-window.swarmflow = state; // for those who look into it by the console, and for the tests
-
-function theme(dark) {
-  document.documentElement.dataset.theme = dark ? "dark" : "light";
-  const button = find("theme");
-  button.setAttribute("aria-pressed", String(dark));
-  button.textContent = dark ? "Light" : "Dark";
-  pipeline.dirty = curves.dirty = true;
-}
-const wantsDark = window.matchMedia("(prefers-color-scheme: dark)");
-theme(wantsDark.matches);
-wantsDark.addEventListener("change", (event) => theme(event.matches));
-find("theme").addEventListener("click", () => theme(document.documentElement.dataset.theme !== "dark"));
-
-function figures(view) {
-  const rows = [
-    ["step", `${view.step} / ${view.steps}`],
-    ["loss", view.loss === null ? "–" : view.loss.toFixed(3)],
-    ["tokens/s", count(view.tokens_per_s === null ? null : Math.round(view.tokens_per_s))],
-    ["a step", seconds(view.step_seconds)],
-    ["left", seconds(view.left_s)],
-    ["on disk", `version ${view.durable_version}`],
-    ["peers", String(view.stages.reduce((sum, stage) => sum + stage.peers.length, 0))],
-    ["trainers", String(view.trainers.length)],
-  ];
-  const list = find("figures");
-  rows.forEach(([name, value], number) => {
-    let row = list.children[number];
-    if (!row) {
-      row = element("div");
-      row.append(element("dt", name), element("dd"));
-      list.append(row);
-    }
-    if (row.lastChild.textContent !== value) row.lastChild.textContent = value;
-  });
+function showView(events, now) {
+  if (!run.view) return;
+  showHeader(run);
+  pipeline.show(run.view, events, now);
+  peers.show(run);
+  curves.show(run);
 }
 
-function banner(view, error) {
-  const shown = find("banner");
-  const silent = (performance.now() - state.answered) / 1000;
-  let text = "";
-  if (error) text = `No answer from the run: ${error}`;
-  else if (silent > STALE_S) text = `The page's server has not answered for ${Math.round(silent)} s`;
-  else if (view && view.phase !== "running" && view.waiting_for && view.phase !== view.waiting_for) {
-    text = `Waiting for ${view.waiting_for}${view.waiting_s > 2 ? `, for ${seconds(view.waiting_s)} by now` : ""}`;
-  }
-  shown.classList.toggle("lost", Boolean(error) || silent > STALE_S);
-  if (shown.textContent !== text) shown.textContent = text;
-  shown.hidden = !text;
-}
+const live = {
+  run(answer) {
+    const now = performance.now();
+    const first = run.view === null;
+    run.takeEvents(answer.events);
+    if (first) timeline.show(run.events, true);
+    else timeline.add(answer.events, true);
+    // Whoever opens the page is told of what happens from now on, and of what has just happened.
+    const fresh = first && answer.view ? answer.events.filter((event) => answer.view.time - event.time < RECENT_S) : answer.events;
+    if (answer.view) run.takeView(answer.view);
+    if (run.view) news.take(fresh, now);
+    showView(fresh, now);
+  },
+  steps(lines) {
+    run.takeSteps(lines);
+    showHeader(run);
+    curves.show(run);
+  },
+  restart() {
+    run.forget();
+    timeline.forget();
+  },
+  silence: (text, since) => connection.silence(text, since),
+  record(recorded) {
+    run.live = false;
+    connection.recorded = true;
+    if (recorded.frames.length) player = new Player(recorded, recording);
+    else showLog(recorded.steps);
+    curves.hideEmpty({ steps: recorded.steps, rates: { samples: player?.samples ?? [] } });
+  },
+};
 
-export function show(view) {
-  find("run").textContent = view.run;
-  document.title = `${view.run}: step ${view.step} – swarmflow`;
-  find("phase").textContent = view.phase;
-  find("progress").value = view.steps ? view.step / view.steps : 0;
-  figures(view);
-  pipeline.show(view);
-  peers.show(view);
-}
+const recording = {
+  jump(moment, views, events, steps, samples) {
+    const now = performance.now();
+    run.forget();
+    run.live = false;
+    for (const view of views) run.takeView(view);
+    run.rates.samples = samples.concat(run.rates.samples.slice(-1));
+    run.takeEvents(events);
+    run.takeSteps(steps);
+    pipeline.forget();
+    news.forget();
+    timeline.show(run.events, false);
+    const fresh = events.filter((event) => moment - event.time < RECENT_S);
+    news.take(fresh, now);
+    showView(fresh, now);
+  },
+  advance(views, events, steps) {
+    const now = performance.now();
+    for (const view of views) run.takeView(view);
+    run.takeEvents(events);
+    run.takeSteps(steps);
+    if (events.length) timeline.add(events, false);
+    news.take(events, now);
+    showView(events, now);
+  },
+};
 
-// What all peers have done since the view before, as the figures of the step that is under way.
-function derive(view) {
-  const all = view.stages.flatMap((stage) => stage.peers).filter((peer) => peer.summary);
-  const sum = (name) => all.reduce((total, peer) => total + peer.summary[name], 0);
-  const now = { time: view.time, peers: all.length, compute: sum("compute_s"), bytes: sum("sent_bytes") };
-  const before = state.before;
-  if (!before || now.peers !== before.peers || now.compute < before.compute) state.before = now;
-  else if (now.time - before.time >= 10 && now.compute > before.compute) {
-    const elapsed = now.time - before.time;
-    state.derived = {
-      utilisation: Math.min(1, (now.compute - before.compute) / (elapsed * now.peers)),
-      bytes_per_s: (now.bytes - before.bytes) / elapsed,
-    };
-    state.before = now;
-  }
-}
-
-function table(steps) {
-  const names = ["step", "loss", "validation_loss", "tokens", "seconds", "grad_norm", "lr", "retries"];
-  const made = find("steps");
-  const head = element("tr");
-  for (const name of names) head.append(element("th", name.replaceAll("_", " ")));
-  const rows = steps.slice(-20).reverse().map((step) => {
-    const row = element("tr");
-    for (const name of names) row.append(element("td", count(step[name])));
-    return row;
-  });
-  made.replaceChildren(element("thead"), element("tbody"));
-  made.firstChild.append(head);
-  made.lastChild.append(...rows);
-}
-
-export function showSteps(steps) {
-  curves.show(steps);
-  table(steps);
-}
-
-async function get(path) {
-  const answer = await fetch(path, { cache: "no-store" });
-  if (!answer.ok) throw new Error((await answer.text()).trim() || answer.statusText);
-  return answer.json();
-}
-
-async function ask() {
-  let error = null;
-  try {
-    const answer = await get(`/api/run?after=${state.event}`);
-    state.answered = performance.now();
-    error = answer.error;
-    if (answer.mode === "recording") return play();
-    if (answer.events.length) {
-      state.event = answer.events.at(-1).seq;
-      timeline.add(answer.events);
-      for (const event of answer.events) pipeline.tell(event);
-    }
-    if (answer.view) {
-      state.view = answer.view;
-      derive(answer.view);
-      show(answer.view);
-      await askSteps();
-    }
-  } catch (failure) {
-    if (!(failure instanceof TypeError)) error = failure.message; // a TypeError is a server that is gone: see banner()
-  }
-  banner(state.view, error);
-  return setTimeout(ask, document.hidden ? ASK_HIDDEN_MS : ASK_MS);
-}
-
-async function askSteps() {
-  const { steps } = await get(`/api/steps?after=${state.seq}`);
-  if (!steps.length) return;
-  state.seq = steps.at(-1).seq;
-  const from = steps[0].step;
-  while (state.steps.length && state.steps.at(-1).step >= from) state.steps.pop();
-  for (const step of steps) state.steps.push({ ...step, ...state.derived });
-  showSteps(state.steps);
-}
-
-async function play() {
-  const recorded = await get("/api/recording");
-  const player = new Player(recorded, {
-    jump: () => pipeline.forget(),
-    view: (view) => { state.view = view; show(view); banner(view, null); },
-    steps: showSteps,
-    events: (events) => timeline.show(events, false),
-    event: (event) => pipeline.tell(event),
-  });
-  for (const section of ["pipeline-section", "peers", "events-section"]) find(section).hidden = !recorded.frames.length;
-  if (!recorded.frames.length) {
-    find("run").textContent = "A finished run";
-    find("phase").textContent = `${recorded.steps.length} steps`;
-  }
-  state.player = player;
+// A run of which only the log is left: its curves.
+function showLog(steps) {
+  for (const id of ["pipeline-card", "peers-card", "events-card"]) byId(id).hidden = true;
+  byId("content").classList.add("curves-only");
+  byId("phase").hidden = true;
+  run.takeSteps(steps);
+  showFinished(steps);
+  curves.show(run);
 }
 
 function frame(now) {
-  state.frames.push(now);
-  if (state.frames.length > 240) state.frames.shift();
-  state.player?.advance(now);
-  pipeline.draw(now);
-  curves.draw();
+  frames.push(now);
+  if (frames.length > FRAMES_MAX) frames.splice(0, FRAMES_MAX / 2);
+  player?.frame(now);
+  pipeline.frame(now);
+  curves.frame();
   requestAnimationFrame(frame);
 }
 
-ask();
+startTheme();
+setInterval(() => {
+  connection.show();
+  news.expire(performance.now());
+}, 1000);
+new Poll(live).start();
 requestAnimationFrame(frame);
+
+// For measurements and for those who look by the console; the page itself does not read it.
+window.swarmflow = { run, frames, pipeline, curves, get view() { return run.view; }, get player() { return player; } };
+setText(byId("link-text"), "connecting");

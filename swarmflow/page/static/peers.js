@@ -1,99 +1,162 @@
-// The table of peers: what each contributes, how it is reached, and what it uses. Rows are kept, and only cells change.
+// The table of peers. Only the rows in sight exist: with a thousand peers it scrolls, sorts and changes as with ten.
 
-import { bytes, count, element, percent, seconds } from "./format.js";
+import { COLUMNS, sortedBy, totalsOf } from "./columns.js";
+import { byId, element, setClass, setText } from "./dom.js";
+import { clean } from "./format.js";
 
-const PAGE = 100; // rows at first: a browser lays out a thousand rows slowly, and nobody reads them
-
-const summed = (name) => (peer) => peer.summary?.[name] ?? null;
-const COLUMNS = [
-  { name: "Peer", of: (peer) => peer.id, show: String, word: true },
-  { name: "Stage", of: (peer) => peer.stage, show: String },
-  { name: "State", of: (peer) => peer.phase, show: (value, peer) => (peer.summary?.loading_total_bytes ? `${value} ${percent(peer.summary.loading_bytes / peer.summary.loading_total_bytes)}` : value), word: true },
-  { name: "Held", of: (peer) => peer.held, show: (value, peer) => `${value} / ${peer.capacity}` },
-  { name: "Microbatches", of: summed("microbatches"), show: count },
-  { name: "Tokens", of: summed("tokens"), show: count },
-  { name: "Computed", of: summed("compute_s"), show: seconds },
-  { name: "Share", of: (peer) => peer.share, show: percent },
-  { name: "Wasted", of: summed("wasted_s"), show: seconds },
-  { name: "Sent", of: summed("sent_bytes"), show: bytes },
-  { name: "Received", of: summed("received_bytes"), show: bytes },
-  { name: "Memory", of: summed("memory_bytes"), show: bytes },
-  { name: "Reached", of: (peer) => peer.summary?.reach ?? "unknown", show: (value, peer) => (peer.address ? `${value}, ${peer.address}` : value), word: true },
-];
+const ROW = 36; // pixels; as in tables.css
+const SPARE = 6; // rows beyond the edges, so that a scroll shows no gap
 
 export class Peers {
-  constructor(table, find, more) {
-    this.find = find;
-    this.more = more;
-    this.limit = PAGE;
+  constructor() {
+    this.table = byId("peers");
+    this.scroll = byId("peers-scroll");
     this.peers = [];
-    this.sorted = { column: 1, down: false };
-    this.rows = new Map();
-    const head = element("thead");
-    const row = element("tr");
-    COLUMNS.forEach((column, number) => {
-      const cell = element("th", "", column.word ? "word" : "");
-      cell.scope = "col";
+    this.rows = [];
+    this.column = COLUMNS[1];
+    this.falling = false;
+    this.wanted = "";
+    this.picked = null;
+    this.makeHead();
+    const body = element("tbody");
+    this.above = this.space(body);
+    this.below = this.space(body);
+    this.table.append(body);
+    this.scroll.addEventListener("scroll", () => this.paint(), { passive: true });
+    new ResizeObserver(() => this.paint()).observe(this.scroll);
+    byId("peers-find").addEventListener("input", (event) => {
+      this.wanted = event.target.value.toLowerCase();
+      this.arrange();
+    });
+  }
+
+  makeHead() {
+    const columns = element("colgroup");
+    const row = this.table.createTHead().insertRow();
+    for (const column of COLUMNS) {
+      const made = element("col");
+      made.style.width = `${column.width}px`;
+      columns.append(made);
+      column.head = element("th", "", column.left ? "left" : "");
+      column.head.scope = "col";
       const button = element("button", column.name);
       button.type = "button";
-      button.addEventListener("click", () => this.sort(number));
-      cell.append(button);
-      row.append(cell);
-    });
-    head.append(row);
-    this.heads = [...row.children];
-    this.body = element("tbody");
-    table.append(head, this.body);
-    find.addEventListener("input", () => this.render());
-    more.addEventListener("click", () => { this.limit += 5 * PAGE; this.render(); });
+      if (column.title) button.title = column.title;
+      button.addEventListener("click", () => this.sortBy(column));
+      column.head.append(button);
+      row.append(column.head);
+    }
+    this.table.prepend(columns);
+    this.mark();
   }
 
-  sort(number) {
-    this.sorted = { column: number, down: this.sorted.column === number ? !this.sorted.down : !COLUMNS[number].word };
-    this.render();
+  // A row as high as those that do not exist.
+  space(body) {
+    const row = element("tr", "", "space");
+    row.setAttribute("aria-hidden", "true");
+    const cell = element("td");
+    cell.colSpan = COLUMNS.length;
+    row.append(cell);
+    body.append(row);
+    return cell;
   }
 
-  show(view) {
-    this.peers = view.stages.flatMap(({ stage, peers }) => peers.map((peer) => ({ ...peer, stage })));
-    const total = this.peers.reduce((sum, peer) => sum + (peer.summary?.tokens ?? 0), 0);
-    for (const peer of this.peers) peer.share = total ? (peer.summary?.tokens ?? 0) / total : null;
-    this.render();
+  sortBy(column) {
+    // Numbers begin with the largest: who contributes most is what one wants to know.
+    this.falling = this.column === column ? !this.falling : !column.left && column.name !== "Stage";
+    this.column = column;
+    this.mark();
+    this.arrange();
   }
 
-  render() {
-    const wanted = this.find.value.toLowerCase();
-    const { column, down } = this.sorted;
-    this.heads.forEach((cell, number) => cell.setAttribute("aria-sort", number === column ? (down ? "descending" : "ascending") : "none"));
-    const of = COLUMNS[column].of;
-    const found = this.peers.filter((peer) => !wanted || `${peer.id} ${peer.phase} ${peer.address} stage ${peer.stage}`.toLowerCase().includes(wanted));
-    found.sort((a, b) => {
-      const [x, y] = [of(a), of(b)];
-      const order = typeof x === "string" ? x.localeCompare(y) : (x ?? -1) - (y ?? -1);
-      return (down ? -order : order) || (a.id < b.id ? -1 : 1);
-    });
-    const shown = found.slice(0, this.limit);
-    this.more.hidden = shown.length === found.length;
-    this.more.textContent = `Show more (${found.length - shown.length})`;
-    const rows = new Map(shown.map((peer) => [peer.id, this.rows.get(peer.id) ?? this.row()]));
-    for (const [id, row] of this.rows) if (!rows.has(id)) row.remove();
-    this.rows = rows;
-    let before = null;
-    for (const peer of shown) {
-      const row = rows.get(peer.id);
-      COLUMNS.forEach(({ of: value, show }, number) => {
-        const text = show(value(peer), peer);
-        const cell = row.children[number];
-        if (cell.textContent !== text) cell.textContent = text;
-      });
-      const next = before ? before.nextSibling : this.body.firstChild;
-      if (next !== row) this.body.insertBefore(row, next);
-      before = row;
+  mark() {
+    for (const column of COLUMNS) {
+      const way = column !== this.column ? "none" : this.falling ? "descending" : "ascending";
+      column.head.setAttribute("aria-sort", way);
     }
   }
 
-  row() {
-    const row = element("tr");
-    for (const column of COLUMNS) row.append(element("td", "", column.word ? "word" : ""));
-    return row;
+  show(run) {
+    this.all = totalsOf(run.peers, run.rates);
+    this.arrange();
   }
+
+  arrange() {
+    if (!this.all) return;
+    const found = this.wanted
+      ? this.all.filter((peer) => `${peer.id} ${peer.name} ${peer.phase} ${peer.address} stage ${peer.stage}`.toLowerCase().includes(this.wanted))
+      : this.all;
+    this.peers = sortedBy(found, this.column, this.falling);
+    const some = found.length === this.all.length ? "" : `${found.length} of `;
+    setText(byId("peers-count"), `${some}${this.all.length} peers`);
+    this.table.setAttribute("aria-rowcount", String(found.length + 1));
+    this.paint();
+  }
+
+  paint() {
+    const top = Math.max(0, Math.floor((this.scroll.scrollTop - ROW) / ROW) - SPARE);
+    const most = Math.ceil(this.scroll.clientHeight / ROW) + 2 * SPARE;
+    const first = Math.max(0, Math.min(top, this.peers.length - most));
+    const shown = this.peers.slice(first, first + most);
+    while (this.rows.length < shown.length) this.rows.push(this.makeRow());
+    while (this.rows.length > shown.length) this.rows.pop().row.remove();
+    shown.forEach((peer, number) => this.fill(this.rows[number], peer, first + number + 2));
+    setHeight(this.above, first * ROW);
+    setHeight(this.below, (this.peers.length - first - shown.length) * ROW);
+  }
+
+  makeRow() {
+    const row = element("tr");
+    const cells = COLUMNS.map((column, number) => {
+      const cell = element("td", "", column.left ? "left" : "");
+      let target = cell;
+      let meter = null;
+      if (number === 0) {
+        target = element("span", "", "id");
+        cell.append(target);
+      } else if (column.meter) {
+        meter = element("meter");
+        target = element("span");
+        cell.append(meter, target);
+      }
+      row.append(cell);
+      return { cell, target, meter };
+    });
+    this.below.parentNode.before(row);
+    return { row, cells };
+  }
+
+  fill({ row, cells }, peer, index) {
+    if (row.dataset.id !== peer.id) {
+      row.dataset.id = peer.id;
+      row.title = clean(peer.name);
+    }
+    row.setAttribute("aria-rowindex", String(index));
+    setClass(row, this.picked === peer.id ? "picked" : "");
+    COLUMNS.forEach((column, number) => {
+      const { target, meter } = cells[number];
+      setText(target, column.text(peer));
+      if (column.name === "State") setClass(target, `left phase ${/^[a-z]+$/.test(peer.phase) ? peer.phase : ""}`);
+      if (meter) {
+        const share = column.meter(peer);
+        if (meter.value !== share) meter.value = share;
+        if (meter.getAttribute("aria-label") !== "load") meter.setAttribute("aria-label", "load");
+      }
+    });
+  }
+
+  // Show the row of a peer that was picked in the picture.
+  pick(id) {
+    const at = this.peers.findIndex((peer) => peer.id === id);
+    this.picked = id;
+    if (at >= 0) this.scroll.scrollTop = at * ROW - this.scroll.clientHeight / 2;
+    this.scroll.scrollIntoView({ block: "nearest" });
+    this.paint();
+  }
+}
+
+function setHeight(cell, height) {
+  const wanted = `${height}px`;
+  if (cell.style.height !== wanted) cell.style.height = wanted;
+  cell.parentNode.hidden = height === 0;
 }

@@ -1,84 +1,145 @@
-// Plays a recording: the frame, the events and the steps of one moment, which advances, stands, or is dragged.
+// Plays a recording: time runs, stands, or is set by hand, and the page shows the run as it was at that time.
 
-const SPEEDS = [0.25, 1, 4, 16, 64, 256];
+import { byId, fit, setText } from "./dom.js";
+import { seconds } from "./format.js";
+import { Rates } from "./rates.js";
+import { onPalette, palette } from "./theme.js";
+
+const SPEEDS = [0.25, 0.5, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512];
+const WHOLE_S = 90; // in which a recording is over, unless its viewer wants it otherwise
+const PARTS = 1000;
+const SHOW_MS = 120; // between two views that are shown: of a fast recording, several pass at once
+const RECENT = 40; // frames before a moment, from which the rates of the peers follow
+const MARKED = { died: "dead", rolled_back: "dead", repaired: "repair", waiting: "forward" };
 
 export class Player {
+  // to: {jump(moment, views, events, steps, samples), advance(views, events, steps)}
   constructor(recorded, to) {
     this.recorded = recorded;
     this.to = to;
+    this.samples = samplesOf(recorded.frames);
     this.moment = 0;
     this.playing = false;
-    this.shown = { frame: -1, event: -1, step: -1 };
-    const find = (id) => document.getElementById(id);
-    this.button = find("play");
-    this.scrub = find("scrub");
-    this.output = find("moment");
-    const speed = find("speed");
-    for (const value of SPEEDS) {
-      const option = document.createElement("option");
-      option.value = String(value);
-      option.textContent = `${value}×`;
-      speed.append(option);
-    }
-    // The whole of it in about a minute, unless its viewer chooses otherwise.
-    this.speed = SPEEDS.find((value) => recorded.duration_s / value <= 60) ?? SPEEDS.at(-1);
-    speed.value = String(this.speed);
-    speed.addEventListener("change", () => { this.speed = Number(speed.value); });
-    this.button.addEventListener("click", () => this.toggle());
-    this.scrub.addEventListener("input", () => this.jump((this.scrub.value / 1000) * recorded.duration_s));
-    find("player").hidden = !recorded.frames.length;
-    this.jump(recorded.frames.length ? recorded.frames[0].t : recorded.duration_s);
+    this.showed = 0;
+    this.shown = { frames: 0, events: 0, steps: 0 }; // how many of each are shown
+    this.speed = SPEEDS.find((speed) => recorded.duration_s / speed <= WHOLE_S) ?? SPEEDS.at(-1);
+    this.listen();
+    byId("player").hidden = false;
+    this.marksDirty = true;
+    onPalette(() => { this.marksDirty = true; });
+    this.jump(0);
   }
 
-  toggle() {
-    if (!this.playing && this.moment >= this.recorded.duration_s) this.jump(0);
-    this.playing = !this.playing;
-    this.last = null;
-    this.button.textContent = this.playing ? "Pause" : "Play";
+  listen() {
+    const speed = byId("speed");
+    for (const value of SPEEDS) speed.add(new Option(`${value}×`, String(value), false, value === this.speed));
+    speed.addEventListener("change", () => { this.speed = Number(speed.value); });
+    byId("player").addEventListener("submit", (event) => event.preventDefault());
+    byId("play").addEventListener("click", () => this.toggle());
+    byId("scrub").addEventListener("input", (event) => this.jump((event.target.value / PARTS) * this.recorded.duration_s));
+    new ResizeObserver(() => { this.marksDirty = true; }).observe(byId("track-marks"));
+    document.addEventListener("keydown", (event) => {
+      const idle = event.target === document.body || event.target.id === "content" || event.target.id === "picture";
+      if (event.key !== " " || !idle) return;
+      event.preventDefault();
+      this.toggle();
+    });
+  }
+
+  toggle(playing = !this.playing) {
+    if (playing && this.moment >= this.recorded.duration_s) this.jump(0);
+    this.playing = playing;
+    this.before = null;
+    setText(byId("play"), playing ? "Pause" : "Play");
   }
 
   jump(moment) {
-    this.moment = moment;
-    this.shown = { frame: -1, event: -1, step: -1 };
-    this.to.jump();
-    this.show();
+    this.moment = Math.max(0, Math.min(this.recorded.duration_s, moment));
+    const found = this.countsAt(this.moment);
+    const { frames, events, steps } = this.recorded;
+    const last = Math.max(1, found.frames);
+    const views = frames.slice(Math.max(0, last - RECENT), last).map(({ view }) => view);
+    const samples = this.samples.filter(({ step }) => step < views.at(-1).step);
+    this.to.jump(this.moment, views, events.slice(0, found.events), steps.slice(0, found.steps), samples);
+    this.shown = found;
+    this.tell();
   }
 
-  advance(now) {
+  frame(now) {
+    if (this.marksDirty) this.drawMarks();
     if (!this.playing) return;
-    if (this.last) this.moment += ((now - this.last) / 1000) * this.speed;
-    this.last = now;
-    if (this.moment >= this.recorded.duration_s) {
-      this.moment = this.recorded.duration_s;
-      this.playing = false;
-      this.button.textContent = "Play";
+    const passed = this.before === null ? 0 : (now - this.before) / 1000;
+    this.before = now;
+    this.moment = Math.min(this.recorded.duration_s, this.moment + passed * this.speed);
+    this.tell();
+    const over = this.moment >= this.recorded.duration_s;
+    if (!over && now - this.showed < SHOW_MS) return;
+    this.showed = now;
+    const found = this.countsAt(this.moment);
+    const { frames, events, steps } = this.recorded;
+    const since = this.shown;
+    if (found.frames !== since.frames || found.events !== since.events || found.steps !== since.steps) {
+      this.to.advance(
+        frames.slice(since.frames, found.frames).map(({ view }) => view),
+        events.slice(since.events, found.events), steps.slice(since.steps, found.steps),
+      );
     }
-    this.show();
+    this.shown = found;
+    if (over) this.toggle(false);
   }
 
-  show() {
-    const { frames, events, steps, duration_s: duration } = this.recorded;
-    const frame = last(frames, (each) => each.t, this.moment);
-    if (frame !== this.shown.frame && frame >= 0) this.to.view(frames[frame].view);
-    const event = last(events, (each) => each.time, this.moment);
-    if (event !== this.shown.event) {
-      if (this.shown.event >= 0) for (const each of events.slice(this.shown.event + 1, event + 1)) this.to.event(each);
-      this.to.events(events.slice(0, event + 1));
+  countsAt(moment) {
+    const { frames, events, steps } = this.recorded;
+    return {
+      frames: countUntil(frames, "t", moment), events: countUntil(events, "time", moment), steps: countUntil(steps, "time", moment),
+    };
+  }
+
+  tell() {
+    const { duration_s: whole } = this.recorded;
+    const scrub = byId("scrub");
+    scrub.value = String(whole ? Math.round((this.moment / whole) * PARTS) : 0);
+    scrub.setAttribute("aria-valuetext", `${seconds(this.moment)} of ${seconds(whole)}`);
+    setText(byId("moment"), `${this.moment.toFixed(whole < 100 ? 1 : 0)} / ${whole.toFixed(whole < 100 ? 1 : 0)} s`);
+  }
+
+  // Above the slider: when something has happened.
+  drawMarks() {
+    this.marksDirty = false;
+    const canvas = byId("track-marks");
+    const context = fit(canvas);
+    const width = canvas.clientWidth - 16;
+    for (const { kind, time } of this.recorded.events) {
+      if (!(kind in MARKED)) continue;
+      const x = 8 + (time / Math.max(1e-9, this.recorded.duration_s)) * width;
+      context.fillStyle = context.strokeStyle = palette[MARKED[kind]];
+      context.lineWidth = 2;
+      context.beginPath();
+      if (MARKED[kind] === "dead") {
+        context.moveTo(x - 3, 3); context.lineTo(x + 3, 9); context.moveTo(x + 3, 3); context.lineTo(x - 3, 9);
+        context.stroke();
+      } else {
+        context.arc(x, 6, 2.5, 0, 2 * Math.PI);
+        context.fill();
+      }
     }
-    const step = last(steps, (each) => each.time, this.moment);
-    if (step !== this.shown.step) this.to.steps(steps.slice(0, step + 1));
-    this.shown = { frame, event, step };
-    this.scrub.value = String(Math.round((this.moment / Math.max(duration, 1e-9)) * 1000));
-    this.output.textContent = `${this.moment.toFixed(1)} of ${duration.toFixed(1)} s`;
   }
 }
 
-// The last item whose time is not after the moment, -1 where there is none. Times rise.
-function last(items, time, moment) {
+// The curves that follow from the views, once for all moments.
+function samplesOf(frames) {
+  const rates = new Rates();
+  for (const { view } of frames) rates.take(view);
+  return rates.samples;
+}
+
+// How many items have a time that is not after the moment. Times rise.
+function countUntil(items, key, moment) {
   let [low, high] = [0, items.length];
   while (low < high) {
     const middle = (low + high) >> 1;
-    if (time(items[middle]) <= moment) low = middle + 1; else high = middle;
+    if (items[middle][key] <= moment) low = middle + 1;
+    else high = middle;
   }
-  return low - 1;
+  return low;
 }
