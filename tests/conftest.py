@@ -23,6 +23,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Their tests share a swarm, and some of them change it.
 TOGETHER = {f"tests/swarm/test_{name}.py" for name in ("dashboard", "faults", "lifecycle", "status")}
+TOGETHER.add("tests/page/test_page.py")  # they share a browser
 DEADLINE_S = 60.0  # of an asynchronous test, on a machine that has time
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,

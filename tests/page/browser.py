@@ -15,13 +15,11 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 
-MISSING = next(
-    (
-        f"no {name} here; on Debian: apt-get install chromium chromium-driver"
-        for name in ("chromium", "chromedriver")
-        if shutil.which(name) is None
-    ),
-    "",
+BINARY = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+MISSING = (
+    ""
+    if BINARY is not None and shutil.which("chromedriver") is not None
+    else "no Chromium and chromedriver here; on Debian: apt-get install chromium chromium-driver"
 )
 WAIT_S = 20.0
 POLL_S = 0.05
@@ -40,8 +38,8 @@ class Browser:
         arguments = [*OPTIONS, f"--user-data-dir={profile}", "--window-size=1280,1000"]
         wanted = {
             "browserName": "chrome",
-            "goog:chromeOptions": {"args": arguments},
-            "goog:loggingPrefs": {"browser": "ALL"},
+            "goog:chromeOptions": {"args": arguments, "binary": BINARY},
+            "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
         }
         answer = self._call("POST", "/session", {"capabilities": {"alwaysMatch": wanted}})
         self._session = f"/session/{answer['sessionId']}"
@@ -55,6 +53,22 @@ class Browser:
         body = {"script": script, "args": list(arguments)}
         return self._call("POST", f"{self._session}/execute/sync", body)
 
+    def run_async(self, script: str, *arguments: object) -> Any:  # noqa: ANN401  # as of run
+        """Return what a script of the page gives to its last argument, a function."""
+        return self._call("POST", f"{self._session}/execute/async", {"script": script, "args": list(arguments)})
+
+    def media(self, **features: str) -> None:
+        """Set what the page is told of its viewer: `prefers_color_scheme="dark"`."""
+        listed = [{"name": name.replace("_", "-"), "value": value} for name, value in features.items()]
+        self.command("Emulation.setEmulatedMedia", {"features": listed})
+
+    def requests(self) -> list[str]:
+        """Return the addresses of all that was requested since the last call, whoever in the browser asked for it."""
+        entries = self._call("POST", f"{self._session}/se/log", {"type": "performance"})
+        events = [json.loads(entry["message"])["message"] for entry in entries]
+        sent = [event["params"] for event in events if event["method"] == "Network.requestWillBeSent"]
+        return [str(params["request"]["url"]) for params in sent]
+
     def resize(self, width: int, height: int) -> None:
         """Set the size of the window; the page itself may be narrower than a window can be."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -64,15 +78,22 @@ class Browser:
         """Give a command of the DevTools protocol."""
         return self._call("POST", f"{self._session}/goog/cdp/execute", {"cmd": name, "params": parameters})
 
-    def screenshot(self, path: Path) -> None:
-        """Write a picture of the whole page."""
-        shot = self.command("Page.captureScreenshot", {"format": "png", "captureBeyondViewport": True})
-        path.write_bytes(base64.b64decode(shot["data"]))
-
-    def settle(self) -> None:
-        """Wait until the page has drawn again."""
-        self.run("window.swarmflow.frames.length = 0")
-        self.wait("return window.swarmflow.frames.length > 40", "40 frames")
+    def screenshot(self, path: Path, element: str = "") -> None:
+        """Write a picture of the window, or of the first element that a selector names."""
+        wanted: dict[str, object] = {"format": "png"}
+        if element:
+            box = f"return document.querySelector({json.dumps(element)}).getBoundingClientRect().toJSON()"
+            clip = self.run(box)
+            offset = self.run("return window.scrollY")
+            size = {
+                "x": clip["x"],
+                "y": clip["y"] + offset,
+                "width": clip["width"],
+                "height": clip["height"],
+                "scale": 1,
+            }
+            wanted |= {"captureBeyondViewport": True, "clip": size}
+        path.write_bytes(base64.b64decode(self.command("Page.captureScreenshot", wanted)["data"]))
 
     def console(self) -> list[dict[str, Any]]:
         """Return what the console says since the last call."""

@@ -29,11 +29,11 @@ def test_a_kill_and_its_repair_are_shown_within_two_seconds(tmp_path: Path, fork
         swarm.wait_steps(2, FINISH_S)
         [url] = re.findall(r"page: (\S+)", swarm.trainers[0].log.read_text())
         chromium.open(url)
-        chromium.wait("return document.querySelectorAll('#peer-table tbody tr').length === 6", "the peers")
+        chromium.wait("return document.querySelectorAll('#peers tbody tr:not(.space)').length === 6", "the peers")
         chromium.wait("return window.swarmflow.view.hops.length", "microbatches on their way")
         chromium.wait("return window.swarmflow.view.stages[0].peers[0].summary", "what a peer reports", timeout_s=30.0)
         assert_shown(chromium, swarm.peers[1])
-        chromium.wait("return document.querySelectorAll('#peer-table tbody tr').length === 5", "one peer less")
+        chromium.wait("return document.querySelectorAll('#peers tbody tr:not(.space)').length === 5", "one peer less")
         assert [entry for entry in chromium.console() if entry["level"] == "SEVERE"] == []
 
 
