@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import re
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +97,36 @@ def test_the_command_tells_a_stalled_process_from_one_that_waits(
         metrics.close()
     assert cli.main(["health", "--metrics-port", port]) == 1
     assert "is the process running" in capsys.readouterr().err
+
+
+class Guarded(BaseHTTPRequestHandler):
+    """Metrics for those who send the token `secret`."""
+
+    def do_GET(self) -> None:
+        allowed = self.headers["Authorization"] == "Bearer secret"
+        self.send_response(200 if allowed else 401)
+        self.end_headers()
+        if allowed:
+            self.wfile.write(b"swarmflow_stalled_seconds 0\nswarmflow_version 3\n")
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Write nothing."""
+
+
+def test_the_command_sends_a_token(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("secret\n", encoding="utf-8")
+    with HTTPServer(("127.0.0.1", 0), Guarded) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = ["health", "--metrics-port", str(server.server_port)]
+        try:
+            assert cli.main([*command, "--metrics-token", str(tmp_path / "token")]) == 0
+            monkeypatch.setenv("SWARMFLOW_METRICS_TOKEN", "secret")
+            assert cli.main(command) == 0
+            monkeypatch.setenv("SWARMFLOW_METRICS_TOKEN", "wrong")
+            assert cli.main(command) == 1
+        finally:
+            server.shutdown()
+    assert capsys.readouterr().out == "healthy at version 3\n" * 2
+    assert cli.main([*command, "--metrics-token", str(tmp_path / "none")]) == 2

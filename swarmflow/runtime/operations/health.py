@@ -6,10 +6,11 @@ import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.errors import ConfigError, NetworkError, SwarmflowError
 
 TOKEN_VARIABLE = "SWARMFLOW_METRICS_TOKEN"
 _TIMEOUT_S = 5.0
@@ -21,12 +22,13 @@ class StalledError(SwarmflowError):
     """A process has work to do and makes no progress."""
 
 
-def main(host: str, port: int, stalled_max_s: float) -> int:
+def main(host: str, port: int, stalled_max_s: float, token_file: Path | None = None) -> int:
     """Print the state of a healthy process and return 0.
 
+    token_file: has the token that its metrics ask for; None: that is SWARMFLOW_METRICS_TOKEN, if anything.
     Raises StalledError where it makes no progress for more than `stalled_max_s`, NetworkError where it does not answer.
     """
-    values = _values(_read(host, port), f"{host}:{port}")
+    values = _values(_read(host, port, _token(token_file)), f"{host}:{port}")
     stalled_s = values["swarmflow_stalled_seconds"]
     version = f"version {values['swarmflow_version']:.0f}"
     if stalled_s > stalled_max_s:
@@ -38,8 +40,16 @@ def main(host: str, port: int, stalled_max_s: float) -> int:
     return 0
 
 
-def _read(host: str, port: int) -> str:
-    token = os.environ.get(TOKEN_VARIABLE)
+def _token(file: Path | None) -> str | None:
+    if file is None:
+        return os.environ.get(TOKEN_VARIABLE)
+    try:
+        return file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--metrics-token {file}: cannot be read ({error}); give the file with the token") from None
+
+
+def _read(host: str, port: int, token: str | None) -> str:
     request = urllib.request.Request(
         f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics",
         headers={"Authorization": f"Bearer {token}"} if token else {},
