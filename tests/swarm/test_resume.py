@@ -332,15 +332,20 @@ def went_back(swarm: LocalSwarm, stage: int) -> None:
 
 
 def test_the_only_peer_of_a_stage_leaves_at_once_and_comes_back(undisturbed: Undisturbed, tmp_path: Path) -> None:
-    """Its state is in its folder: nobody goes back, and no step is trained twice."""
+    """Its state is in its folder: nobody goes back, and no step is trained twice.
+
+    The other stage is frozen meanwhile: else its drain may end before the second Ctrl-C, since a version is on disk.
+    """
     with undisturbed.swarm(tmp_path / "swarm") as swarm:
         trainer = swarm.start_trainer()
         peers = [swarm.start_peer(stage=stage) for stage in range(STAGES)]
         swarm.wait_steps(EVERY + 2, FINISH_S)
+        peers[0].send(signal.SIGSTOP)
         peers[1].send(signal.SIGINT)
         swarm.wait(lambda: "no other peer serves stage 1" in log_of(peers[1]), "the cost of leaving", FINISH_S)
         peers[1].send(signal.SIGINT)
         assert peers[1].process.wait(FINISH_S) == 0
+        peers[0].send(signal.SIGCONT)
         assert "left with its state in the state folder" in log_of(peers[1])
         again = swarm.start_again(peers[1])
         swarm.wait_finished(FINISH_S)
