@@ -65,7 +65,9 @@ class Recorder:
             steps.append(known)
         yield f'{{"duration_s":{self._world.clock.now_s},"frames":['.encode()
         for number, frame in enumerate(self.frames.kept):
-            yield b"," + frame.text if number else frame.text
+            if number:
+                yield b","
+            yield frame.text
         events: list[Event] = list(self.timeline.events)
         yield f'],"events":{json.dumps(events)},"steps":{json.dumps(steps)}}}\n'.encode()
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,7 +66,7 @@ def main(path: Path, seed: int | None, policy: str | None, outputs: Outputs) -> 
     for part in summary(report, simulation.world.meter, cpu_s):
         console.print(part, soft_wrap=isinstance(part, str))
     if outputs.json is not None:
-        _write(outputs.json, f"{json.dumps(report.as_json(), indent=1)}\n".encode())
+        _write(outputs.json, [f"{json.dumps(report.as_json(), indent=1)}\n".encode()])
     if outputs.plot is not None:
         from swarmflow.forecast.plot import plot
 
@@ -93,11 +93,11 @@ def _run(scenario: Scenario, simulation: Simulation) -> SimulationReport:
 
 def _show(recording: Iterator[bytes], outputs: Outputs) -> None:
     """Write the recording, and serve it."""
-    recorded = b"".join(recording)
+    parts = list(recording)
     if outputs.view is not None:
-        _write(outputs.view, recorded)
+        _write(outputs.view, parts)
     if outputs.page_port is not None:
-        asyncio.run(serve_until_stopped(Recording(recorded), _HOST, outputs.page_port))
+        asyncio.run(serve_until_stopped(Recording(b"".join(parts)), _HOST, outputs.page_port))
 
 
 def _check(outputs: Outputs) -> None:
@@ -128,8 +128,9 @@ def _line_writer(path: Path | None) -> Iterator[Callable[[str], None] | None]:
         yield lambda line: print(line, file=file)
 
 
-def _write(path: Path, content: bytes) -> None:
+def _write(path: Path, parts: Iterable[bytes]) -> None:
     try:
-        path.write_bytes(content)
+        with path.open("wb") as file:
+            file.writelines(parts)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}") from error

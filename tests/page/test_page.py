@@ -115,7 +115,8 @@ async def test_a_recording_plays_and_is_dragged(chromium: Browser) -> None:
         frames.append({"t": float(second), "view": run.view()})
     run.add("died", "p0 is gone", "p0", 0)
     run.events[0]["time"] = 3.0
-    recorded = {"duration_s": 5.0, "frames": frames, "events": run.events, "steps": []}
+    steps = [{**line, "time": 1.0 + line["step"]} for line in run.lines()]
+    recorded = {"duration_s": 5.0, "frames": frames, "events": run.events, "steps": steps}
 
     def look(port: int) -> None:
         chromium.open(f"http://127.0.0.1:{port}/")
@@ -127,12 +128,18 @@ async def test_a_recording_plays_and_is_dragged(chromium: Browser) -> None:
         )
         assert "3 / 100" in chromium.run(TEXT, "figures")
         assert chromium.run("return document.querySelectorAll('#events .died').length") == 1
+        assert chromium.run("return document.querySelectorAll('#steps tbody tr').length") == 3
+        chromium.run(
+            "const scrub = document.getElementById('scrub'); scrub.value = 0; scrub.dispatchEvent(new Event('input'))"
+        )
+        assert chromium.run("return document.querySelectorAll('#events li, #steps tbody tr').length") == 0
         chromium.run(
             "document.getElementById('speed').value = '4';"
             "document.getElementById('speed').dispatchEvent(new Event('change'));"
             "document.getElementById('play').click()"
         )
         chromium.wait("return document.getElementById('figures').textContent.includes('5 / 100')", "the end")
+        assert chromium.run(BANNER) == ""
         assert_clean(chromium, port)
 
     await browsed(Recording(recorded), look)

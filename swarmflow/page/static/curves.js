@@ -12,7 +12,7 @@ const KINDS = [
   { name: "Seconds a step", of: (step) => step.seconds, show: seconds, zero: true },
   { name: "Peers", of: (step) => (step.peers || []).reduce((sum, n) => sum + n, 0), show: count, zero: true },
   { name: "Utilisation", of: (step) => step.utilisation, show: percent, zero: true },
-  { name: "Bytes/s of all peers", of: (step) => step.bytes_per_s, show: bytes, zero: true },
+  { name: "Bytes/s of all peers", of: (step) => step.bytes_per_s ?? step.sent_bytes / Math.max(step.seconds, 1e-9), show: bytes, zero: true },
 ];
 
 export class Curves {

@@ -57,7 +57,7 @@ function figures(view) {
 
 function banner(view, error) {
   const shown = find("banner");
-  const silent = (performance.now() - state.answered) / 1000;
+  const silent = state.recorded ? 0 : (performance.now() - state.answered) / 1000;
   let text = "";
   if (error) text = `No answer from the run: ${error}`;
   else if (silent > STALE_S) text = `The page's server has not answered for ${Math.round(silent)} s`;
@@ -159,6 +159,7 @@ async function askSteps() {
 
 async function play() {
   const recorded = await get("/api/recording");
+  state.recorded = true;
   const player = new Player(recorded, {
     jump: () => pipeline.forget(),
     view: (view) => { state.view = view; show(view); banner(view, null); },

@@ -8,7 +8,7 @@ export class Player {
     this.to = to;
     this.moment = 0;
     this.playing = false;
-    this.shown = { frame: -1, event: -1, step: -1 };
+    this.shown = {}; // nothing, unlike -1: that there is nothing by that moment
     const find = (id) => document.getElementById(id);
     this.button = find("play");
     this.scrub = find("scrub");
@@ -39,7 +39,7 @@ export class Player {
 
   jump(moment) {
     this.moment = moment;
-    this.shown = { frame: -1, event: -1, step: -1 };
+    this.shown = {};
     this.to.jump();
     this.show();
   }
@@ -62,7 +62,7 @@ export class Player {
     if (frame !== this.shown.frame && frame >= 0) this.to.view(frames[frame].view);
     const event = last(events, (each) => each.time, this.moment);
     if (event !== this.shown.event) {
-      if (this.shown.event >= 0) for (const each of events.slice(this.shown.event + 1, event + 1)) this.to.event(each);
+      if (this.shown.event !== undefined) for (const each of events.slice(this.shown.event + 1, event + 1)) this.to.event(each);
       this.to.events(events.slice(0, event + 1));
     }
     const step = last(steps, (each) => each.time, this.moment);
