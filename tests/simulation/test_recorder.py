@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from swarmflow.core.protocol.messages import PeerSummary
 from swarmflow.errors import ConfigError
 from swarmflow.forecast.frames import RecordedFrames
 from swarmflow.forecast.recorder import Recorder
 from swarmflow.forecast.simulation import Simulation
+from swarmflow.view.run_view import summary_of
 from tests.simulation.samples import CHURN, PIPELINE, scenario
 
 Recorded = tuple[dict[str, Any], dict[str, object], list[str]]  # the recording of a scenario, the report, the trace
@@ -81,6 +83,7 @@ def test_microbatches_are_seen_on_every_stage_and_peers_with_what_they_have_done
         assert (summary["used_s"], summary["wasted_s"]) == (pytest.approx(summary["compute_s"]), 0.0)
         assert summary["sent_bytes"] > 0
         assert summary["memory_bytes"] is None
+        assert summary.keys() == summary_of(PeerSummary()).keys()
     assert views[0]["stages"][0]["peers"] == [] or views[0]["stages"][0]["peers"][0]["summary"] is None
 
 

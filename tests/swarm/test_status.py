@@ -1,21 +1,23 @@
-"""`swarmflow status`, asked of a run that waits, so that nothing depends on when it is asked."""
+"""`swarmflow status` and `dashboard`, asked of a run that waits, so that nothing depends on when it is asked."""
 
 from __future__ import annotations
 
 import json
+import re
 import signal
 import time
-from collections.abc import Iterator
+import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from swarmflow.local.forkserver import ForkServer
-from swarmflow.local.swarm import LocalSwarm
+from swarmflow.local.swarm import LocalProcess, LocalSwarm
 from swarmflow.runtime.operations.asking import ASK_S
 from swarmflow.runtime.transport.invite import Invite
-from tests.swarm.commands import Ended, swarmflow
+from tests.swarm.commands import Ended, started, swarmflow
 
 pytestmark = pytest.mark.swarm
 
@@ -49,7 +51,7 @@ def waiting(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iter
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_RUNTIME_DIR", str(folder))
         with LocalSwarm(folder / "swarm", run, forks=forks) as swarm:
-            swarm.start_trainer()
+            swarm.start_trainer("--page", "0")
             swarm.start_trainer()
             for stage in range(STAGES - 1):
                 swarm.start_peer(stage=stage)
@@ -109,7 +111,60 @@ def test_another_run_is_not_told_of(waiting: LocalSwarm, tmp_path: Path) -> None
     assert "another run" in asked("--join", other, folder=tmp_path).complaint
 
 
-def test_trainers_that_do_not_answer_are_waited_for_a_few_seconds(waiting: LocalSwarm, tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def dashboard(waiting: LocalSwarm, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalProcess]:
+    """A page of the run, served by a process that takes no part in it."""
+    log = tmp_path_factory.mktemp("dashboard") / "dashboard.log"
+    with started(log, "dashboard", "--join", waiting.invite) as process:
+        yield process
+
+
+def page_of(swarm: LocalSwarm, process: LocalProcess) -> str:
+    """The address of the page that a process serves."""
+    pattern = re.compile(r"page: (http://127\.0\.0\.1:\d+/)")
+    found = swarm.wait(lambda: pattern.search(process.log.read_text(encoding="utf-8")), "the page's address", FINISH_S)
+    return str(found[1])
+
+
+def shown(
+    swarm: LocalSwarm, url: str, ready: Callable[[dict[str, Any]], object], what: str, after: int = 0
+) -> dict[str, Any]:
+    """What a page gets of the run, as soon as it is so."""
+
+    def look() -> dict[str, Any] | None:
+        with urllib.request.urlopen(f"{url}api/run?after={after}", timeout=FINISH_S) as answer:
+            run: dict[str, Any] = json.load(answer)
+        return run if ready(run) else None
+
+    return swarm.wait(look, what, FINISH_S)
+
+
+def test_pages_of_a_trainer_and_of_another_process_show_the_run_and_a_death(
+    waiting: LocalSwarm, dashboard: LocalProcess
+) -> None:
+    pages = [page_of(waiting, process) for process in (waiting.trainers[0], dashboard)]
+    before = [shown(waiting, url, lambda run: run["view"], "the view") for url in pages]
+    for run in before:
+        assert (run["mode"], run["error"], run["view"]["run"]) == ("live", None, "test-status")
+        assert run["view"]["waiting_for"] == f"a peer for stage {STAGES - 1}"
+        assert "serving" in {event["kind"] for event in run["events"]}
+        assert "died" not in {event["kind"] for event in run["events"]}
+    victim = waiting.peers[0]
+    victim.kill()
+    for url, former in zip(pages, before, strict=True):
+        seen = former["events"][-1]["seq"]
+        run = shown(waiting, url, lambda run: run["events"], "an event", after=seen)
+        [died] = [event for event in run["events"] if event["kind"] == "died"]
+        assert (died["stage"], died["level"], died["seq"] > seen) == (0, "warning", True)
+        assert died["peer"] == former["view"]["stages"][0]["peers"][0]["id"]
+        assert [len(stage["peers"]) for stage in run["view"]["stages"]] == [0, 1, 0]
+        with urllib.request.urlopen(f"{url}api/steps", timeout=FINISH_S) as answer:
+            assert json.load(answer) == {"steps": []}
+
+
+def test_trainers_that_do_not_answer_are_waited_for_a_few_seconds(
+    waiting: LocalSwarm, tmp_path: Path, dashboard: LocalProcess
+) -> None:
     for trainer in waiting.trainers:
         trainer.send(signal.SIGSTOP)
     began_s = time.monotonic()
@@ -127,3 +182,6 @@ def test_trainers_that_do_not_answer_are_waited_for_a_few_seconds(waiting: Local
     assert "run test-status does not answer: " in gone.complaint
     assert gone.complaint.endswith("is its trainer running?")
     assert gone.cpu_s < CPU_S
+    page = page_of(waiting, dashboard)
+    lost = shown(waiting, page, lambda run: run["error"], "why there is no view")
+    assert ("\n" in lost["error"], lost["view"]["run"]) == (False, "test-status"), "the last view stays"
