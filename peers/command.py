@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
+
+if TYPE_CHECKING:
+    from swarmflow.terminal.process_view import ProcessView
 
 
 @click.command()
@@ -48,6 +53,13 @@ import click
     help="Seconds after which it may be moved to a stage that needs it more; 0: it stays.",
 )
 @click.option("--stay", is_flag=True, help="Go on when the run is finished, and wait for it to be prolonged.")
+@click.option(
+    "--log-format",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "plain", "json", "live"]),
+    help="Lines, one JSON object a line, or a live view with the lines above it; auto: live on a terminal, else plain.",
+)
 def peer(**options: object) -> int:
     """Serve a stage of a model that is being trained."""
     from peers.options import PeerOptions
@@ -58,6 +70,12 @@ def peer(**options: object) -> int:
 
     restart_with_heap_settings()
 
-    from peers.process import main
+    from swarmflow.activity import doing
+    from swarmflow.runtime.operations.logs import run_logged
 
-    return main(checked)
+    def serve(view: ProcessView | None) -> int:
+        with doing("loading the libraries (torch, hivemind)"):
+            from peers.process import main
+        return main(checked, view)
+
+    return run_logged(checked.log_format, "peer", serve)

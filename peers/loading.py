@@ -13,6 +13,7 @@ from peers.copies import CopyKeeper
 from peers.fitting import MemoryBudget
 from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
+from swarmflow.activity import doing
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.finite import NotFiniteError
@@ -124,12 +125,13 @@ class StageLoader:
         try:
             self._host.unload()  # the stage that was served before is freed
             self._listed = None  # another stage, or the same one gone back, has a version of that number too
-            await self._host.warm_up()
-            self._progressed()
-            served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
-            self._progressed()
-            await self._fill(action, served)
-            digest = await self._compute.call(_FIRST, served.state.digest)
+            with doing(f"loading stage {action.stage} at version {action.version}", self._far):
+                await self._host.warm_up()
+                self._progressed()
+                served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
+                self._progressed()
+                await self._fill(action, served)
+                digest = await self._compute.call(_FIRST, served.state.digest)
             capacity = self._budget.fitting(self._manifest, action.stage, one_bytes)
         except NetworkError as error:
             await asyncio.sleep(_RETRY_S)  # the leader grants again at once: limit the rate
@@ -183,6 +185,11 @@ class StageLoader:
         )
         element_bytes = groups["own"].summed.itemsize
         self._session.driver.post(StateLoaded(stage, served.version, digest, capacity, elements, element_bytes))
+
+    def _far(self) -> str:
+        """Return how far the loading is; empty: nothing comes from another process yet."""
+        progress = self._meter.progress
+        return "" if progress is None else progress.amounts()
 
     def _progressed(self) -> None:
         self._session.driver.post(Progressed("load"))

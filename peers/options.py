@@ -36,6 +36,7 @@ class PeerOptions:
     recompute: bool
     rebalance_period: float
     stay: bool
+    log_format: str = "auto"
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> PeerOptions:

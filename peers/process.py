@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import uvloop
 
@@ -21,7 +22,9 @@ from peers.left import LeftState
 from peers.loading import StageLoader
 from peers.memory import JoinedRun
 from peers.options import PeerOptions
+from peers.showing import show_peer
 from swarmflow import __version__
+from swarmflow.activity import doing
 from swarmflow.compute.device import choose_device, measure_speed
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
@@ -41,11 +44,14 @@ from swarmflow.runtime.execution.worker import Worker
 from swarmflow.runtime.operations.ending import Threads
 from swarmflow.runtime.operations.finding import FoundRun, find_leader
 from swarmflow.runtime.operations.folders import state_folder
-from swarmflow.runtime.operations.logs import set_up_logging
 from swarmflow.runtime.operations.reach import report_reach
+from swarmflow.runtime.operations.showing import RunDisplay
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 from swarmflow.runtime.transport.wire import Evaluate
+
+if TYPE_CHECKING:
+    from swarmflow.terminal.process_view import ProcessView
 
 log = logging.getLogger("swarmflow")
 
@@ -73,17 +79,17 @@ class OverLives:
         return cls(PeerReport(metrics, options.metrics_host), budget, upload)
 
 
-def main(options: PeerOptions) -> int:
-    """Run a peer, and return the exit code."""
-    set_up_logging()
-    choose_device(options.device)
+def main(options: PeerOptions, view: ProcessView | None = None) -> int:
+    """Run a peer, and return the exit code. view: on its terminal, if it has one."""
+    with doing("looking at the device"):
+        choose_device(options.device)
     with tempfile.TemporaryDirectory(prefix="swarmflow-peer-") as scratch:
         folder = state_folder(options.state_dir or Path(scratch))
-        code: int = uvloop.run(_run(options, folder))
+        code: int = uvloop.run(_run(options, folder, view))
         return code
 
 
-async def _run(options: PeerOptions, folder: Path) -> int:
+async def _run(options: PeerOptions, folder: Path, view: ProcessView | None) -> int:
     invite, memory = options.invite, JoinedRun(folder)
     first = not memory.joined(invite.run_id)
     Threads.of_this_loop().abandon()  # calls that have to finish are awaited, and to read a disk takes minutes
@@ -104,13 +110,17 @@ async def _run(options: PeerOptions, folder: Path) -> int:
         metrics.describe_process("peer", node.name, invite.run_id)
         copies = CopyKeeper(folder / "copies" / invite.run_id if options.state_dir and options.keep_copies else None)
         left = LeftState(folder / "left" / invite.run_id if options.state_dir else None)
-        signals, between = Signals(), BetweenLives()
+        signals, between, shown = Signals(), BetweenLives(), RunDisplay(view)
+        stack.callback(asyncio.get_running_loop().create_task(shown.keep_up()).cancel)
+        if view is not None:
+            view.name = node.name[-6:]
         own = OverLives.of(options, metrics, node)
         own.budget.begin()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
 
         async def life(first: bool) -> Exit | Rejoin:
-            return await one_life(options, memory, node, own, copies, left, between, signals, first=first)
+            parts = memory, node, own, copies, left, between, signals
+            return await one_life(options, *parts, first=first, shown=shown)
 
         try:
             await run_lives(life, signals, between, left, first=first)
@@ -131,10 +141,11 @@ async def one_life(
     signals: Signals,
     *,
     first: bool,
+    shown: RunDisplay | None = None,
 ) -> Exit | Rejoin:
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
     session = Session(node, options.invite.run_id, own.report.metrics, own.upload)
-    life = _Life(session, options, own, between, left)
+    life = _Life(session, options, own, between, left, shown or RunDisplay(None))
     at_once = partial(session.end, Exit("left at once"))
     signals.handlers = (partial(session.end, Exit("left before it had joined")), at_once)
     session.open({Exit: session.end, Rejoin: session.end}, life.read, life.evaluate)
@@ -164,10 +175,17 @@ class _Life:
     """The parts of one incarnation that compute."""
 
     def __init__(
-        self, session: Session, options: PeerOptions, own: OverLives, between: BetweenLives, left: LeftState
+        self,
+        session: Session,
+        options: PeerOptions,
+        own: OverLives,
+        between: BetweenLives,
+        left: LeftState,
+        shown: RunDisplay,
     ) -> None:
         self._session = session
         self._own = own
+        self._shown = shown
         self._between = between
         self._left = left
         self._loader: StageLoader | None = None
@@ -183,9 +201,10 @@ class _Life:
         self._workers = [compute, codec]
         self._host = StageHost(manifest, session.driver, compute, codec)
         own.report.hop_tokens = manifest.microbatch_sequences * manifest.seq_len
-        holdings = await copies.begin(session, manifest)
         kept = self._between.of(manifest.fingerprint)
-        held = kept.held if kept is not None else await asyncio.to_thread(self._left.find, manifest.fingerprint)
+        with doing("reading what the state folder holds of the run"):
+            holdings = await copies.begin(session, manifest)
+            held = kept.held if kept is not None else await asyncio.to_thread(self._left.find, manifest.fingerprint)
         measures = own.budget, own.report.loading
         loader = StageLoader(manifest, session, self._host, compute, *measures, copies, self._left, self._between)
         self._loader = loader
@@ -201,7 +220,9 @@ class _Life:
             }
         )
         loader.serve()
-        machine = self._machine(found, copies.keeps, holdings, held, measure_speed(own.budget.device))
+        with doing("measuring the speed of the device"):
+            speed = measure_speed(own.budget.device)
+        machine = self._machine(found, copies.keeps, holdings, held, speed)
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
             lambda: {"phase": str(machine.phase), "version": machine.version, "load": machine.load},
@@ -209,6 +230,7 @@ class _Life:
         session.spawn(_measure(machine, session.metrics, memory), "the metrics")
         session.spawn(_summarize(session, own.report), "the summary for those who watch")
         session.spawn(session.metrics.progress.follow(lambda: _progress(machine, compute)), "the progress")
+        session.spawn(show_peer(self._shown, session, machine, own.report), "what is shown")
         session.driver.run(machine, [])
 
     def _machine(

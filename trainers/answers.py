@@ -7,12 +7,14 @@ import itertools
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from typing import Any
 
 import msgspec
 
 from swarmflow import __version__
 from swarmflow.core.machines.leader import Leader
 from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.pipeline.flight_table import FlightTable
 from swarmflow.core.protocol.actions import Saved
 from swarmflow.core.protocol.events import SaveAsked
 from swarmflow.core.protocol.types import ProcessId
@@ -23,9 +25,10 @@ from swarmflow.runtime.operations.finding import Description
 from swarmflow.runtime.transport.requests import Arguments
 from swarmflow.view.run_view import view_of
 from swarmflow.view.timeline import Timeline
-from swarmflow.view.watching import Question, answer_to
+from swarmflow.view.watching import Question, answer_to, brief
 from trainers.state import StateFolder
 
+_BRIEF_S = 0.9
 _STATUS_S = 2.0  # within which the leader answers another trainer, whose caller waits (runtime/operations/asking.py)
 
 
@@ -42,6 +45,7 @@ class TrainerAnswers:
         self._timeline = timeline
         self._manifest: Manifest | None = None
         self._numbers = itertools.count()  # of requests to save
+        self._brief: tuple[float, dict[str, Any]] | None = None  # when it was made
         self._saves: dict[int, asyncio.Future[Saved]] = {}  # by number, until they are answered
 
     def serve(self, manifest: Manifest) -> None:
@@ -100,8 +104,18 @@ class TrainerAnswers:
         assert self.machine is not None
         assert manifest is not None
         flights = self.machine.source.dispatcher.flights
+        if question is not None and question.brief:
+            return msgspec.json.encode(answer_to(question, self._brief_view(leader, manifest), self._timeline))
         view = view_of(leader, flights, self._timeline, manifest.name, manifest.run_id, time.time())
         return msgspec.json.encode(view if question is None else answer_to(question, view, self._timeline))
+
+    def _brief_view(self, leader: Leader, manifest: Manifest) -> dict[str, Any]:
+        """Return the brief view, made once a second however many terminals of peers show it."""
+        now_s = time.monotonic()
+        if self._brief is None or now_s >= self._brief[0] + _BRIEF_S:
+            view = view_of(leader, FlightTable(), self._timeline, manifest.name, manifest.run_id, time.time())
+            self._brief = (now_s, brief(view))
+        return self._brief[1]
 
     async def _save(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         """Save the current version unless it is on disk already, and return the number of the version on disk."""

@@ -14,8 +14,9 @@ from typing import Any
 import blake3
 import numpy as np
 
+from swarmflow.activity import doing
 from swarmflow.errors import DataError
-from swarmflow.files import replacing
+from swarmflow.files import readable_size, replacing
 from trainers.sources import CorpusSource, Piece
 from trainers.tokens import Tokenizer
 
@@ -106,9 +107,14 @@ def _opened(stem: Path, dtype: np.dtype[Any]) -> TokenCache | None:
 
 def _build(source: CorpusSource, tokenizer: Tokenizer, dtype: np.dtype[Any], stem: Path) -> None:
     hasher = blake3.blake3()
-    count = 0
-    with replacing(stem.with_suffix(".bin")) as file:
+    count = size = 0
+
+    def progress() -> str:
+        return f"{readable_size(size)}, {count:,} tokens so far"
+
+    with replacing(stem.with_suffix(".bin")) as file, doing(f"tokenizing {source.name}", progress):
         for batch in _batches(source.pieces()):
+            size += sum(len(piece.data) for piece in batch)
             for ids in _encoded(tokenizer, batch):
                 data = ids.astype(dtype, copy=False).data.cast("B")
                 hasher.update(data)

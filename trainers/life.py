@@ -313,7 +313,8 @@ class TrainerLife:
         result, metrics = action.result, self._session.metrics
         self._folder.keep_begun()
         self.version = result.step + 1
-        self._timeline.committed(step_line(result, time.time()))
+        line = step_line(result, time.time())
+        self._timeline.committed(line)
         if self._steplog is not None:
             self._steplog.write(result)
         metrics.step.set(result.step + 1)
@@ -337,6 +338,7 @@ class TrainerLife:
             result.tokens / max(result.seconds, 1e-9),
             "+".join(str(count) for count in result.peers),
             result.seconds,
+            extra={"kind": "committed", "fields": line},
         )
 
 

@@ -24,6 +24,7 @@ class TrainerOptions:
     page_host: str
     listen: str | None
     announce: tuple[str, ...]
+    log_format: str = "auto"
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> TrainerOptions:

@@ -5,37 +5,41 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from collections.abc import Awaitable, Callable
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import uvloop
 
+from swarmflow.activity import doing
 from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.core.protocol.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError, PortTakenError, SwarmflowError, TakenError, raise_all
-from swarmflow.files import write_to_user_path
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
-from swarmflow.runtime.operations.answering import Counter, answering
+from swarmflow.runtime.operations.answering import answering
 from swarmflow.runtime.operations.ending import Threads, end_now, ends_with
 from swarmflow.runtime.operations.finding import FoundRun, find_leader
-from swarmflow.runtime.operations.left_runs import LeftRun, forget_left, write_left
+from swarmflow.runtime.operations.left_runs import LeftRun, write_left
 from swarmflow.runtime.operations.reach import Announced, local_addresses, report_reach
 from swarmflow.runtime.transport.addresses import peer_of
-from swarmflow.runtime.transport.invite import Invite, publish_local
+from swarmflow.runtime.transport.invite import Invite
 from swarmflow.runtime.transport.node import Node
 from trainers.check.model import check_weights
 from trainers.exports import check_exports, clear_up_exports
 from trainers.found import OnDisk, newest_version
+from trainers.inviting import give_invite, latest_invite, published, write_invite, written_invite
 from trainers.life import TrainerLife
 from trainers.needs import disk_needs, shortfalls
 from trainers.page import RunPage
 from trainers.plan import new_manifest
 from trainers.run import Run
+from trainers.showing import show_run
+
+if TYPE_CHECKING:
+    from swarmflow.terminal.process_view import ProcessView
 
 log = logging.getLogger("swarmflow")
 
@@ -51,26 +55,27 @@ _CLAIM_EVERY_S = 1.0  # a claim that was freed, or a file that was deleted, is m
 _SIGNALS = 2  # a further one ends the process at once
 
 
-def main(run: Run) -> int:
-    """Run a trainer, and return the exit code."""
-    code: int = uvloop.run(_run(run))
+def main(run: Run, view: ProcessView | None = None) -> int:
+    """Run a trainer, and return the exit code. view: on its terminal, if it has one."""
+    code: int = uvloop.run(_run(run, view))
     return code
 
 
-async def _run(run: Run) -> int:
+async def _run(run: Run, view: ProcessView | None) -> int:
     async with AsyncExitStack() as stack:
         first = run.folder.manifest() is None  # else it has trained here before, and can wait for the others
         invite, node = await lead_or_join(run, partial(start_node, run, first=first))
         stack.push_async_callback(node.stop)
         stop, announced = _Stop(), Announced(run.options.announce)
         page = await RunPage.serve(stack, run.options)
+        show_run(stack, page, node, view)
         while True:
             outcome = await _one_life(run, node, announced, page, invite, stop, first=first)
             if ends_with(outcome, leaving=stop.count > 0):
                 return 0
             first = False
             run.yield_output()
-            invite = _latest_invite(run, invite)
+            invite = latest_invite(run, invite)
 
 
 def _own_manifest(run: Run) -> Manifest:
@@ -81,7 +86,8 @@ def _own_manifest(run: Run) -> Manifest:
     manifest = run.earlier()
     if manifest is None:
         former = run.former()
-        manifest = new_manifest(run.config, run.corpus, former.run_id if former is not None else None)
+        with doing("checking the model, and cutting it into stages"):
+            manifest = new_manifest(run.config, run.corpus, former.run_id if former is not None else None)
         if former is not None:
             log.info("RUN.toml or the data have changed; no step was committed before, so the run begins with these")
         cut = ", ".join(str(block) for block in manifest.cut)
@@ -120,7 +126,7 @@ async def lead_or_join(run: Run, start: Callable[[Invite | None], Awaitable[N]])
                 raise
             log.warning("the invite in %s leads nowhere (%s); waiting for another one", run.output, error)
         retry_s = loop.time() + _INVITE_RETRY_S
-        while loop.time() < retry_s and _written_invite(run) == invite:
+        while loop.time() < retry_s and written_invite(run) == invite:
             await asyncio.sleep(_POLL_S)
 
 
@@ -129,25 +135,12 @@ async def _invite_to_join(run: Run, deadline_s: float) -> Invite:
     if run.options.invite is not None:
         return run.may_join(run.options.invite)
     log.info("another trainer leads from %s; waiting for its invite", run.output)
-    while (invite := _written_invite(run)) is None:
-        if asyncio.get_running_loop().time() > deadline_s:
-            raise NetworkError(f"the trainer that leads from {run.output} has written no invite; is it alive?")
-        await asyncio.sleep(_POLL_S)
+    with doing(f"waiting for the invite of the trainer that leads from {run.output}"):
+        while (invite := written_invite(run)) is None:
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise NetworkError(f"the trainer that leads from {run.output} has written no invite; is it alive?")
+            await asyncio.sleep(_POLL_S)
     return run.may_join(invite)
-
-
-def _written_invite(run: Run) -> Invite | None:
-    """Return the invite that a trainer has written into the output. Raises NetworkError where it is none."""
-    try:
-        return Invite.parse(run.invite_path.read_text())
-    except FileNotFoundError:
-        return None
-
-
-def _latest_invite(run: Run, invite: Invite | None) -> Invite | None:
-    """Return the invite of another trainer of the same output, which may lead by now."""
-    written = _written_invite(run) if run.options.invite is None else None
-    return invite if written is None else run.may_join(written)
 
 
 async def start_node(run: Run, invite: Invite | None, *, first: bool) -> Node:
@@ -219,8 +212,8 @@ async def _one_life(
         run.metrics.describe_process("trainer", node.name, run_id)
         session.spawn(stay_in_charge(run, life, own_invite), "the claim to the output")
         async with answering(node.serve, run_id, life.answers.report) as counter:
-            with _published(own_invite(), counter):
-                _tell_invite(run, own_invite(), leads=found is None)
+            with published(own_invite(), counter):
+                give_invite(run, own_invite(), leads=found is None)
                 stop.drain_with(life.drain)
                 outcome: Exit | Rejoin = await session.ended
         if isinstance(outcome, Exit):
@@ -233,14 +226,16 @@ async def _one_life(
 
 async def take_up(run: Run, manifest: Manifest) -> None:
     """Make a run that of this trainer's folder, after all checks. Raises ForeignFileError."""
-    await asyncio.to_thread(_check_disk, run, manifest)
+    with doing("checking the disk space"):
+        await asyncio.to_thread(_check_disk, run, manifest)
     run.folder.keep_manifest(manifest)
 
 
 async def _newest(run: Run, session: Session, manifest: Manifest) -> OnDisk | None:
     """Return the newest version, for which whole checkpoints are read. None: the session has ended meanwhile."""
     reading = asyncio.to_thread(newest_version, run.folder, run.output, manifest.fingerprint)
-    return await session.unless_ended(reading)
+    with doing("reading the checkpoints that are here"):
+        return await session.unless_ended(reading)
 
 
 async def _lead(run: Run, session: Session, life: TrainerLife, manifest: Manifest) -> None:
@@ -250,7 +245,8 @@ async def _lead(run: Run, session: Session, life: TrainerLife, manifest: Manifes
     if newest is None:
         return
     if newest.version == 0 and not manifest.from_seed:
-        raise_all(check_weights(run.config.model, manifest.model))
+        with doing("checking the weights of the model"):
+            raise_all(check_weights(run.config.model, manifest.model))
     life.lead(manifest, newest)
 
 
@@ -325,7 +321,7 @@ async def lead_on(run: Run, invite: Invite) -> None:
     """Claim the output for this trainer, which has taken over, and publish its invite there."""
     try:
         await asyncio.to_thread(run.claim)
-        _tell_invite(run, invite, leads=True)
+        give_invite(run, invite, leads=True)
     except (SwarmflowError, OSError) as error:
         log.warning("%s", error)  # the disk refuses; the claim and the invite of the output are tried again
 
@@ -337,39 +333,6 @@ def _remember_end(run: Run, ended: LeftRun) -> None:
         write_left(replace(ended, finished=finished))
     except OSError as error:
         log.warning("`swarmflow status` will not know how the run ended: %s", error.strerror)
-
-
-@contextmanager
-def _published(invite: Invite, counter: Counter) -> Iterator[None]:
-    """Publish the run on this machine, so that it is found without an invite, unless there is no place for it."""
-    forget_left(invite.run_id)
-    try:
-        publication = publish_local(invite, port=counter.port, token=counter.token)
-    except NetworkError as error:
-        log.warning("%s; peers here need the invite", error)
-        yield
-        return
-    try:
-        yield
-    finally:
-        publication.withdraw()
-
-
-def _tell_invite(run: Run, invite: Invite, leads: bool) -> None:
-    """Give the invite to the user, to the file that they named, and to trainers of the same folder."""
-    print(f"\nTo join, type on any machine:\n\n  swarmflow peer --join {invite}\n", flush=True)
-    if run.options.invite_file is not None:
-        write_invite(run.options.invite_file, invite)
-    if leads:
-        write_invite(run.invite_path, invite)
-
-
-def write_invite(path: Path, invite: Invite) -> None:
-    """Write it to a file at once, so that others read it whole. Raises NetworkError."""
-    try:
-        write_to_user_path(path, f"{invite}\n".encode())
-    except OSError as error:
-        raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None
 
 
 class _Stop:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from secrets import token_hex
 
+from swarmflow.activity import doing
 from swarmflow.compute.checkpoint import newest_known
 from swarmflow.config import RunConfig, fingerprint, first_difference, load
 from swarmflow.errors import ConfigError, DataError, ModelError
@@ -53,8 +54,10 @@ class Run:
         if options.invite_file is not None:
             check_file(options.invite_file, "--invite-file", is_invite)
         vocabulary = _declared_vocabulary(config)
-        folder = StateFolder.open(stack, options.state_dir, config.run.output)
-        corpus = open_corpus(config, vocabulary, config.run.output / "state" / "cache")
+        with doing("taking the state folder, unless another trainer uses it"):
+            folder = StateFolder.open(stack, options.state_dir, config.run.output)
+        with doing("reading the data and its tokenizer"):
+            corpus = open_corpus(config, vocabulary, config.run.output / "state" / "cache")
         log.info("data: %d tokens, %d sequences of %d", corpus.tokens, corpus.sequences, config.data.seq_len)
         steplog = StepLog(options.json_file) if options.json_file else None
         if steplog is not None:

@@ -8,16 +8,15 @@ import click
 @click.command()
 @click.option("--join", "invite", envvar="SWARMFLOW_JOIN", help="The invite that a trainer printed.")
 @click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
-@click.option("--watch", is_flag=True, help="Go on showing it as it changes, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C; in a pipe, what has changed.")
 def status(invite: str | None, as_json: bool, watch: bool) -> int:
     """Show a run's stages, peers, load, step and loss."""
-    if watch and as_json:
-        raise click.UsageError("give --watch or --json, not both")
     if watch:
-        from swarmflow.runtime.operations.watch_text import main as watch_run
-        from swarmflow.runtime.transport.invite import read_invite
+        if as_json:
+            raise click.UsageError("give --watch or --json, not both")
+        from swarmflow.runtime.operations.status_watch import main as watch_run
 
-        return watch_run(read_invite(invite))
+        return watch_run(invite)
 
     from swarmflow.runtime.operations.status import main
 

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
 from swarmflow.view.timeline import EVENTS_MAX, STEPS_MAX, Timeline
+
+BRIEF_STEPS = 400  # what a curve of a terminal can show
+BRIEF_EVENTS = 16
+BRIEF_PEERS = 8
+IDLE_PHASES = ("waiting", "loading", "failed", "barred")
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,17 +21,41 @@ class Question:
     timeline: str = ""  # the name of the timeline that the numbers are of
     events: int = 0  # the number of the last event
     steps: int = 0  # the number of the last step
+    brief: int = 0  # 1: a few lines are all that is shown: numbers instead of peers, and the newest events and steps
 
 
 def answer_to(question: Question, view: dict[str, Any], timeline: Timeline) -> dict[str, Any]:
     """Return the view, and the events and steps that the asker lacks; all of them if it knows another timeline."""
     events, steps = (question.events, question.steps) if question.timeline == timeline.name else (0, 0)
+    if question.brief:
+        newest = [line for line in timeline.steps[-BRIEF_STEPS:] if line["seq"] > steps]
+        return {
+            "timeline": timeline.name,
+            "view": view,
+            "events": timeline.events_after(events)[-BRIEF_EVENTS:],
+            "steps": newest,
+        }
     return {
         "timeline": timeline.name,
         "view": view,
         "events": timeline.events_after(events),
         "steps": timeline.steps_after(steps),
     }
+
+
+def brief(view: dict[str, Any]) -> dict[str, Any]:
+    """Return a view without hops and links, and with the number of a stage's peers in each phase as `phases`.
+
+    Of the peers it has the first that hold no stage: what is wrong with them may be what a run waits for.
+    """
+    room = BRIEF_PEERS
+    stages = []
+    for stage in view["stages"]:
+        idle = [peer for peer in stage["peers"] if peer["phase"] in IDLE_PHASES][:room]
+        room -= len(idle)
+        phases = dict(Counter(peer["phase"] for peer in stage["peers"]))
+        stages.append({"stage": stage["stage"], "phases": phases, "peers": idle})
+    return {**view, "stages": stages, "hops": [], "links": []}
 
 
 @dataclass(slots=True)

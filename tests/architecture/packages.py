@@ -33,6 +33,7 @@ BASE = ("errors", "suggestions", "files", "ownership", "drafts")
 PACKAGES: dict[str, Package] = {
     "errors": Package("the errors that a user can cause"),
     "suggestions": Package("the nearest of the allowed words to a misspelt one"),
+    "activity": Package("what this process does right now, in words"),
     "files": Package("whole files, and sizes in words", ("errors",)),
     "ownership": Package("whose a folder is", ("errors", "files")),
     "drafts": Package("files that become visible when they are whole", ("ownership",)),
@@ -77,6 +78,9 @@ PACKAGES: dict[str, Package] = {
         virtual=True,
     ),
     "view": Package("what those who watch a run see: its present state and its timeline", ("core",), virtual=True),
+    "terminal": Package(
+        "a run as text: what a terminal shows of it", ("activity", "clean_text", "errors"), ("msgspec", "rich")
+    ),
     "config_check": Package("the checks of single values of a TOML file", ("core", "errors", "suggestions")),
     "config": Package("RUN.toml", ("config_check", "core", "errors", "suggestions")),
     "manifest": Package("all that a peer has to know of a run", ("core", "errors", "ownership"), ("blake3", "msgspec")),
@@ -95,7 +99,7 @@ PACKAGES: dict[str, Package] = {
     "runtime": Package("acts: the network, the clock and the threads behind the decisions"),
     "runtime/transport": Package(
         "the network: libp2p's daemon, the DHT, streams, frames, requests",
-        ("errors", "files", "ownership", "core/protocol", "core/routing"),
+        ("errors", "activity", "files", "ownership", "core/protocol", "core/routing"),
         ("cryptography", "hivemind", "msgspec", "numpy"),
     ),
     "runtime/execution": Package(
@@ -106,7 +110,7 @@ PACKAGES: dict[str, Package] = {
     "runtime/operations": Package(
         "what a person asks of processes: finding a run, status, logs, folders, exports, the end",
         (
-            *(*BASE, "clean_text", "manifest", "core/protocol", "view", "page", "compute"),
+            *(*BASE, "activity", "clean_text", "manifest", "core/protocol", "view", "page", "terminal", "compute"),
             *("runtime/transport", "runtime/execution"),
         ),
         ("blake3", "msgspec", "prometheus_client", "rich", "uvloop"),
@@ -150,12 +154,15 @@ PACKAGES: dict[str, Package] = {
     ),
     "peers": Package(
         "the role of a peer",
-        ("compute", "core", "errors", "suggestions", "files", "manifest", "runtime"),
+        (*("activity", "compute", "core", "errors", "suggestions", "files", "manifest", "runtime", "terminal"), "view"),
         ("click", "msgspec", "torch", "uvloop"),
     ),
     "trainers": Package(
         "the role of a trainer",
-        (*BASE, "compute", "config", "config_check", "core", "manifest", "page", "runtime", "view"),
+        (
+            *(*BASE, "activity", "compute", "config", "config_check", "core", "manifest", "page", "runtime"),
+            *("terminal", "view"),
+        ),
         (
             *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers"),
             *("transformers", "uvloop"),

@@ -85,7 +85,7 @@ def test_each_address_is_warned_of_once_and_cleared_once() -> None:
     )
     assert (info, warning) == (logging.INFO, logging.WARNING)
     assert notice == "--announce 192.0.2.7:7400: process U1GUWX reaches it"
-    failed = "--announce train.example.org:7400 cannot be reached by process U1GUWX (no answer within 5 s [2J"
+    failed = "--announce train.example.org:7400 cannot be reached by process U1GUWX (no answer within 5 s\\x1b[2J"
     assert complaint.startswith(failed)
     assert complaint.isprintable()
     assert len(complaint) < 400

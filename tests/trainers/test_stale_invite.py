@@ -13,8 +13,9 @@ import pytest
 from swarmflow.runtime.transport.invite import Invite
 from tests.runtime.nodes import RUN_ID, started, until
 from tests.trainers.test_before_begun import opened
+from trainers.inviting import write_invite
 from trainers.lock import FolderLock
-from trainers.process import lead_or_join, start_node, write_invite
+from trainers.process import lead_or_join, start_node
 
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/QmPsRuWLuskPrTe3gRttmenugNBDB6Y2BcFpVH8hhbN9md"
 

@@ -38,12 +38,16 @@ class LoadProgress:
 
     def __str__(self) -> str:
         """Return a line for people: `loading stage 1: 120.0 MB of 400.0 MB from ab12cd, 8.1 MB/s, 35 s left`."""
+        return f"loading stage {self.stage}: {self.amounts()}"
+
+    def amounts(self) -> str:
+        """Return how much of it has come from where, how fast, and how long the rest takes."""
         if not self.donor:
-            return f"loading stage {self.stage}: waiting for the answer of a process that has it"
+            return "waiting for the answer of a process that has it"
         sizes = f"{readable_size(self.received_bytes)} of {readable_size(self.total_bytes)}"
         rate = f"{readable_size(round(self.bytes_per_s))}/s"
         left = "nothing arrives at the moment" if self.left_s is None else f"{rate}, {self.left_s:.0f} s left"
-        return f"loading stage {self.stage}: {sizes} from {self.donor}, {left}"
+        return f"{sizes} from {self.donor}, {left}"
 
 
 @dataclass(eq=False)

@@ -191,7 +191,13 @@ class Session:
 
     def log(self, action: Log) -> None:
         """Write a line of the machine into the log of the process."""
-        log.log(logging.getLevelNamesMapping()[action.level.upper()], "%s", action.text)
+        fields: dict[str, object] = {}
+        if action.process is not None:
+            fields["peer"] = str(action.process)
+        if action.stage >= 0:
+            fields["stage"] = action.stage
+        extra = {"kind": action.kind or "", "fields": fields}
+        log.log(logging.getLevelNamesMapping()[action.level.upper()], "%s", action.text, extra=extra)
 
     def _count(self, action: Count) -> None:
         metrics = self.metrics

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import msgspec
 
 from swarmflow import __version__
+from swarmflow.activity import doing
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import IncompatibleError, NetworkError
 from swarmflow.manifest import Manifest
@@ -44,6 +45,17 @@ async def find_leader(session: Session, invite: Invite, timeout_s: float | None 
     timeout_s: None waits for ever, and logs it, also where only trainers of other software answer. Raises NetworkError,
     IncompatibleError (other software).
     """
+    reasons: list[str] = []
+
+    def last() -> str:
+        return reasons[-1] if reasons else ""
+
+    with doing(f"looking for the trainer that leads run {invite.name}", last):
+        return await _find_leader(session, invite, timeout_s, reasons)
+
+
+async def _find_leader(session: Session, invite: Invite, timeout_s: float | None, last: list[str]) -> FoundRun:
+    """Ask again and again; `last` always has why the last round has found none."""
     began_s = asyncio.get_running_loop().time()
     reported: set[str] = set()
     while True:
@@ -64,6 +76,7 @@ async def find_leader(session: Session, invite: Invite, timeout_s: float | None 
         reason = str(unfit) if unfit is not None else reasons[-1] if reasons else "no trainer of it is known"
         if timeout_s is not None and asyncio.get_running_loop().time() - began_s > timeout_s:
             raise NetworkError(f"run {invite.name} does not answer: {reason}; is its trainer running?")
+        last[:] = [reason]
         kind = "" if unfit is None else reason
         if kind not in reported:
             level = logging.INFO if unfit is None else logging.WARNING

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
+from swarmflow.clean_text import clean
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.session import Session
@@ -49,8 +50,8 @@ class Announced:
             if not reason:
                 lines.append((logging.INFO, f"--announce {given}: process {who[-6:]} reaches it"))
                 continue
-            printable = " ".join("".join(char if char.isprintable() else " " for char in reason).split())
-            failed = f"--announce {given} cannot be reached by process {who[-6:]} ({printable[:_REASON_CHARS_MAX]})"
+            short = clean(" ".join(reason.split()))[:_REASON_CHARS_MAX]
+            failed = f"--announce {given} cannot be reached by process {who[-6:]} ({short})"
             advice = "open and forward the port, or correct the address; others may be unable to join"
             lines.append((logging.WARNING, f"{failed}: {advice}"))
         return lines

@@ -7,11 +7,13 @@ from typing import Any
 
 import msgspec
 
-from swarmflow.clean_text import clean
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.operations.asking import ask_status
 from swarmflow.runtime.operations.left_runs import last_left, left_run
 from swarmflow.runtime.transport.invite import Invite, read_invite
+
+ROWS_MIN = 40  # a terminal that has fewer can scroll
+ROWS_ELSEWHERE = 10_000
 
 
 def main(text: str | None, as_json: bool) -> int:
@@ -49,25 +51,14 @@ def _answer(invite: Invite) -> bytes:
 
 def _show(status: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
+    from swarmflow.terminal.shown_run import shown_run
+    from swarmflow.terminal.swarm_view import SwarmView
+
+    try:
+        view = SwarmView(shown_run(status))
+    except ValueError as error:
+        raise NetworkError(f"the answer of the swarm cannot be read ({error})") from None
     console = Console(highlight=False)
-    loss = "-" if status["loss"] is None else f"{status['loss']:.4f}"
-    speed = "-" if status["tokens_per_s"] is None else f"{status['tokens_per_s']:.0f}"
-    state = f"{status['phase']}, step {status['step']} of {status['steps']}"
-    console.print(
-        Text(f"{clean(status['run'])}: {state}, loss {loss}, {speed} tokens/s, {len(status['trainers'])} trainer(s)")
-    )
-    if status["waiting_for"]:
-        console.print(Text(f"waiting for {clean(status['waiting_for'])}"))
-    table = Table("stage", "peer", "phase", "version", "held", "queued", "capacity")
-    for stage in status["stages"]:
-        for peer in stage["peers"] or [None]:
-            row = (
-                [Text("nobody")]
-                if peer is None
-                else [Text(clean(str(peer[key]))) for key in ("id", "phase", "version", "held", "queued", "capacity")]
-            )
-            table.add_row(str(stage["stage"]), *row)
-    console.print(table)
+    rows = console.height if console.is_terminal else ROWS_ELSEWHERE
+    console.print(view.draw(console.width, max(rows, ROWS_MIN)))

@@ -17,6 +17,7 @@ from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
 from hivemind.utils.multiaddr import Multiaddr
 
+from swarmflow.activity import doing
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.transport.addresses import (
     accepts_connection,
@@ -42,6 +43,7 @@ BOOTSTRAP_TIMEOUT_S = 10.0
 _RETRY_S = 1.0  # between attempts to reach the network
 _DHT_START_TIMEOUT_S = 10.0
 _NEIGHBOURS_TIMEOUT_S = 3.0
+_NAMED_MAX = 3  # addresses in a line about what takes long
 LOOPBACK = ("/ip4/127.", "/ip6/::1/")
 CONNECTIONS_LOW, CONNECTIONS_HIGH = 2048, 4096  # p2pd closes connections above the high mark, to the low one
 _CLOCKS = re.compile(r"local: ([\d.]+), peer: ([\d.]+)")  # two clocks in s, in an error of hivemind's
@@ -94,13 +96,18 @@ class Node:
             key = load_identity(identity_path)
             entries = {text: name for text, name in entries.items() if name != key.name}
             options = _daemon_options(identity_path, listening, announced, list(entries), client_mode, public)
-            await _wait_for_ports(listening)
-            daemon = await Daemon.launch(options, startup_timeout_s)
-            resources.push_async_callback(daemon.stop)
-            p2p = await _attach(daemon, startup_timeout_s)
-            resources.push_async_callback(p2p.shutdown)
-            reached = await _reach(daemon, entries, may_be_alone, patient)
-            node = cls(key, daemon, p2p, await _join(p2p, key, reached, client_mode, patient), resources)
+            with doing(f"waiting for the port of {', '.join(listen)}"):
+                await _wait_for_ports(listening)
+            with doing("starting the network daemon (p2pd)"):
+                daemon = await Daemon.launch(options, startup_timeout_s)
+                resources.push_async_callback(daemon.stop)
+                p2p = await _attach(daemon, startup_timeout_s)
+                resources.push_async_callback(p2p.shutdown)
+            with doing(f"connecting to the run at {_some(bootstrap)}"):
+                reached = await _reach(daemon, entries, may_be_alone, patient)
+            with doing(f"joining the DHT by way of {_some(reached)}" if reached else "beginning a DHT"):
+                dht = await _join(p2p, key, reached, client_mode, patient)
+            node = cls(key, daemon, p2p, dht, resources)
             node.listening = tuple(listening)
             await node.refresh_addresses()
             node._resources = resources.pop_all()
@@ -165,6 +172,12 @@ def _on_stray_exception(loop: asyncio.AbstractEventLoop, context: dict[str, Any]
         log.debug("a stream ended before it began: %s", error)
     else:
         log.error("%s: %r", context.get("message", "an error outside of any task"), error, exc_info=error)
+
+
+def _some(addresses: Sequence[str]) -> str:
+    """Return the first addresses, in words."""
+    named = ", ".join(address.partition("/p2p/")[0] for address in addresses[:_NAMED_MAX])
+    return named if len(addresses) <= _NAMED_MAX else f"{named} and {len(addresses) - _NAMED_MAX} more"
 
 
 def _packed(addresses: Sequence[Multiaddr]) -> list[bytes]:

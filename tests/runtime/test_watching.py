@@ -1,0 +1,84 @@
+"""What viewers are answered: one question however many look, and the brief view."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from swarmflow.runtime.operations.showing import RunDisplay
+from swarmflow.runtime.operations.status import _show
+from swarmflow.runtime.operations.watching import LiveFeed
+from swarmflow.terminal.process_view import ProcessView
+from swarmflow.view.timeline import Timeline
+from swarmflow.view.watching import BRIEF_EVENTS, BRIEF_PEERS, BRIEF_STEPS, Question, answer_to, brief
+from tests.runtime.nodes import until
+from tests.terminal.test_shown_run import HOSTILE, assert_clean
+from tests.terminal.views import peer, view
+
+
+@pytest.mark.asyncio
+async def test_a_feed_asks_once_however_many_look_and_says_why_there_is_no_answer() -> None:
+    asked: list[Question] = []
+
+    async def ask(question: Question) -> bytes:
+        asked.append(question)
+        return b"no JSON"
+
+    feed = LiveFeed(ask)
+    await asyncio.gather(*(feed.run(0) for _ in range(50)))
+    assert len(asked) == 1
+    assert feed.error is not None
+    assert "no JSON" in feed.error
+
+
+def test_a_brief_answer_is_small_whatever_the_swarm_and_its_history() -> None:
+    timeline = Timeline("name")
+    for number in range(1000):
+        timeline.committed({"step": number, "loss": 1.0, "time": float(number)})
+        timeline.wait(f"reason {chr(97 + number % 26)}", number, float(number))
+    whole = view(*[[peer(number, "loading" if number % 2 else "serving") for number in range(1000)] for _ in range(3)])
+    answer = answer_to(Question(brief=1), brief(whole), timeline)
+    assert [line["step"] for line in answer["steps"]] == list(range(1000 - BRIEF_STEPS, 1000))
+    stages = answer["view"]["stages"]
+    assert [stage["phases"] for stage in stages] == [{"serving": 500, "loading": 500}] * 3
+    assert sum(len(stage["peers"]) for stage in stages) == BRIEF_PEERS
+    assert (answer["view"]["hops"], whole["hops"] != []) == ([], True)
+    again = answer_to(Question("name", 0, 990, brief=1), brief(whole), timeline)
+    assert [line["seq"] for line in again["steps"]] == list(range(991, 1001))
+    assert len(msgspec.json.encode(answer)) < 100_000
+    assert len(answer["events"]) <= BRIEF_EVENTS
+
+
+@pytest.mark.asyncio
+async def test_a_display_asks_briefly_and_leaves_events_to_the_log_of_the_leader() -> None:
+    timeline = Timeline("name")
+    timeline.wait("a peer for stage 1", 0, 1e9)
+    asked: list[Question] = []
+    shown = ProcessView("trainer")
+    display = RunDisplay(shown)
+
+    async def ask(question: Question | None) -> bytes:
+        assert question is not None
+        asked.append(question)
+        return msgspec.json.encode(answer_to(question, brief(view([peer(1)], [])), timeline))
+
+    display.ask, display.name = ask, "another"
+    task = asyncio.create_task(display.keep_up())
+    await until(lambda: shown.run is not None)
+    task.cancel()
+    assert asked[0].brief == 1
+    assert [event.text for event in shown.events] == ["the run waits for a peer for stage 1"]
+    leader = ProcessView("trainer")
+    display = RunDisplay(leader)
+    display.ask, display.name = ask, "first"
+    task = asyncio.create_task(display.keep_up())
+    await until(lambda: leader.run is not None)
+    task.cancel()
+    assert leader.events == ()
+
+
+def test_the_status_shows_what_strangers_write_as_text(capsys: pytest.CaptureFixture[str]) -> None:
+    _show(view([peer(1)], phase="gathering", waiting_for=HOSTILE))
+    assert_clean(capsys.readouterr().out)

@@ -1,0 +1,68 @@
+"""The invite of a run: to the user, to this machine, and to trainers of the same output."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from swarmflow.errors import NetworkError
+from swarmflow.files import write_to_user_path
+from swarmflow.runtime.operations.answering import Counter
+from swarmflow.runtime.operations.left_runs import forget_left
+from swarmflow.runtime.transport.invite import Invite, publish_local
+from trainers.run import Run
+
+log = logging.getLogger("swarmflow")
+
+
+def written_invite(run: Run) -> Invite | None:
+    """Return the invite that a trainer has written into the output. Raises NetworkError where it is none."""
+    try:
+        return Invite.parse(run.invite_path.read_text())
+    except FileNotFoundError:
+        return None
+
+
+def latest_invite(run: Run, invite: Invite | None) -> Invite | None:
+    """Return the invite of another trainer of the same output, which may lead by now."""
+    written = written_invite(run) if run.options.invite is None else None
+    return invite if written is None else run.may_join(written)
+
+
+@contextmanager
+def published(invite: Invite, counter: Counter) -> Iterator[None]:
+    """Publish the run on this machine, so that it is found without an invite, unless there is no place for it."""
+    forget_left(invite.run_id)
+    try:
+        publication = publish_local(invite, port=counter.port, token=counter.token)
+    except NetworkError as error:
+        log.warning("%s; peers here need the invite", error)
+        yield
+        return
+    try:
+        yield
+    finally:
+        publication.withdraw()
+
+
+def give_invite(run: Run, invite: Invite, leads: bool) -> None:
+    """Give the invite to the user, to the file that they named, and to trainers of the same folder."""
+    if run.options.log_format == "json":
+        extra = {"kind": "invite", "fields": {"invite": str(invite)}}
+        log.info("to join: swarmflow peer --join %s", invite, extra=extra)
+    else:
+        print(f"\nTo join, type on any machine:\n\n  swarmflow peer --join {invite}\n", flush=True)
+    if run.options.invite_file is not None:
+        write_invite(run.options.invite_file, invite)
+    if leads:
+        write_invite(run.invite_path, invite)
+
+
+def write_invite(path: Path, invite: Invite) -> None:
+    """Write it to a file at once, so that others read it whole. Raises NetworkError."""
+    try:
+        write_to_user_path(path, f"{invite}\n".encode())
+    except OSError as error:
+        raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None
