@@ -90,7 +90,7 @@ def test_it_costs_little_beside_a_trainer_and_from_afar(waiting: LocalSwarm, tmp
     assert here.cpu_s < CPU_S
     assert there.cpu_s < CPU_S
     shown = asked()
-    assert f"waiting for a peer for stage {STAGES - 1}" in shown.out
+    assert f"waits for a peer for stage {STAGES - 1}" in shown.out
     assert shown.cpu_s < CPU_S
 
 
