@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 @click.option("--capacity", type=click.IntRange(min=1), help="Microbatches in memory at a time; measured by default.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here (0: any port).")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve metrics on.")
+@click.option("--metrics-token", metavar="FILE", help="Metrics are for clients that send the token in this file.")
 @click.option("--state-dir", type=click.Path(file_okay=False), help="Keep identity and copies here.")
 @click.option(
     "--keep-copies/--no-copies",

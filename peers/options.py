@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from peers.quantities import parse_size, parse_upload
 from swarmflow.errors import ConfigError
+from swarmflow.runtime.execution.metrics_server import read_token
 from swarmflow.runtime.transport.invite import Invite, read_invite
 from swarmflow.suggestions import did_you_mean
 
@@ -25,6 +26,7 @@ class PeerOptions:
     capacity: int | None
     metrics_port: int | None
     metrics_host: str
+    metrics_token: str | None = field(repr=False)  # that a client has to send; None: everybody may read
     state_dir: Path | None
     keep_copies: bool
     listen: str
@@ -59,5 +61,6 @@ class PeerOptions:
                 "state_dir": Path(folder) if folder else None,
                 "memory_limit": None if memory is None else parse_size("--memory-limit", memory),
                 "upload_limit": None if upload is None else parse_upload("--upload-limit", upload),
+                "metrics_token": read_token(Path(values["metrics_token"]) if values["metrics_token"] else None),
             }
         )

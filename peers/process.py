@@ -97,7 +97,7 @@ async def _run(options: PeerOptions, folder: Path, view: ProcessView | None) -> 
         metrics = Metrics()
         stack.callback(metrics.close)
         if options.metrics_port is not None:
-            port = metrics.serve(options.metrics_port, options.metrics_host)
+            port = metrics.serve(options.metrics_port, options.metrics_host, options.metrics_token)
             log.info("metrics: http://%s:%d/metrics", options.metrics_host, port)
         node = await Node.start(
             identity_path=folder / "identity.key",
@@ -227,7 +227,7 @@ class _Life:
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
             lambda: {"phase": str(machine.phase), "version": machine.version, "load": machine.load},
         )
-        session.spawn(_measure(machine, session.metrics, memory), "the metrics")
+        session.spawn(_measure(machine, own.report, memory), "the metrics")
         session.spawn(_summarize(session, own.report), "the summary for those who watch")
         session.spawn(session.metrics.progress.follow(lambda: _progress(machine, compute)), "the progress")
         session.spawn(show_peer(self._shown, session, machine, own.report), "what is shown")
@@ -295,8 +295,9 @@ async def _summarize(session: Session, report: PeerReport) -> None:
         await asyncio.sleep(SUMMARY_EVERY_S)
 
 
-async def _measure(machine: PeerMachine, metrics: Metrics, memory: JoinedRun) -> None:
+async def _measure(machine: PeerMachine, report: PeerReport, memory: JoinedRun) -> None:
     """Keep the gauges up to date, and the addresses of trainers."""
+    metrics = report.metrics
     while True:
         named = machine.epoch_view.opened.roster if machine.epoch_view is not None else Roster()
         roster = machine.epoch_view.alive() if machine.epoch_view is not None else Roster()
@@ -311,6 +312,7 @@ async def _measure(machine: PeerMachine, metrics: Metrics, memory: JoinedRun) ->
         metrics.held_microbatches.set(hops.held if hops is not None else 0)
         metrics.capacity_microbatches.set(hops.capacity if hops is not None else 0)
         metrics.journal_bytes.set(hops.journal.size_bytes if hops is not None else 0)
+        report.measure_loading()
         await asyncio.sleep(1.0)
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Append one JSON object a step here.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here (0: any port).")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve metrics on.")
+@click.option("--metrics-token", metavar="FILE", help="Metrics are for clients that send the token in this file.")
 @click.option("--page", "page_port", type=click.IntRange(0, 65535), help="Serve a page of the run here (0: any port).")
 @click.option("--page-host", default="127.0.0.1", show_default=True, help="The address to serve the page on.")
 @click.option("--listen", help="HOST:PORT to take connections on; PORT 0, the default: any, kept across restarts.")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from swarmflow.runtime.execution.metrics_server import read_token
 from swarmflow.runtime.transport.invite import Invite
 
 
@@ -20,6 +21,7 @@ class TrainerOptions:
     json_file: Path | None
     metrics_port: int | None
     metrics_host: str
+    metrics_token: str | None = field(repr=False)  # that a client has to send; None: everybody may read
     page_port: int | None
     page_host: str
     listen: str | None
@@ -28,7 +30,7 @@ class TrainerOptions:
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> TrainerOptions:
-        """Make them from click's values. Raises NetworkError for an invalid invite."""
+        """Make them from click's values. Raises NetworkError for an invalid invite, ConfigError for a bad token."""
         invite = values["invite"]
         paths = {name: Path(values[name]) for name in ("state_dir", "invite_file", "json_file") if values[name]}
         return cls(
@@ -36,6 +38,7 @@ class TrainerOptions:
                 **values,
                 **paths,
                 "run_toml": Path(values["run_toml"]),
+                "metrics_token": read_token(Path(values["metrics_token"]) if values["metrics_token"] else None),
                 "invite": Invite.parse(invite) if invite else None,
             }
         )

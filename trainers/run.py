@@ -65,7 +65,7 @@ class Run:
         metrics = Metrics()
         stack.callback(metrics.close)
         if options.metrics_port is not None:
-            port = metrics.serve(options.metrics_port, options.metrics_host)
+            port = metrics.serve(options.metrics_port, options.metrics_host, options.metrics_token)
             log.info("metrics: http://%s:%d/metrics", options.metrics_host, port)
         run = cls(options, config, corpus, folder, metrics, steplog)
         stack.callback(run.yield_output)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import types
+from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import fields
 from random import Random
@@ -60,6 +61,7 @@ class Swarm:
         self.all = {m.process: negotiation(m.process.name, roster) for m in roster.members}
         self.now = 0.0
         self.sent = 0
+        self.counted: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     def run(self, seconds: float) -> None:
         end = self.now + seconds
@@ -71,7 +73,8 @@ class Swarm:
     def perform(self, sender: ProcessId, actions: Iterable[Action]) -> None:
         for action in actions:
             if isinstance(action, Count):
-                continue  # an implausible message
+                self.counted[action.name, action.label] += action.amount
+                continue
             assert isinstance(action, Send), action
             assert isinstance(action.message, Negotiate)
             if action.to in self.all:
@@ -93,6 +96,8 @@ def test_flows_for_all_microbatches_are_found_by_messages_between_neighbours() -
     swarm = Swarm(ROSTER)
     swarm.run(20.0)
     assert [sum(swarm.units(stage).values()) for stage in range(-1, STAGES)] == [8] * (STAGES + 1)
+    before_s, least_s = (swarm.counted["flow_cost", when] for when in ("before", "least"))
+    assert before_s >= least_s > 0, "an exchange costs no more than what it replaces"
 
 
 def test_a_death_is_repaired_and_a_newcomer_gets_its_part() -> None:

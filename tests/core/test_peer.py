@@ -162,6 +162,16 @@ def test_a_step_from_the_first_microbatch_to_the_update() -> None:
     assert sorted(released(actions)) == [INPUT, TARGETS], "the journal is dropped"
 
 
+def test_the_time_of_an_all_reduce_is_counted_where_there_is_one() -> None:
+    for members, expected in (((ME, MATE), [Count("reduce_seconds", amount=2.5)]), ((ME,), [])):
+        bench = Bench(now=4.0)
+        bench.serve()
+        bench.work()
+        bench.prepare(members=members)
+        bench.now = 6.5
+        assert of_type(bench.event(Sealed(EPOCH, 1, (("stage-0", 1.0, "x"),))), Count) == expected
+
+
 def test_it_prepares_only_with_exactly_what_is_listed() -> None:
     bench = Bench()
     bench.serve()

@@ -14,38 +14,15 @@ from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.execution.metrics import LABEL_SETS_MAX, OTHER, Labelled, Metrics
+from swarmflow.runtime.execution.metrics import LABEL_SETS_MAX, OTHER, Metrics
 
-DOCS = Path(__file__).parents[2] / "docs" / "metrics.md"
 CORE = Path(__file__).parents[2] / "swarmflow" / "core"
-
-
-def exposed(family: Metric) -> str:
-    suffix = {"counter": "_total", "info": "_info"}.get(family.type, "")
-    return family.name + suffix
 
 
 def scrape(port: int) -> dict[str, Metric]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         text = answer.read().decode()
     return {family.name: family for family in text_string_to_metric_families(text)}
-
-
-def test_docs_list_exactly_the_metrics_that_exist() -> None:
-    metrics = Metrics()
-    labels = {
-        f"swarmflow_{name}": set(value.labels) for name, value in vars(metrics).items() if isinstance(value, Labelled)
-    }
-    existing = {
-        (exposed(family), family.type, frozenset(labels.get(family.name, ())), family.documentation)
-        for family in metrics.registry.collect()
-        if family.name.startswith("swarmflow_")
-    }
-    documented = set()
-    for row in re.findall(r"^\| `(\w+)` \| (\w+) \|(.*)\| (.+) \|$", DOCS.read_text(encoding="utf-8"), re.MULTILINE):
-        name, kind, label_cell, meaning = row
-        documented.add((name, kind, frozenset(re.findall(r"\w+", label_cell)), meaning))
-    assert documented == existing
 
 
 def test_names_follow_the_conventions() -> None:
@@ -97,10 +74,25 @@ def test_every_decision_that_the_core_counts_is_counted_from_zero() -> None:
     registry = Metrics().registry
     sources = "".join(path.read_text(encoding="utf-8") for path in CORE.rglob("*.py"))
     kinds = set(re.findall(r'Count\("(\w+)"(?:, amount=[^)]*\)?)?\)', sources))
-    kinds -= {"gone", "moves"}  # these are metrics of their own
+    kinds -= {"gone", "moves", "reduce_seconds"}  # these are metrics of their own
     assert {"rollbacks", "entered"} <= kinds
     for kind in kinds:
         assert registry.get_sample_value("swarmflow_decisions_total", {"kind": kind}) == 0.0, kind
+
+
+def test_what_the_machines_count_is_counted_and_repairs_apart() -> None:
+    metrics = Metrics()
+    for name, label in (("retries", "gone"), ("retries", "full"), ("adoptions", ""), ("rollbacks", "")):
+        metrics.count(name, label, 1.0)
+    metrics.count("reduce_seconds", "", 0.75)
+    metrics.count("flow_cost", "least", 2.5)
+    value = metrics.registry.get_sample_value
+    repairs = {kind: value("swarmflow_repairs_total", {"kind": kind}) for kind in ("resent", "adopted", "rolled_back")}
+    assert repairs == {"resent": 1.0, "adopted": 1.0, "rolled_back": 1.0}
+    assert value("swarmflow_retries_total", {"reason": "full"}) == 1.0
+    assert value("swarmflow_decisions_total", {"kind": "rollbacks"}) == 1.0
+    assert (value("swarmflow_reduce_seconds_count"), value("swarmflow_reduce_seconds_sum")) == (1.0, 0.75)
+    assert value("swarmflow_flow_cost_seconds_total", {"when": "least"}) == 2.5
 
 
 def test_two_processes_worth_of_metrics_do_not_mix() -> None:

@@ -50,6 +50,7 @@ def options(node: Node) -> PeerOptions:
         capacity=4,
         metrics_port=None,
         metrics_host="",
+        metrics_token=None,
         state_dir=None,
         keep_copies=False,
         listen="127.0.0.1:0",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
@@ -94,3 +95,19 @@ def test_the_command_tells_a_stalled_process_from_one_that_waits(
         metrics.close()
     assert cli.main(["health", "--metrics-port", port]) == 1
     assert "is the process running" in capsys.readouterr().err
+
+
+def test_the_command_sends_the_token_of_the_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metrics, file = Metrics(), tmp_path / "token"
+    file.write_text("a-token\n")
+    port = str(metrics.serve(0, token="a-token"))
+    try:
+        assert cli.main(["health", "--metrics-port", port]) == 1
+        assert "Unauthorized" in capsys.readouterr().err
+        assert cli.main(["health", "--metrics-port", port, "--metrics-token", str(file)]) == 0
+        monkeypatch.setenv("SWARMFLOW_METRICS_TOKEN", "a-token")
+        assert cli.main(["health", "--metrics-port", port]) == 0
+    finally:
+        metrics.close()

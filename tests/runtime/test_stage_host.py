@@ -402,6 +402,12 @@ async def test_a_stage_that_is_given_up_amid_its_work_leaves_nothing_behind() ->
         computed = counted("swarmflow_compute_seconds_total", {"direction": "loss"})
         settled = [counted("swarmflow_settled_seconds_total", {"outcome": kind}) for kind in ("used", "unused")]
         assert sum(value or 0.0 for value in settled) == pytest.approx(computed)
+        passes = counted("swarmflow_pass_seconds_count", {"direction": "loss"})
+        assert passes == counted("swarmflow_microbatches_total", {"stage": "1", "direction": "loss"})
+        forms = [{"tensor": "gradient", "form": form} for form in ("plain", "encoded")]
+        plain, encoded = (counted("swarmflow_codec_bytes_total", labels) for labels in forms)
+        assert plain == encoded, "the codec of this run leaves tensors as they are"
+        assert (plain or 0.0) > 0.0
         assert counted("swarmflow_update_seconds_count") == 1.0
         assert (counted("swarmflow_update_seconds_sum") or 0.0) > 0.0
 

@@ -41,6 +41,11 @@ def test_a_summary_has_the_counts_of_the_process() -> None:
     assert 50_000_000 < summary.memory_bytes < 1.01 * most
 
 
+def loading(metrics: Metrics) -> tuple[float | None, float | None]:
+    value = metrics.registry.get_sample_value
+    return value("swarmflow_loading_bytes"), value("swarmflow_loading_total_bytes")
+
+
 @pytest.mark.asyncio
 async def test_what_is_loaded_is_in_it() -> None:
     report = PeerReport(Metrics())
@@ -48,8 +53,12 @@ async def test_what_is_loaded_is_in_it() -> None:
         progressed(ProcessId("QmDonor", 1), 3, 10)
         summary = report.summary([HERE])
         assert (summary.loading_bytes, summary.loading_total_bytes) == (3, 10)
+        report.measure_loading()
+        assert loading(report.metrics) == (3.0, 10.0)
         await asyncio.sleep(0)
     assert report.summary([HERE]).loading_total_bytes == 0
+    report.measure_loading()
+    assert loading(report.metrics) == (0.0, 0.0)
 
 
 @pytest.mark.parametrize(

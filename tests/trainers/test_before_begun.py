@@ -51,6 +51,7 @@ def opened(stack: ExitStack, folder: Path, seed: int = 0, text: bytes = b"to be 
             json_file=None,
             metrics_port=None,
             metrics_host="127.0.0.1",
+            metrics_token=None,
             page_port=None,
             page_host="127.0.0.1",
             listen=None,

@@ -41,8 +41,9 @@ def opened(folder: Path, **options: object) -> None:
         "json_file": None,
         "metrics_port": None,
         "metrics_host": "",
+        "metrics_token": None,
         "page_port": None,
-        "page_host": "127.0.0.1",
+        "page_host": "",
         "listen": None,
         "announce": (),
     }

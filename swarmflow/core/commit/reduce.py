@@ -126,6 +126,11 @@ class Reduction:
         self._own = [state for state in self._groups.values() if me in state.group.members]
         self._sealed = False
 
+    @property
+    def alone_in_all(self) -> bool:
+        """Whether this process has no other member to reduce with."""
+        return not self._groups
+
     def start(self) -> list[Action]:
         """Send the first parts; a process that is alone in all its groups seals at once."""
         actions: list[Action] = []
@@ -249,4 +254,5 @@ class Ballot:
 
     number: int
     reduction: Reduction
+    began_s: float  # when its all-reduce began
     sealed: bool = False  # the reduced gradients are ready for the commit, and are what their owners have summed

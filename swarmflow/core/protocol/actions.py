@@ -276,7 +276,7 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Count:
-    """Raise a counter of the metrics."""
+    """Raise a counter of the metrics, or record a duration in a histogram (`reduce_seconds`)."""
 
     name: str
     label: str = ""

@@ -1,47 +1,47 @@
 """The metrics of a process for Prometheus: every metric of swarmflow, in one registry, served over HTTP.
 
-`docs/metrics.md` lists the same metrics for users; a test keeps the two equal.
+`docs/metrics.md` lists the same metrics for users; `make generate` writes its tables from here.
 """
 
 from __future__ import annotations
 
-import logging
 import math
 import platform
-import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, Generic, TypeVar, get_args
-from wsgiref.simple_server import WSGIServer
 
-from prometheus_client import (
-    CollectorRegistry,
-    Counter,
-    Gauge,
-    GCCollector,
-    Histogram,
-    Info,
-    ProcessCollector,
-    Summary,
-    start_http_server,
-)
+from prometheus_client import CollectorRegistry, Counter, Gauge, GCCollector, Histogram, Info, ProcessCollector
 from prometheus_client.metrics import MetricWrapperBase
 
 from swarmflow import __version__
-from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.account import Outcome
+from swarmflow.runtime.execution.metrics_server import MakePage, MetricsServer
 from swarmflow.runtime.execution.progress import ProgressWatch
 from swarmflow.runtime.transport.frames import FrameErrorKind
 from swarmflow.runtime.transport.hello import LANES
 
-log = logging.getLogger(__name__)
-
 LABEL_SETS_MAX: Final = 256
 OTHER: Final = "other"
+_PASS_SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_STEP_END_SECONDS_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
 _STEP_SECONDS_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 # Series that are there from the start, at 0: Prometheus takes a counter's first value for no increase.
 _DENIALS: Final = ("full", "draining", "stage", "stale", "invalid")
 _RETRIES: Final = ("gone", *_DENIALS)
 _REFUSALS: Final = (*get_args(FrameErrorKind), "hello", "message", "tensor", "piece")
 _OUTCOMES: Final = get_args(Outcome)
+# What a repair is, by the name of the count of a machine; retries for another reason than a death are no repairs.
+REPAIRS: Final[Mapping[str, str]] = {
+    "adoptions": "adopted",
+    "recomputations": "recomputed",
+    "orphans_subtracted": "subtracted",
+    "ballots_again": "reduced_again",
+    "steps_restarted": "restarted",
+    "rollbacks": "rolled_back",
+}
+RESENT: Final = "resent"
+_FLOW_COSTS: Final = ("before", "least")
 _DECISIONS: Final = (
     "adoptions",
     "hops_lost",
@@ -107,8 +107,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.port = 0  # at which other machines, or other processes of this one, read the metrics; 0: they cannot
-        self._server: tuple[WSGIServer, threading.Thread] | None = None
+        self.port = 0  # at which the metrics are served; 0: they are not
+        self._pages: dict[str, MakePage] = {}
+        self._server = MetricsServer(self.registry, self._pages)
         self._add_work()
         self._add_run()
         self._add_network()
@@ -119,13 +120,24 @@ class Metrics:
         self.microbatches = self._counters("microbatches", "Hops computed by this peer", "stage", "direction")
         self.compute_seconds = self._counters("compute_seconds", "Time spent computing", "direction")
         self.settled_seconds = self._counters("settled_seconds", "Used, in vain, or done twice", "outcome")
-        self.update_seconds = Summary(
-            "swarmflow_update_seconds", "Time spent computing a step's end: sums, norm, update", registry=self.registry
+        self.pass_seconds = Labelled(
+            Histogram(
+                "swarmflow_pass_seconds",
+                "Time to compute one hop",
+                ("direction",),
+                registry=self.registry,
+                buckets=_PASS_SECONDS_BUCKETS,
+            ),
+            ("direction",),
         )
+        self.reduce_seconds = self._histogram("reduce_seconds", "Time from an all-reduce's beginning to its norm here")
+        self.update_seconds = self._histogram("update_seconds", "Time spent computing a step's end: sums, norm, update")
         self.queue_length = self._gauge("queue_length", "Microbatches accepted and waiting to be computed")
         self.held_microbatches = self._gauge("held_microbatches", "Microbatches in memory")
         self.capacity_microbatches = self._gauge("capacity_microbatches", "Most microbatches that fit in memory")
         self.journal_bytes = self._gauge("journal_bytes", "Boundary tensors kept for repairs in this step")
+        self.loading_bytes = self._gauge("loading_bytes", "Received so far of the stage that this peer loads")
+        self.loading_total_bytes = self._gauge("loading_total_bytes", "Size of the stage that this peer loads, else 0")
 
     def _add_run(self) -> None:
         self.tokens = self._counter("tokens", "Target tokens of the steps committed since this process started")
@@ -135,11 +147,8 @@ class Metrics:
         self.validation_loss = self._gauge("validation_loss", "Validation loss, in nats a token", math.nan)
         self.grad_norm = self._gauge("grad_norm", "Global gradient norm of the last step before clipping", math.nan)
         self.learning_rate = self._gauge("learning_rate", "Learning rate of the last step", math.nan)
-        self.step_seconds = Histogram(
-            "swarmflow_step_seconds",
-            "Time from a step's opening to its commit",
-            registry=self.registry,
-            buckets=_STEP_SECONDS_BUCKETS,
+        self.step_seconds = self._histogram(
+            "step_seconds", "Time from a step's opening to its commit", _STEP_SECONDS_BUCKETS
         )
         self.peers = self._gauges("peers", "Live peers known to this process", "stage")
         self.moves = self._counter("moves", "Times that this peer was given another stage")
@@ -147,12 +156,17 @@ class Metrics:
     def _add_network(self) -> None:
         self.sent_bytes = self._counters("sent_bytes", "Bytes written to other processes", "kind")
         self.received_bytes = self._counters("received_bytes", "Bytes read from other processes", "kind")
+        self.codec_bytes = self._counters("codec_bytes", "Boundary tensors encoded here", "tensor", "form")
         self.retries = self._counters("retries", "Hops that this process had to send again", "reason")
         self.routed = self._counters("routed", "Choices of the next peer by the router `flow`", "by")
+        self.flow_cost_seconds = self._counters(
+            "flow_cost_seconds", "Link costs of the windows of flows that this peer has optimised", "when"
+        )
         self.denials = self._counters("denials", "Microbatches that this peer refused", "reason")
         self.frames_refused = self._counters("frames_refused", "Bad frames from the network", "reason")
         self.queued_bytes = self._gauges("queued_bytes", "Bytes that wait to be sent", "lane")
         self.decisions = self._counters("decisions", "Rare decisions: adoptions, restarts, roll-backs", "kind")
+        self.repairs = self._counters("repairs", "What this process did again, or spared, for the dead", "kind")
         self.suspected = self._counter("suspected", "Times that the leader took a process for dead")
 
     def _begin_at_zero(self) -> None:
@@ -162,6 +176,8 @@ class Metrics:
             (self.frames_refused, _REFUSALS),
             (self.decisions, _DECISIONS),
             (self.settled_seconds, _OUTCOMES),
+            (self.repairs, (RESENT, *REPAIRS.values())),
+            (self.flow_cost_seconds, _FLOW_COSTS),
         ):
             for value in values:
                 family.at(value)
@@ -184,31 +200,54 @@ class Metrics:
         """Describe this process: its role (`peer`, `trainer`), its libp2p name and the id of its run."""
         self._process.info({"role": role, "name": name, "run": run})
 
-    def serve(self, port: int, host: str = "127.0.0.1") -> int:
-        """Serve `/metrics` on `host`:`port` (0: any free port) from a daemon thread until `close`; the port in use.
+    def count(self, name: str, label: str, amount: float) -> None:
+        """Count what a machine has decided, under the name that it gives to it."""
+        match name:
+            case "retries":
+                self.retries.at(label).inc(amount)
+                if label == "gone":
+                    self.repairs.at(RESENT).inc(amount)
+            case "routed":
+                self.routed.at(label).inc(amount)
+            case "denials":
+                self.denials.at(label).inc(amount)
+            case "frames_refused":
+                self.frames_refused.at(label).inc(amount)
+            case "flow_cost":
+                self.flow_cost_seconds.at(label).inc(amount)
+            case "reduce_seconds":
+                self.reduce_seconds.observe(amount)
+            case "gone":
+                self.suspected.inc(amount)
+            case "moves":
+                self.moves.inc(amount)
+            case _:
+                self.decisions.at(f"{name}:{label}" if label else name).inc(amount)
+                if name in REPAIRS:
+                    self.repairs.at(REPAIRS[name]).inc(amount)
 
-        Raises NetworkError where the address is taken or cannot be used.
+    def serve(self, port: int, host: str = "127.0.0.1", token: str | None = None) -> int:
+        """Serve `/metrics` on `host`:`port` (0: any free port) from daemon threads until `close`; the port in use.
+
+        token: that a client has to send; None: everybody may read. Raises NetworkError where the address is taken or
+        cannot be used.
         """
-        try:
-            server, thread = start_http_server(port, addr=host, registry=self.registry)
-        except (OSError, OverflowError) as error:
-            raise NetworkError(
-                f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics-port (0: any free one)"
-            ) from error
-        server.handle_error = _tell_quietly  # type: ignore[method-assign, assignment]  # its own prints a traceback
-        self._server = (server, thread)
-        self.port = server.server_port
+        self.port = self._server.start(port, host, token)
         return self.port
+
+    @contextmanager
+    def pages(self, pages: Mapping[str, MakePage]) -> Iterator[None]:
+        """Serve these pages too, by path, inside the `with` block."""
+        self._pages.update(pages)
+        try:
+            yield
+        finally:
+            for path in pages:
+                self._pages.pop(path, None)
 
     def close(self) -> None:
         """Stop serving and free the port, if this process serves."""
-        if self._server is None:
-            return
-        server, thread = self._server
-        self._server = None
-        server.shutdown()
-        server.server_close()
-        thread.join()
+        self._server.close()
 
     def _counter(self, name: str, text: str) -> Counter:
         return Counter(f"swarmflow_{name}", text, registry=self.registry)
@@ -218,13 +257,11 @@ class Metrics:
         gauge.set(unknown)
         return gauge
 
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...] = _STEP_END_SECONDS_BUCKETS) -> Histogram:
+        return Histogram(f"swarmflow_{name}", text, registry=self.registry, buckets=buckets)
+
     def _counters(self, name: str, text: str, *labels: str) -> Labelled[Counter]:
         return Labelled(Counter(f"swarmflow_{name}", text, labels, registry=self.registry), labels)
 
     def _gauges(self, name: str, text: str, *labels: str) -> Labelled[Gauge]:
         return Labelled(Gauge(f"swarmflow_{name}", text, labels, registry=self.registry), labels)
-
-
-def _tell_quietly(request: object, address: object) -> None:
-    """Ignores clients that disconnect early, or speak another protocol than HTTP."""
-    log.debug("a question for metrics from %s failed", address, exc_info=True)

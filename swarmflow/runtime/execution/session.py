@@ -200,20 +200,4 @@ class Session:
         log.log(logging.getLevelNamesMapping()[action.level.upper()], "%s", action.text, extra=extra)
 
     def _count(self, action: Count) -> None:
-        metrics = self.metrics
-        match action.name:
-            case "retries":
-                metrics.retries.at(action.label).inc(action.amount)
-            case "routed":
-                metrics.routed.at(action.label).inc(action.amount)
-            case "denials":
-                metrics.denials.at(action.label).inc(action.amount)
-            case "frames_refused":
-                metrics.frames_refused.at(action.label).inc(action.amount)
-            case "gone":
-                metrics.suspected.inc(action.amount)
-            case "moves":
-                metrics.moves.inc(action.amount)
-            case _:
-                name = f"{action.name}:{action.label}" if action.label else action.name
-                metrics.decisions.at(name).inc(action.amount)
+        self.metrics.count(action.name, action.label, action.amount)

@@ -68,6 +68,7 @@ class StageHost:
         self._run = 0
         self._discards: Counter[Microbatch] = Counter()
         settled = driver.metrics.settled_seconds
+        self._codec_bytes = driver.metrics.codec_bytes
         self._account = Account(lambda outcome, seconds: settled.at(outcome).inc(seconds))
         self.end = StepEnd(driver, compute, self._serving, self._account)
 
@@ -265,6 +266,8 @@ class StageHost:
             if buffer is None:
                 self._driver.post(ComputedNotFinite(microbatch.epoch, microbatch.index, value))
             else:
+                self._codec_bytes.at(value, "plain").inc(tensor.numel() * self._dtype.itemsize)
+                self._codec_bytes.at(value, "encoded").inc(len(buffer))
                 self._driver.post(event(self._driver.store.add(buffer)))
 
         self._codec_thread.submit(_FIRST, encode, encoded)
@@ -347,6 +350,7 @@ class _Computation(Generic[X, Y]):
 
     def _finish(self, result: Y, seconds: float, driver: Driver, account: Account) -> None:
         driver.metrics.compute_seconds.at(self.direction).inc(seconds)
+        driver.metrics.pass_seconds.at(self.direction).observe(seconds)
         driver.metrics.microbatches.at(self.served.stage.layout.stage, self.direction).inc()
         if not self.is_current():
             account.wasted(seconds)

@@ -47,6 +47,12 @@ class PeerReport:
             reach=self.reach,
         )
 
+    def measure_loading(self) -> None:
+        """Set the metrics of the stage that is loaded now."""
+        loading = self.loading.progress
+        self.metrics.loading_bytes.set(loading.received_bytes if loading is not None else 0)
+        self.metrics.loading_total_bytes.set(loading.total_bytes if loading is not None else 0)
+
     def contribution(self) -> str:
         """Return the line for the user at the end: what this process has done for the run."""
         metrics, hops = self.metrics, self._hops()

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from pathlib import Path
 
 from prometheus_client.parser import text_string_to_metric_families
 
 from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.runtime.execution.metrics_server import read_token
 
-TOKEN_VARIABLE = "SWARMFLOW_METRICS_TOKEN"
 _TIMEOUT_S = 5.0
 _ANSWER_BYTES_MAX = 16 << 20
 _WANTED = ("swarmflow_stalled_seconds", "swarmflow_version")
@@ -21,12 +21,13 @@ class StalledError(SwarmflowError):
     """A process has work to do and makes no progress."""
 
 
-def main(host: str, port: int, stalled_max_s: float) -> int:
+def main(host: str, port: int, token_file: Path | None, stalled_max_s: float) -> int:
     """Print the state of a healthy process and return 0.
 
+    token_file: it holds the token of the metrics; None: SWARMFLOW_METRICS_TOKEN does, or they have none.
     Raises StalledError where it makes no progress for more than `stalled_max_s`, NetworkError where it does not answer.
     """
-    values = _values(_read(host, port), f"{host}:{port}")
+    values = _values(_read(host, port, read_token(token_file)), f"{host}:{port}")
     stalled_s = values["swarmflow_stalled_seconds"]
     version = f"version {values['swarmflow_version']:.0f}"
     if stalled_s > stalled_max_s:
@@ -38,8 +39,7 @@ def main(host: str, port: int, stalled_max_s: float) -> int:
     return 0
 
 
-def _read(host: str, port: int) -> str:
-    token = os.environ.get(TOKEN_VARIABLE)
+def _read(host: str, port: int, token: str | None) -> str:
     request = urllib.request.Request(
         f"http://{f'[{host}]' if ':' in host else host}:{port}/metrics",
         headers={"Authorization": f"Bearer {token}"} if token else {},

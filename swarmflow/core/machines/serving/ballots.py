@@ -34,7 +34,7 @@ def on_prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
     if peer.hops.settling:
         peer.unsettled = message
         return actions
-    return [*actions, *_reduce(peer, message)]
+    return [*actions, *_reduce(peer, message, now)]
 
 
 def on_replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
@@ -46,14 +46,14 @@ def on_replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
     if message is None or peer.hops.settling:
         return actions
     peer.unsettled = None
-    return [*actions, *_reduce(peer, message)]
+    return [*actions, *_reduce(peer, message, now)]
 
 
-def _reduce(peer: PeerState, message: Prepare) -> list[Action]:
+def _reduce(peer: PeerState, message: Prepare, now: float) -> list[Action]:
     mine = tuple(group for group in message.groups if _takes_part(peer, group))
     gives = bool(message.entries)
     reduction = Reduction(peer.me, peer.epoch, message.ballot, mine, peer.elements, peer.element_bytes, gives)
-    peer.ballot = Ballot(message.ballot, reduction)
+    peer.ballot = Ballot(message.ballot, reduction, began_s=now)
     newcomers = tuple(member for member in message.newcomers if member.process != peer.me)
     return [Connect(newcomers), *reduction.start()]
 
@@ -99,7 +99,8 @@ def on_sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
     ballot.sealed = all(digest for _, _, digest in event.results)
     if peer.epoch_view is not None and ballot.sealed:
         peer.epoch_view.results = event.results
-    return [Send(peer.leader, Prepared(peer.epoch, ballot.number, event.results))]
+    seconds = [] if ballot.reduction.alone_in_all else [Count("reduce_seconds", amount=now - ballot.began_s)]
+    return [*seconds, Send(peer.leader, Prepared(peer.epoch, ballot.number, event.results))]
 
 
 def on_commit(peer: PeerState, event: Received, now: float) -> list[Action]:

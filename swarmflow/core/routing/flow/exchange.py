@@ -120,6 +120,7 @@ class Solver:
         self.made = 0  # number of the latest own exchange
         self.gained = False  # whether the last exchange saved enough
         self.participation = Participation.SOME  # in the last exchange
+        self._weighed_s = (0.0, 0.0)  # link costs of the windows solved since `weighed`: before, and at least
         self._last: OpenExchange | None = None  # the latest own exchange that is solved
         self._outcomes: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}  # by exchange and participant
 
@@ -265,6 +266,10 @@ class Solver:
         self.open, self._last = None, current
         self.gained = bool(changes) and current.saves(self.worth)
         self.participation = current.participation
+        if current.window is not None:
+            before_s, least_s = self._weighed_s
+            cost_s = current.window.former_cost
+            self._weighed_s = (before_s + cost_s, least_s + cost_s - current.window.saved)
         participants = [*current.offers, *(node for (node, _), links in current.sides.items() if links is not None)]
         outcome = {}
         for node in dict.fromkeys(participants):
@@ -279,6 +284,14 @@ class Solver:
             del self._outcomes[next(iter(self._outcomes))]
         reason = "saves something" if changes else "nothing to save"
         return [FlowSend(node, message, reason) for node, message in outcome.items()]
+
+    def weighed(self) -> list[tuple[str, float]]:
+        """Return the link costs of the windows solved since the last call, in seconds: before, and the least possible.
+
+        A window whose program has no integral optimum counts with the solution that was found.
+        """
+        (before_s, least_s), self._weighed_s = self._weighed_s, (0.0, 0.0)
+        return [("before", before_s), ("least", least_s)] if before_s else []
 
     def successor(self) -> ProcessId | None:
         """Return the node that calls the next exchange; None: no node follows this one.

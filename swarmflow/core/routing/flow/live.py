@@ -183,6 +183,8 @@ class FlowNegotiation:
         if now >= self._costs_s:
             actions += self.send(self._update_costs(now))
             actions += [Count("routed", by, amount) for by, amount in self.router.counted()]
+            if isinstance(self.node, FlowRelay):
+                actions += [Count("flow_cost", when, cost_s) for when, cost_s in self.node.solver.weighed()]
         actions += self.send(self.node.tick(now))
         self._next_s = now if self.node.unfinished else now + ROUND_S
         return actions
