@@ -5,14 +5,15 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev demo test lint format typecheck docs benchmark image-check fuzz same experiments-quick \
-	screenshots clean
+.PHONY: help venv venv-dev demo test lint format typecheck generate docs benchmark image-check fuzz same \
+	experiments-quick screenshots clean
 
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
 	@echo "make test               set up, then run the whole test suite"
 	@echo "make lint               ruff (rules and format; make format mends both), and the workflow of CI"
 	@echo "make typecheck          mypy"
+	@echo "make generate           rules, dashboards and tables of the docs, from the code"
 	@echo "make docs               the guides and the API reference as a site in site/; a broken link is an error"
 	@echo "make benchmark          tokens/s of a swarm beside one plain PyTorch process"
 	@echo "make image-check        the steps of the CPU image, carried out without docker, and a swarm from it"
@@ -65,6 +66,12 @@ format: venv-dev
 
 typecheck: venv-dev
 	@$(BIN)/mypy
+
+generate: venv-dev
+	@$(BIN)/python -m swarmflow.monitoring.generate
+	@$(BIN)/python -m tests.architecture.packages
+	@$(BIN)/python -m tests.architecture.states
+	@$(BIN)/python -m tests.packaging.cli_page
 
 # The variable silences a notice of Material for MkDocs. Not --quiet: it would hide the warnings from --strict.
 docs: SHELL := bash

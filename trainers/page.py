@@ -1,4 +1,4 @@
-"""The page of a trainer: it shows the run through whichever incarnation of this trainer lives."""
+"""What a trainer serves of the whole run, through whichever incarnation of it lives: a page, and metrics."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 
 from swarmflow.errors import NetworkError
+from swarmflow.monitoring.pages import swarm_pages
 from swarmflow.page.server import PageServer
 from swarmflow.page.serving import url_of
+from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.operations.answering import Report
 from swarmflow.runtime.operations.watching import LiveFeed
 from swarmflow.view.watching import Question
@@ -23,14 +25,15 @@ async def _begins(question: Question | None) -> bytes:
 
 @dataclass(slots=True)
 class RunPage:
-    """Where the page gets its answers. It lasts as long as the process, and is there before the run is."""
+    """Where page and metrics get their answers. It lasts as long as the process, and is there before the run is."""
 
     ask: Report = field(default=_begins)  # of the present incarnation
 
     @classmethod
-    async def serve(cls, stack: AsyncExitStack, options: TrainerOptions) -> RunPage:
-        """Serve the page until the stack is closed, if the user wants one. Raises NetworkError."""
+    async def serve(cls, stack: AsyncExitStack, options: TrainerOptions, metrics: Metrics) -> RunPage:
+        """Serve both until the stack is closed, the page if the user wants one. Raises NetworkError."""
         page = cls()
+        stack.enter_context(metrics.pages(swarm_pages(lambda: page.ask(None))))
         if options.page_port is not None:
             server = PageServer(LiveFeed(page._answer))
             port = await server.start(options.page_host, options.page_port)

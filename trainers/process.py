@@ -67,7 +67,7 @@ async def _run(run: Run, view: ProcessView | None) -> int:
         invite, node = await lead_or_join(run, partial(start_node, run, first=first))
         stack.push_async_callback(node.stop)
         stop, announced = _Stop(), Announced(run.options.announce)
-        page = await RunPage.serve(stack, run.options)
+        page = await RunPage.serve(stack, run.options, run.metrics)
         show_run(stack, page, node, view)
         while True:
             outcome = await _one_life(run, node, announced, page, invite, stop, first=first)

@@ -115,6 +115,11 @@ PACKAGES: dict[str, Package] = {
         ),
         ("blake3", "msgspec", "prometheus_client", "rich", "uvloop"),
     ),
+    "monitoring": Package(
+        "what Prometheus and Grafana get: the metrics of a whole swarm, targets, rules, dashboards",
+        ("errors", "runtime/execution"),
+        ("msgspec", "prometheus_client"),
+    ),
     "local": Package(
         "swarms of real processes on this machine, for tests, demonstrations and trials",
         ("errors", "cli", "runtime/transport", "runtime/execution"),
@@ -160,8 +165,8 @@ PACKAGES: dict[str, Package] = {
     "trainers": Package(
         "the role of a trainer",
         (
-            *(*BASE, "activity", "compute", "config", "config_check", "core", "manifest", "page", "runtime"),
-            *("terminal", "view"),
+            *(*BASE, "activity", "compute", "config", "config_check", "core", "manifest"),
+            *("monitoring", "page", "runtime", "terminal", "view"),
         ),
         (
             *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers"),
