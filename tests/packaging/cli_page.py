@@ -64,7 +64,9 @@ def _row(option: click.Option, context: click.Context) -> str:
     names = ", ".join(f"`{name}`" for name in (*option.opts, *option.secondary_opts))
     value = "" if option.is_flag else _value(option, context)
     given = option.default if isinstance(option.default, bool | int | float | str) and option.show_default else None
-    if isinstance(given, bool):
+    if isinstance(option.show_default, str):  # the default in words
+        given = option.show_default
+    elif isinstance(given, bool):
         given = next(iter(option.opts if given else option.secondary_opts), None)
     marks = [option.help or ""]
     if option.required:
