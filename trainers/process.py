@@ -91,7 +91,12 @@ def _own_manifest(run: Run) -> Manifest:
         if former is not None:
             log.info("RUN.toml or the data have changed; no step was committed before, so the run begins with these")
         cut = ", ".join(str(block) for block in manifest.cut)
-        log.info("%d stages%s", manifest.stages, f", cut before the blocks {cut}" if cut else "")
+        log.info(
+            "%d stage%s%s",
+            manifest.stages,
+            "s" * (manifest.stages > 1),
+            f", cut before the blocks {cut}" if cut else "",
+        )
     return manifest
 
 

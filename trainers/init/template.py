@@ -80,8 +80,8 @@ def _model_note(run: NewRun) -> str:
     model = run.model
     weights = "the weights in the folder" if model.has_weights else "random weights"
     return (
-        f"{model.name}: {model.parameters / 1e6:,.1f} million parameters, from {weights}. Weights, gradients and "
-        f"optimizer: {readable_size(model.state_bytes)}, over all stages."
+        f"{model.name}: {model.parameters / 1e6:,.1f} million parameters, from {weights}.\n"
+        f"# Weights, gradients and optimizer take {readable_size(model.state_bytes)} of memory, over all stages."
     )
 
 
@@ -128,10 +128,10 @@ def _data_lines(run: NewRun) -> list[KeyLine]:
 
 
 def _optimizer_lines(run: NewRun) -> list[KeyLine]:
-    weights = "low: the weights are trained already" if run.model.has_weights else "for fresh weights of this size"
+    weights = "low because the weights are trained already" if run.model.has_weights else "for fresh weights of this size"
     return [
         KeyLine("name", "adamw", "the update rule; or lamb, sgd"),
-        KeyLine("lr", run.lr, f"the highest learning rate: {weights}; lower it if the loss jumps up"),
+        KeyLine("lr", run.lr, f"the highest rate, {weights}; lower it if the loss jumps up"),
         KeyLine("schedule", "cosine", "falls to 0 at the last step; or linear, constant"),
         KeyLine("warmup_steps", run.warmup_steps, "the first steps, in which the rate rises from 0"),
         _default(OptimizerSection, "betas", "decay rates of the moments"),
@@ -150,17 +150,11 @@ def _train_note(run: NewRun) -> str:
 def _train_lines(run: NewRun) -> list[KeyLine]:
     return [
         KeyLine("steps", run.steps, "may be raised later: start the trainer again, and the run goes on"),
-        KeyLine(
-            "microbatches",
-            run.microbatches,
-            "of a step, shared by the peers of a stage: more peers than these do not help",
-        ),
+        KeyLine("microbatches", run.microbatches, "of a step; the peers of a stage share them"),
         KeyLine(
             "microbatch_sequences", run.microbatch_sequences, "what a peer computes at once; more take more memory"
         ),
-        KeyLine(
-            "checkpoint_every", run.checkpoint_every, "steps; the most that is lost when all processes stop at once"
-        ),
+        KeyLine("checkpoint_every", run.checkpoint_every, "steps; at most these are lost when everything stops"),
         _default(TrainSection, "precision", "bf16: faster on GPUs that have it"),
         _default(TrainSection, "codec", "of what peers send each other: 8 bits a number; or fp16, none"),
         _default(TrainSection, "router", "how the next peer is chosen; or iwrr, flow"),
