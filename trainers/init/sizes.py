@@ -116,6 +116,8 @@ def _gpt2(shape: ModelShape, vocab_size: int) -> dict[str, Any]:
         "n_layer": shape.blocks,
         "n_head": shape.heads,
         "n_positions": POSITIONS,
+        "bos_token_id": 0,  # the family's default is of GPT-2's vocabulary, which is larger
+        "eos_token_id": 0,
     }
 
 

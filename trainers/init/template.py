@@ -105,6 +105,8 @@ _CONFIG_COMMENTS = {
     "max_position_embeddings": "the largest seq_len that the model can take",
     "n_positions": "the largest seq_len that the model can take",
     "num_hidden_layers": "the blocks that are cut into stages",
+    "bos_token_id": "within the vocabulary, as the default of gpt2 is not",
+    "eos_token_id": "within the vocabulary, as the default of gpt2 is not",
     "n_layer": "the blocks that are cut into stages",
 }
 
@@ -128,7 +130,9 @@ def _data_lines(run: NewRun) -> list[KeyLine]:
 
 
 def _optimizer_lines(run: NewRun) -> list[KeyLine]:
-    weights = "low because the weights are trained already" if run.model.has_weights else "for fresh weights of this size"
+    weights = (
+        "low because the weights are trained already" if run.model.has_weights else "for fresh weights of this size"
+    )
     return [
         KeyLine("name", "adamw", "the update rule; or lamb, sgd"),
         KeyLine("lr", run.lr, f"the highest rate, {weights}; lower it if the loss jumps up"),
