@@ -186,9 +186,7 @@ def test_a_size_is_what_its_name_says_and_the_family_knows_all_its_keys(name: st
     assert model.config is not None
     assert unknown_keys(model.config) == []
     complete = model_config(model.config)
-    assert (
-        max(complete["bos_token_id"], complete["eos_token_id"]) < 256
-    )  # else transformers warns
+    assert max(complete["bos_token_id"], complete["eos_token_id"]) < 256  # else transformers warns
     assert stage_layout(complete, (), 0).parameters == model.parameters
 
 
