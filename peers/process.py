@@ -44,6 +44,7 @@ from swarmflow.runtime.execution.worker import Worker
 from swarmflow.runtime.operations.ending import Threads
 from swarmflow.runtime.operations.finding import FoundRun, find_leader
 from swarmflow.runtime.operations.folders import state_folder
+from swarmflow.runtime.operations.own_reach import watch_reach
 from swarmflow.runtime.operations.reach import report_reach
 from swarmflow.runtime.operations.showing import RunDisplay
 from swarmflow.runtime.transport.node import Node
@@ -159,6 +160,8 @@ async def one_life(
             await session.unless_ended(life.begin(found, memory, copies))
         if found is not None and not session.ended.done():
             session.spawn(report_reach(session, options.invite, found.leader), "trying what trainers announce")
+            reaching = watch_reach(session, options.invite, found.leader, own.report.reached)
+            session.spawn(reaching, "finding out how others reach this peer")
             asked = partial(session.driver.post, DrainAsked())
             signals.handlers = (asked, asked, at_once)
         outcome = await session.ended

@@ -53,6 +53,10 @@ class PeerReport:
         self.metrics.loading_bytes.set(loading.received_bytes if loading is not None else 0)
         self.metrics.loading_total_bytes.set(loading.total_bytes if loading is not None else 0)
 
+    def reached(self, reach: str) -> None:
+        """Set how others connect to this process, as in PeerSummary."""
+        self.reach = reach
+
     def contribution(self) -> str:
         """Return the line for the user at the end: what this process has done for the run."""
         metrics, hops = self.metrics, self._hops()

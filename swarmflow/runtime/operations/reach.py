@@ -67,11 +67,7 @@ class Announced:
 
 async def report_reach(session: Session, invite: Invite, leader: ProcessId) -> None:
     """Try what the trainers of an invite announce, and tell each of them what came of it; those that answer."""
-    invited = lasting(invite.trainers)
-    names = {peer_of(address) for address in invited} - {leader.name, session.me.name}
-    for trainer in (leader, *(ProcessId(name, 0) for name in sorted(names))):
-        if trainer != leader:
-            session.links.set_addresses(trainer, [text for text in invited if peer_of(text) == trainer.name])
+    for trainer in trainers_of(session, invite, leader):
         try:
             answer = await session.requests.ask(trainer, "announced")
             addresses = msgspec.json.decode(answer[0], type=list[str])[:ADDRESSES_MAX]
@@ -81,6 +77,15 @@ async def report_reach(session: Session, invite: Invite, leader: ProcessId) -> N
                 await session.requests.ask(trainer, "reached", dict(known))
         except (NetworkError, msgspec.DecodeError, IndexError) as error:
             log.debug("what trainer %s announces was not tried: %s", trainer.name[-6:], error)
+
+
+def trainers_of(session: Session, invite: Invite, leader: ProcessId) -> list[ProcessId]:
+    """Return the leader and the other trainers of an invite, whose addresses are set in the links."""
+    invited = lasting(invite.trainers)
+    names = {peer_of(address) for address in invited} - {leader.name, session.me.name}
+    for name in names:
+        session.links.set_addresses(name, [text for text in invited if peer_of(text) == name])
+    return [leader, *(ProcessId(name, 0) for name in sorted(names))]
 
 
 async def try_address(text: str, timeout_s: float = TIMEOUT_S) -> str | None:

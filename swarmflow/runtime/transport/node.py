@@ -9,12 +9,13 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from hivemind.dht.node import DHTNode
 from hivemind.dht.protocol import ValidationError
 from hivemind.p2p import P2P, PeerID
 from hivemind.p2p.p2p_daemon_bindings.datastructures import StreamInfo
+from hivemind.p2p.p2p_daemon_bindings.utils import ControlFailure
 from hivemind.utils.multiaddr import Multiaddr
 
 from swarmflow.activity import doing
@@ -34,6 +35,7 @@ from swarmflow.runtime.transport.records import OwnedRecords
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 # A killed predecessor's daemon keeps its port for up to two seconds.
@@ -149,10 +151,24 @@ class Node:
         return list(self._addresses)
 
     async def refresh_addresses(self) -> list[str]:
-        """Ask the daemon for the addresses again: behind a NAT it finds some of them only after a while."""
-        own = [str(address) for address in await self._p2p.get_visible_maddrs(latest=True)]
+        """Ask the daemon for the addresses again: behind a NAT it finds some of them only after a while.
+
+        Raises NetworkError.
+        """
+        own = [str(address) for address in await _answer(self._p2p.get_visible_maddrs(latest=True))]
         self._addresses = list(announced_addresses(sorted(own, key=lambda text: text.startswith(LOOPBACK))))
         return self.addresses()
+
+    async def connections(self) -> dict[str, list[str]]:
+        """Return the other ends of open connections: libp2p name -> multiaddrs, with /p2p-circuit for a relayed one.
+
+        Which side has dialled is not known: a process dials from the port on which it listens. Raises NetworkError.
+        """
+        peers = await _answer(self._p2p.list_peers())
+        found: dict[str, list[str]] = {}
+        for peer in peers:
+            found.setdefault(peer.peer_id.to_base58(), []).extend(str(address) for address in peer.addrs)
+        return found
 
     async def died(self) -> str:
         """Wait until the daemon has ended, which leaves this process without a network, and return the reason."""
@@ -183,6 +199,14 @@ def _some(addresses: Sequence[str]) -> str:
 def _packed(addresses: Sequence[Multiaddr]) -> list[bytes]:
     """Return addresses as bytes. The daemon refuses a whole request for one relay in the form that hivemind uses."""
     return [address_bytes(str(address)) or address.to_bytes() for address in addresses]
+
+
+async def _answer(question: Awaitable[T]) -> T:
+    """Return what hivemind's client asks the daemon. Raises NetworkError where it does not answer."""
+    try:
+        return await question
+    except (ControlFailure, OSError, EOFError) as error:
+        raise NetworkError(f"the network daemon p2pd does not answer ({error})") from None
 
 
 async def _attach(daemon: Daemon, timeout_s: float) -> P2P:
