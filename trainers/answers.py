@@ -22,6 +22,7 @@ from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations.finding import Description
+from swarmflow.runtime.operations.own_reach import DialBack
 from swarmflow.runtime.transport.requests import Arguments
 from swarmflow.view.run_view import view_of
 from swarmflow.view.timeline import Timeline
@@ -56,6 +57,7 @@ class TrainerAnswers:
         requests.serve("status", self._status)
         requests.serve("save", self._save)
         requests.serve("tokenizer", self._tokenizer)
+        DialBack(self._session.node).serve(requests)
 
     async def report(self, question: Question | None) -> bytes:
         """Return the status as JSON, or the answer to a question, from whichever trainer leads.

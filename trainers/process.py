@@ -23,7 +23,6 @@ from swarmflow.runtime.operations.answering import answering
 from swarmflow.runtime.operations.ending import Threads, end_now, ends_with
 from swarmflow.runtime.operations.finding import FoundRun, find_leader
 from swarmflow.runtime.operations.left_runs import LeftRun, write_left
-from swarmflow.runtime.operations.own_reach import DialBack
 from swarmflow.runtime.operations.reach import Announced, local_addresses, report_reach
 from swarmflow.runtime.transport.addresses import peer_of
 from swarmflow.runtime.transport.invite import Invite
@@ -198,7 +197,6 @@ async def _one_life(
     page.ask = life.answers.report
     session.open(life.effects(), life.read)
     announced.serve(session.requests)
-    DialBack(node).serve(session.requests)
     await session.links.start()
     stop.on_first = lambda: session.end(Exit("left before it had joined"))
     stop.on_second = lambda: session.end(Exit("left at once"))
