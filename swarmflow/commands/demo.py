@@ -11,13 +11,14 @@ import click
     default="demo-out",
     show_default=True,
     type=click.Path(file_okay=False),
-    help="Where the trained model goes; a number is added where that is taken.",
+    help="Where the trained model and the picture of the run go; a number is added where that is taken.",
 )
-@click.option("--steps", default=120, show_default=True, type=click.IntRange(min=10), help="Optimizer steps.")
-def demo(out: str, steps: int) -> int:
+@click.option("--steps", default=240, show_default=True, type=click.IntRange(min=10), help="Optimizer steps.")
+@click.option("--page", "keep_page", is_flag=True, help="Keep the page of the run open at the end, until Ctrl-C.")
+def demo(out: str, steps: int, keep_page: bool) -> int:
     """Train a small model with a swarm of processes on this machine, and kill one of them on the way."""
     from pathlib import Path
 
     from swarmflow.demo.story import tell
 
-    return tell(Path(out), steps)
+    return tell(Path(out), steps, keep_page=keep_page)

@@ -4,39 +4,59 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
+import textwrap
+import time
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from swarmflow.demo.corpus import write_corpus
+from swarmflow.demo.picture import Mark, draw
+from swarmflow.demo.prose import VOCABULARY, write_prose, write_tokenizer
+from swarmflow.demo.recorder import RunRecorder
 from swarmflow.demo.sample import sample
 from swarmflow.demo.screen import Screen
+from swarmflow.demo.sentences import marks_of, sentence_of
 from swarmflow.errors import SwarmflowError
-from swarmflow.local.swarm import LocalProcess, LocalSwarm, terminable
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, environment, terminable
+from swarmflow.runtime.operations.watching import asking_this_machine
+from swarmflow.runtime.transport.identity import load_identity
+from swarmflow.runtime.transport.invite import Invite
 
 STAGES = 3
 PEERS = 6
 TRAINERS = 2
 SERVE_S = 90.0
 TRAIN_S = 420.0
+BUSY_STEPS = 3  # within which a peer is found at work
+NEWCOMER_STEPS = 60  # a shorter run is over before a newcomer is ready
 # The loss of one step is noisy; the final loss is the mean of a few.
 LAST_STEPS = 5
-PROMPT = "def "
-SAMPLE_TOKENS = 160
+PROMPTS = ("The Python", "This function returns")
+SAMPLE_TOKENS = 80
+WIDTH = 96  # of the sampled text
 
 
-def tell(out: Path, steps: int) -> int:
-    """Run the demonstration; the model goes to `out`. Returns the exit code 0, or raises SwarmflowError."""
-    with terminable(), Screen(steps) as screen:
+def tell(out: Path, steps: int, *, keep_page: bool = False) -> int:
+    """Run the demonstration; the model and the picture go to `out`. Returns 0, or raises SwarmflowError.
+
+    keep_page: serve the page until Ctrl-C, when the run is over.
+    """
+    with terminable(), Screen(steps) as screen, ExitStack() as pages:
         folder = Path(tempfile.mkdtemp(prefix="swarmflow-demo-"))
         try:
-            with LocalSwarm(folder, _settings(folder / "corpus.txt", steps)) as swarm:
-                size = write_corpus(folder / "corpus.txt")
-                screen.say(f"The corpus: {size / 1e6:.1f} MB of this machine's own Python standard library, as bytes.")
-                _start(swarm, screen)
-                victim = _train(swarm, screen, steps)
-            _conclude(swarm.steps(), victim, screen)
+            text = _write_data(folder, screen)
+            with (
+                ForkServer(environment(threads=1)) as forks,
+                LocalSwarm(folder, _settings(text, steps), forks=forks) as swarm,
+            ):
+                story = _start(swarm, screen, steps, pages)
+                story.train()
             model = _keep(swarm.output / "final", out)
+            picture = story.conclude(model / "run.png")
         except SwarmflowError as error:
             for note in getattr(error, "__notes__", ()):
                 screen.say(note)
@@ -45,28 +65,134 @@ def tell(out: Path, steps: int) -> int:
             shutil.rmtree(folder)
             raise
         shutil.rmtree(folder)
-    screen.say(f"\nWhat it writes after {PROMPT!r}, with plain transformers:\n", style="bold")
-    screen.say(sample(model, PROMPT, SAMPLE_TOKENS))
-    screen.say(f"\nThe model, a Hugging Face checkpoint: {model}", style="bold")
+        _show_model(model, screen)
+        screen.say(f"\nThe picture of the run: {picture}", style="bold")
+        screen.say(f"The model, a Hugging Face checkpoint: {model}", style="bold")
+        if keep_page:
+            screen.say(f"The page plays the run again: {story.recorder.address} (Ctrl-C ends it)", style="bold")
+            with suppress(KeyboardInterrupt):
+                signal.pause()
     return 0
 
 
-def _settings(corpus: Path, steps: int) -> dict[str, dict[str, Any]]:
+@dataclass
+class _Story:
+    """One run: what is said of it while it lasts, and when it is over."""
+
+    swarm: LocalSwarm
+    recorder: RunRecorder
+    screen: Screen
+    steps: int
+    names: dict[str, str] = field(default_factory=dict)  # of the processes, by the ends of their libp2p names
+    marks: list[Mark] = field(default_factory=list)
+
+    def serve(self) -> None:
+        """Wait for the first step."""
+        self.swarm.wait(lambda: self.reached(1), "the first step", SERVE_S)
+
+    def train(self) -> None:
+        """Follow the run to its end; kill a peer on the way, and let another one join."""
+        at, victim = self.steps // 3, self.swarm.peers[1]
+        self.swarm.wait(lambda: self.reached(at), f"{at} steps", TRAIN_S)
+        # Between two steps a peer holds nothing, and there would be nothing to repair.
+        self.swarm.wait(lambda: self.reached(at + BUSY_STEPS) or self._is_busy(victim), "work at a peer", TRAIN_S)
+        victim.kill()
+        self.marks.append(Mark(time.time(), "killed", f"SIGKILL to {victim.name}"))
+        self.screen.say(f"SIGKILL to {victim.name} (process {victim.pid}): it cannot say goodbye.", style="bold red")
+        newcomer = self.swarm.start_peer() if self.steps >= NEWCOMER_STEPS else None
+        self.swarm.wait(lambda: self.reached(self.steps), "the last step", TRAIN_S)
+        if newcomer is not None and self._seen(newcomer) is None:
+            newcomer.kill()  # it comes too late, and would look for the run
+        self.swarm.wait(lambda: self.report() and self._is_over(), "the end of the run", SERVE_S)
+
+    def conclude(self, picture: Path) -> Path:
+        """Say what came of it, draw it, and have the page play it; return the picture's path."""
+        done = self.swarm.steps()
+        self.recorder.replay(done)
+        if len({step["microbatches"] for step in done}) != 1:
+            raise SwarmflowError("a step was committed without all of its microbatches")
+        last = [step["loss"] for step in done[-LAST_STEPS:]]
+        self.screen.say(
+            f"One peer died and nothing was lost: each of the {len(done)} steps has all of its "
+            f"{done[-1]['microbatches']} microbatches."
+        )
+        end = f"{sum(last) / len(last):.3f} at the end (mean of {len(last)} steps)"
+        self.screen.say(f"Loss {done[0]['loss']:.3f} at the start, {end}.", style="bold")
+        draw(done, self.marks, "A peer is killed, and no step is lost", picture)
+        return picture
+
+    def reached(self, count: int) -> bool:
+        """Say what is new; return whether so many steps are committed."""
+        self.report()
+        done = self.swarm.steps()
+        if done:
+            self.screen.show(done[-1])
+        return len(done) >= count
+
+    def report(self) -> bool:
+        """Say each event that has happened since; True."""
+        for event, before in self.recorder.news():
+            self._learn_names()
+            # That six peers load at the start is told by each that has loaded.
+            if event["kind"] != "loading" or self.marks:
+                sentence = sentence_of(event, before, self.names)
+                self.screen.say(sentence.text, style=sentence.style)
+            if self.marks:
+                self.marks += marks_of(event, self.names)
+        return True
+
+    def _seen(self, process: LocalProcess) -> dict[str, Any] | None:
+        """Return a peer in the latest view; None: it is not there."""
+        stages = self.recorder.view["stages"] if self.recorder.view is not None else []
+        peers = (peer for stage in stages for peer in stage["peers"])
+        return next((peer for peer in peers if self.names.get(peer["name"][-6:]) == process.name), None)
+
+    def _is_busy(self, process: LocalProcess) -> bool:
+        """Return whether a peer holds microbatches or gradients of the step, as far as the latest view knows."""
+        peer = self._seen(process)
+        return (
+            peer is not None
+            and self.recorder.view is not None
+            and (peer["held"] > 0 or any(hop[2] == peer["id"] for hop in self.recorder.view["hops"]))
+        )
+
+    def _is_over(self) -> bool:
+        return all(process.exit_code is not None for process in self.swarm.processes)
+
+    def _learn_names(self) -> None:
+        for process in self.swarm.processes:
+            identity = self.swarm.state_folder(process.name) / "identity.key"
+            if process.name not in self.names.values() and identity.is_file():
+                self.names[load_identity(identity).name[-6:]] = process.name
+
+
+def _write_data(folder: Path, screen: Screen) -> Path:
+    """Write the text and its tokenizer; return the text's path."""
+    text = folder / "prose.txt"
+    size = write_prose(text)
+    tokens = write_tokenizer(text, folder / "tokenizer.json")
+    screen.say(f"The text: {size / 1e6:.1f} MB of English out of this machine's own Python, manual and docstrings.")
+    screen.say(f"The tokenizer: the {tokens} commonest pieces of words in it.")
+    return text
+
+
+def _settings(text: Path, steps: int) -> dict[str, dict[str, Any]]:
     config = {
         "model_type": "llama",
-        "hidden_size": 160,
-        "intermediate_size": 448,
-        "num_hidden_layers": 6,
-        "num_attention_heads": 5,
-        "num_key_value_heads": 5,
-        "vocab_size": 256,
+        "hidden_size": 128,
+        "intermediate_size": 352,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 4,
+        "vocab_size": VOCABULARY,
         "max_position_embeddings": 512,
+        "initializer_range": 0.08,  # about 1 / sqrt(hidden_size): so small a model learns sooner than with 0.02
     }
     return {
         "run": {"name": "demo", "output": "out"},
         "model": {"config": config, "stages": STAGES},
-        "data": {"path": corpus.name, "tokenizer": "bytes", "seq_len": 128, "order": "shuffled"},
-        "optimizer": {"name": "adamw", "lr": 3e-3, "schedule": "cosine", "warmup_steps": 5},
+        "data": {"path": text.name, "tokenizer": "tokenizer.json", "seq_len": 128, "order": "shuffled"},
+        "optimizer": {"name": "adamw", "lr": 1e-2, "schedule": "cosine", "warmup_steps": 10},
         "train": {
             "steps": steps,
             "microbatches": 8,
@@ -76,46 +202,27 @@ def _settings(corpus: Path, steps: int) -> dict[str, dict[str, Any]]:
     }
 
 
-def _start(swarm: LocalSwarm, screen: Screen) -> None:
+def _start(swarm: LocalSwarm, screen: Screen, steps: int, pages: ExitStack) -> _Story:
+    """Start the swarm and wait for its first step. pages: closes the page."""
     screen.say(f"Starting {TRAINERS} trainers and {PEERS} peers, each a process of its own ...")
     swarm.start_trainer()
     screen.say(f"The invite: {swarm.invite}")
+    recorder = pages.enter_context(RunRecorder(asking_this_machine(Invite.parse(swarm.invite).run_id)))
+    screen.say(f"The page of the run: {recorder.address}", style="bold")
     for number in range(PEERS):
         # Named here, so that two serve each stage however fast this machine starts them; elsewhere auto does it.
         swarm.start_peer(stage=number % STAGES)
     for _ in range(TRAINERS - 1):
         swarm.start_trainer()
-    swarm.wait_steps(1, SERVE_S)
+    story = _Story(swarm, recorder, screen, steps)
+    story.serve()
+    return story
 
 
-def _train(swarm: LocalSwarm, screen: Screen, steps: int) -> LocalProcess:
-    """Follow the run to its end; return the peer that was killed."""
-    victim = swarm.peers[1]
-
-    def reached(count: int) -> bool:
-        done = swarm.steps()
-        if done:
-            screen.show(done[-1])
-        return len(done) >= count
-
-    swarm.wait(lambda: reached(steps // 3), f"{steps // 3} steps", TRAIN_S)
-    victim.kill()
-    screen.say(f"SIGKILL to {victim.name} (process {victim.pid}), amid its work.", style="bold red")
-    swarm.wait(lambda: reached(steps), "the last step", TRAIN_S)
-    swarm.wait_finished(SERVE_S)
-    return victim
-
-
-def _conclude(steps: list[dict[str, Any]], victim: LocalProcess, screen: Screen) -> None:
-    last = [step["loss"] for step in steps[-LAST_STEPS:]]
-    if len({step["microbatches"] for step in steps}) != 1:
-        raise SwarmflowError("a step was committed without all of its microbatches")
-    count = steps[-1]["microbatches"]
-    screen.say(
-        f"{victim.name} died and nothing was lost: each of the {len(steps)} steps has all of its {count} microbatches."
-    )
-    end = f"{sum(last) / len(last):.3f} at the end (mean of {len(last)} steps)"
-    screen.say(f"Loss {steps[0]['loss']:.3f} at the start, {end}.", style="bold")
+def _show_model(model: Path, screen: Screen) -> None:
+    screen.say("\nWhat it writes, with plain transformers:", style="bold")
+    for prompt in PROMPTS:
+        screen.say("\n" + textwrap.fill(sample(model, prompt, SAMPLE_TOKENS), WIDTH))
 
 
 def _keep(final: Path, out: Path) -> Path:

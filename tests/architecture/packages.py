@@ -146,8 +146,8 @@ PACKAGES: dict[str, Package] = {
     ),
     "demo": Package(
         "what `make demo` shows: a local swarm of real processes",
-        ("errors", "local", "runtime"),
-        ("rich", "torch", "transformers"),
+        ("clean_text", "errors", "local", "page", "runtime", "view"),
+        ("matplotlib", "rich", "tokenizers", "torch", "transformers"),
     ),
     "chaos": Package(
         "local swarms under faults, compared with what they should learn",

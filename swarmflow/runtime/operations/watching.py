@@ -65,6 +65,30 @@ class LiveFeed:
         """Return None: the run is live."""
 
 
+def asking_this_machine(run_id: str) -> Ask:
+    """Ask only the trainers of this machine. The function raises NetworkError where none answers."""
+
+    async def ask(question: Question) -> bytes:
+        reasons: list[str] = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ASK_S):
+                if (answer := await _ask_this_machine(run_id, question, reasons)) is not None:
+                    return answer
+        raise NetworkError("; ".join(reasons) or "no trainer of this machine has answered")
+
+    return ask
+
+
+async def _ask_this_machine(run_id: str, question: Question, reasons: list[str]) -> bytes | None:
+    """Return the answer of a trainer of this machine; None: none has answered, for these reasons."""
+    for port, token in local_trainers(run_id):
+        try:
+            return await ask_here(port, token, question)
+        except NetworkError as error:
+            reasons.append(str(error))
+    return None
+
+
 @asynccontextmanager
 async def asking(invite: Invite) -> AsyncIterator[Ask]:
     """Ask the run of an invite: a trainer of this machine, else the others over one connection that lasts.
@@ -89,14 +113,11 @@ class _Asker:
         reasons: list[str] = []
         try:
             async with asyncio.timeout(ASK_S):
-                for port, token in local_trainers(self._invite.run_id):
-                    try:
-                        return await ask_here(port, token, question)
-                    except NetworkError as error:
-                        reasons.append(str(error))
-                if self._daemon is None:
-                    self._daemon = await launch_asker()
-                answer = await ask_trainers(self._daemon, self._invite, question, reasons)
+                answer = await _ask_this_machine(self._invite.run_id, question, reasons)
+                if answer is None:
+                    if self._daemon is None:
+                        self._daemon = await launch_asker()
+                    answer = await ask_trainers(self._daemon, self._invite, question, reasons)
         except TimeoutError:
             reasons.insert(0, f"nobody has answered within {ASK_S:g} s")
             answer = None
