@@ -13,7 +13,7 @@ import click
     type=click.Path(file_okay=False),
     help="Where the trained model and the picture of the run go; a number is added where that is taken.",
 )
-@click.option("--steps", default=240, show_default=True, type=click.IntRange(min=10), help="Optimizer steps.")
+@click.option("--steps", default=400, show_default=True, type=click.IntRange(min=10), help="Optimizer steps.")
 @click.option("--page", "keep_page", is_flag=True, help="Keep the page of the run open at the end, until Ctrl-C.")
 def demo(out: str, steps: int, keep_page: bool) -> int:
     """Train a small model with a swarm of processes on this machine, and kill one of them on the way."""

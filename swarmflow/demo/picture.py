@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,6 +18,7 @@ Step = Mapping[str, Any]  # a line of docs/json-log.md
 
 INCHES = (10.0, 7.4)
 DPI = 150
+LABEL_CHARACTERS = 44  # in a line
 SMOOTH_STEPS = 9  # of the line through the losses, which are noisy
 # Okabe and Ito's colours, told apart by colour-blind people; dashes and symbols say the same without colour.
 BLUE, SKY, GREEN, VERMILION = "#0072B2", "#56B4E9", "#007A5A", "#C24E00"
@@ -124,7 +126,7 @@ def _draw_marks(panels: Sequence[Axes], marks: Sequence[tuple[float, Mark]], end
         panels[0].plot([time_s], [height], symbol, color=colour, markersize=9, transform=above, zorder=5)
         rightwards = time_s < 0.65 * end_s
         panels[0].annotate(
-            mark.label,
+            textwrap.fill(mark.label, LABEL_CHARACTERS),
             (time_s, height),
             (12 if rightwards else -12, 0),
             xycoords=above,

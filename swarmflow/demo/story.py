@@ -211,7 +211,7 @@ def _start(swarm: LocalSwarm, screen: Screen, steps: int, pages: ExitStack) -> _
     screen.say(f"The page of the run: {recorder.address}", style="bold")
     for number in range(PEERS):
         # Named here, so that two serve each stage however fast this machine starts them; elsewhere auto does it.
-        swarm.start_peer(stage=number % STAGES)
+        swarm.start_peer("--rebalance-period", "0", stage=number % STAGES)
     for _ in range(TRAINERS - 1):
         swarm.start_trainer()
     story = _Story(swarm, recorder, screen, steps)
