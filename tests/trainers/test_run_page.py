@@ -15,6 +15,7 @@ import pytest
 
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.errors import NetworkError
+from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.operations.answering import Report
 from swarmflow.view.timeline import Timeline
 from swarmflow.view.watching import Question, answer_to
@@ -59,7 +60,7 @@ async def test_the_page_goes_on_with_the_next_incarnation(caplog: pytest.LogCapt
     timeline = Timeline("one process")
     async with AsyncExitStack() as stack:
         with caplog.at_level(logging.INFO, "swarmflow"):
-            page = await RunPage.serve(stack, options(port=0))
+            page = await RunPage.serve(stack, options(port=0), Metrics())
         [url] = re.findall(r"page: (http://127\.0\.0\.1:\d+/)", caplog.text)
         with pytest.raises(NetworkError, match="about to begin"):
             await page.ask(Question())
@@ -73,9 +74,9 @@ async def test_the_page_goes_on_with_the_next_incarnation(caplog: pytest.LogCapt
 async def test_a_port_that_is_taken_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
     async with AsyncExitStack() as stack:
         with caplog.at_level(logging.INFO, "swarmflow"):
-            await RunPage.serve(stack, options(port=0))
+            await RunPage.serve(stack, options(port=0), Metrics())
         [port] = re.findall(r"page: http://127\.0\.0\.1:(\d+)/", caplog.text)
         with pytest.raises(
             NetworkError, match=rf"cannot serve the page on 127\.0\.0\.1:{port}: .* choose another port"
         ):
-            await RunPage.serve(stack, options(port=int(port)))
+            await RunPage.serve(stack, options(port=int(port)), Metrics())
