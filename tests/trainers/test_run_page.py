@@ -25,7 +25,8 @@ from trainers.page import RunPage
 
 def options(port: int) -> TrainerOptions:
     """As `swarmflow trainer RUN.toml --page PORT` has them."""
-    files = dict.fromkeys(("state_dir", "invite_file", "json_file", "invite", "metrics_port", "listen"))
+    none = ("state_dir", "invite_file", "json_file", "invite", "metrics_port", "metrics_token", "listen")
+    files = dict.fromkeys(none)
     given = {**files, "run_toml": Path("RUN.toml"), "metrics_host": "127.0.0.1", "announce": ()}
     return TrainerOptions.parse({**given, "page_port": port, "page_host": "127.0.0.1"})
 
