@@ -15,7 +15,7 @@ from prometheus_client import Metric
 
 from swarmflow.monitoring.families import FAMILIES, Family
 from swarmflow.monitoring.panels import DASHBOARDS, Dashboard, Panel
-from swarmflow.monitoring.rules import ALERTS, RECORDINGS, rules_file
+from swarmflow.monitoring.prometheus_rules import ALERTS, RECORDINGS, rules_file
 from swarmflow.runtime.execution.metrics import Labelled, Metrics
 
 RULES = Path("docker/prometheus-rules.yml")

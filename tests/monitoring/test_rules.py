@@ -12,7 +12,7 @@ import yaml
 
 from swarmflow.monitoring.families import FAMILIES
 from swarmflow.monitoring.panels import DASHBOARDS
-from swarmflow.monitoring.rules import ALERTS, RECORDINGS
+from swarmflow.monitoring.prometheus_rules import ALERTS, RECORDINGS
 from tests.monitoring.exposed import exposed_series
 
 PROMTOOL = shutil.which("promtool")

@@ -24,7 +24,7 @@ import yaml
 
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalProcess, LocalSwarm, LocalSwarmError
-from swarmflow.monitoring.rules import ALERTS, RECORDINGS
+from swarmflow.monitoring.prometheus_rules import ALERTS, RECORDINGS
 from tests.swarm.runs import prepare, recipe, settings
 
 PROMETHEUS = shutil.which("prometheus")

@@ -12,7 +12,7 @@ LIVE_BY_STAGE: Final = f"max by (stage) (sum by (instance, stage) ({LIVE}))"
 
 
 @dataclass(frozen=True)
-class Recording:
+class RecordingRule:
     """A series that Prometheus works out. text: what it is."""
 
     name: str
@@ -32,10 +32,10 @@ class Alert:
     advice: str
 
 
-def _quantile(name: str, labels: str, text: str) -> Recording:
+def _quantile(name: str, labels: str, text: str) -> RecordingRule:
     by = ", ".join(filter(None, ("le", labels)))
     expr = f"histogram_quantile(0.95, sum by ({by}) (rate(swarmflow_{name}_bucket[5m])))"
-    return Recording(f"swarmflow:{name}:p95", expr, text)
+    return RecordingRule(f"swarmflow:{name}:p95", expr, text)
 
 
 def _increase_from_nothing(series: str, during: str) -> str:
@@ -44,38 +44,38 @@ def _increase_from_nothing(series: str, during: str) -> str:
 
 
 RECORDINGS: Final = (
-    Recording("swarmflow:tokens:rate1m", "max(rate(swarmflow_tokens_total[1m]))", "Tokens/s of committed steps"),
-    Recording("swarmflow:live_peers", LIVE_BY_STAGE, "Peers of a stage that are ready, serve or drain"),
-    Recording(
+    RecordingRule("swarmflow:tokens:rate1m", "max(rate(swarmflow_tokens_total[1m]))", "Tokens/s of committed steps"),
+    RecordingRule("swarmflow:live_peers", LIVE_BY_STAGE, "Peers of a stage that are ready, serve or drain"),
+    RecordingRule(
         "swarmflow:compute:utilisation",
         "sum by (instance) (rate(swarmflow_compute_seconds_total[1m]))",
         "Share of the time that a peer computes, over its thread of computation",
     ),
-    Recording(
+    RecordingRule(
         "swarmflow:compute:wasted_ratio",
         'sum(rate(swarmflow_settled_seconds_total{outcome="unused"}[5m])) '
         "/ sum(rate(swarmflow_settled_seconds_total[5m]))",
         "Share of the computed seconds that are in no step",
     ),
-    Recording(
+    RecordingRule(
         "swarmflow:peer:wasted_ratio",
         'sum by (peer) (rate(swarmflow_swarm_peer_wasted_seconds_total{peer!="other"}[10m])) '
         '/ sum by (peer) (rate(swarmflow_swarm_peer_compute_seconds_total{peer!="other"}[10m]) > 0)',
         "The same for a peer, as it reports it to the leader",
     ),
-    Recording(
+    RecordingRule(
         "swarmflow:compression:ratio",
         'sum by (tensor) (rate(swarmflow_codec_bytes_total{form="plain"}[5m])) '
         '/ sum by (tensor) (rate(swarmflow_codec_bytes_total{form="encoded"}[5m]))',
         "Bytes of boundary tensors before the codec over those behind it",
     ),
-    Recording(
+    RecordingRule(
         "swarmflow:flow_cost:ratio",
         'sum(rate(swarmflow_flow_cost_seconds_total{when="before"}[10m])) '
         '/ sum(rate(swarmflow_flow_cost_seconds_total{when="least"}[10m]))',
         "Link costs of the windows that were optimised over the least possible ones; 1: nothing to gain",
     ),
-    Recording(
+    RecordingRule(
         "swarmflow:repairs:rate5m", "sum by (kind) (rate(swarmflow_repairs_total[5m]))", "Repairs a second by kind"
     ),
     _quantile("pass_seconds", "direction", "95% of the hops are computed within this time"),
@@ -252,7 +252,7 @@ ALERTS: Final = (
 
 def rules_file() -> str:
     """Return the rules as YAML for Prometheus. A string of JSON is one of YAML too."""
-    lines = ["# Written by `make generate` from swarmflow/monitoring/rules.py.", "groups:"]
+    lines = ["# Written by `make generate` from swarmflow/monitoring/prometheus_rules.py.", "groups:"]
     lines += ["  - name: swarmflow-recordings", "    rules:"]
     for recording in RECORDINGS:
         lines += [f"      - record: {recording.name}", f"        expr: {json.dumps(recording.expr)}"]
