@@ -5,12 +5,13 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev demo test lint format typecheck generate docs benchmark image-check fuzz same \
+.PHONY: help venv venv-dev demo test test-extended lint format typecheck generate docs benchmark image-check fuzz same \
 	experiments-quick screenshots clean
 
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
-	@echo "make test               set up, then run the whole test suite"
+	@echo "make test               set up, then run the test suite"
+	@echo "make test-extended      the tests that drive a browser or Prometheus, or attack a swarm"
 	@echo "make lint               ruff (rules and format; make format mends both), and the workflow of CI"
 	@echo "make typecheck          mypy"
 	@echo "make generate           rules, dashboards and tables of the docs, from the code"
@@ -52,7 +53,10 @@ demo: venv
 
 # No test belongs to a group, so that each goes by itself to whichever of the two workers is free.
 test: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 2
+	@$(BIN)/python -m pytest --numprocesses 2 -m "not extended"
+
+test-extended: venv-dev
+	@$(BIN)/python -m pytest --numprocesses 2 -m extended
 
 lint: venv-dev
 	@$(BIN)/ruff check .

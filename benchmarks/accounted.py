@@ -1,4 +1,4 @@
-"""A fork server whose processes write down, at their end, what their bookkeeping took: see bookkeeping.py.
+"""A fork server whose processes write down, at their end, what they did and what it took: see README.md.
 
 Seconds are of CPU time of the thread that worked, so that what else the machine does counts for nothing; those of the
 edge are of the clock.
@@ -9,10 +9,16 @@ from __future__ import annotations
 import functools
 import json
 import sys
+import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from socketserver import ThreadingMixIn
+from typing import Any
+
+from prometheus_client import Counter, Gauge, Histogram
 
 from swarmflow import cli
 from swarmflow.core.commit.step import Step
@@ -20,28 +26,92 @@ from swarmflow.core.commit.step_members import StepMembers
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.trainer import TrainerMachine
 from swarmflow.local import forkserver
+from swarmflow.page.server import PageServer
 from swarmflow.runtime.execution import driver, step_end
+from swarmflow.runtime.execution.metrics import Labelled
+from swarmflow.runtime.execution.summary import PeerReport
 from swarmflow.runtime.execution.worker import Worker
+from swarmflow.runtime.operations import answering
+from trainers.answers import TrainerAnswers
 
 FILE = "account.json"
+WATCHING = "watching"
 _seconds: dict[str, float] = defaultdict(float)
 _edge: dict[int, float] = {}
+_inside = threading.local()  # for each entry, whether this thread works on it already
+
+
+@contextmanager
+def _counted(entry: str) -> Iterator[None]:
+    """Add the time of a block to an entry, unless a block around it is counted there."""
+    if getattr(_inside, entry, False):
+        yield
+        return
+    setattr(_inside, entry, True)
+    began_s = time.thread_time()
+    try:
+        yield
+    finally:
+        _seconds[entry] += time.thread_time() - began_s
+        setattr(_inside, entry, False)
 
 
 def _timed(work: Callable[..., object], entry: str) -> Callable[..., object]:
     @functools.wraps(work)
     def timed(*args: object, **kwargs: object) -> object:
-        began_s = time.thread_time()
-        try:
+        with _counted(entry):
             return work(*args, **kwargs)
-        finally:
-            _seconds[entry] += time.thread_time() - began_s
 
     return timed
 
 
 def _account_for(owner: object, name: str, entry: str) -> None:
     setattr(owner, name, _timed(getattr(owner, name), entry))
+
+
+class _Steps(Awaitable[Any]):
+    """A coroutine of which only its own steps are counted, and not what the loop does while it waits."""
+
+    def __init__(self, coroutine: Generator[Any, Any, Any], entry: str) -> None:
+        self._coroutine = coroutine
+        self._entry = entry
+
+    def __await__(self) -> Generator[Any, Any, Any]:
+        resume, given = self._coroutine.send, None
+        while True:
+            try:
+                with _counted(self._entry):
+                    waits_for = resume(given)
+            except StopIteration as done:
+                return done.value
+            try:
+                given, resume = (yield waits_for), self._coroutine.send
+            except BaseException as error:  # such as a timeout, which the coroutine itself handles
+                given, resume = error, self._coroutine.throw
+
+
+def _account_for_coroutine(owner: object, name: str, entry: str) -> None:
+    work: Callable[..., Any] = getattr(owner, name)
+
+    @functools.wraps(work)
+    async def timed(*args: object, **kwargs: object) -> object:
+        return await _Steps(work(*args, **kwargs), entry)
+
+    setattr(owner, name, timed)
+
+
+def _account_for_watching() -> None:
+    """Time everything that is done for those who watch: metrics, summaries, the page and the answers about a run."""
+    for metric in (Counter, Gauge, Histogram):
+        for change in ("inc", "dec", "set", "observe"):
+            if hasattr(metric, change):
+                _account_for(metric, change, WATCHING)
+    _account_for(Labelled, "at", WATCHING)
+    _account_for(ThreadingMixIn, "process_request_thread", WATCHING)
+    _account_for(PeerReport, "summary", WATCHING)
+    _account_for(TrainerAnswers, "_report", WATCHING)
+    _account_for_coroutine(PageServer, "_serve", WATCHING)
+    _account_for_coroutine(answering._Desk, "serve", WATCHING)
 
 
 def _account_for_workers(owner: object, name: str) -> None:
@@ -97,5 +167,6 @@ if __name__ == "__main__":
     _account_for(step_end, "digest", "digests")
     _account_for_workers(Worker, "submit")
     _account_for_edges()
+    _account_for_watching()
     _write_at_the_end(cli, "main")
     forkserver.main()

@@ -9,13 +9,12 @@ import tempfile
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from benchmarks.accounted import FILE
 from benchmarks.throughput import MODEL, RUN_S, STAGES, Work, settings
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.local.forkserver import ForkServer
-from swarmflow.local.swarm import LocalSwarm, environment, terminable
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, environment, terminable
 
 SHARE_MAX = 0.03
 PARTS = ("decisions", "messages", "digests")
@@ -62,9 +61,7 @@ def measure(folder: Path, work: Work) -> Costs:
         for stage in range(STAGES):
             swarm.start_peer("--capacity", str(work.capacity), stage=stage)
         swarm.wait_finished(RUN_S)
-        by_process = {
-            process.name: Counter(_account(swarm.state_folder(process.name) / FILE)) for process in swarm.processes
-        }
+        by_process = {process.name: account_of(swarm, process) for process in swarm.processes}
         steps = swarm.steps()
     steps_s = steps[-1]["time"] - steps[0]["time"] + steps[0]["seconds"]
     # The stages update beside one another: the slower one is waited for.
@@ -72,9 +69,9 @@ def measure(folder: Path, work: Work) -> Costs:
     return Costs(by_process, steps_s, update_s)
 
 
-def _account(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+def account_of(swarm: LocalSwarm, process: LocalProcess) -> Counter[str]:
+    """Return the seconds that a process that has ended has written down, by part."""
+    return Counter(json.loads((swarm.state_folder(process.name) / FILE).read_text(encoding="utf-8")))
 
 
 def main() -> int:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from swarmflow.terminal.process_view import ProcessView
+
+log = logging.getLogger(__name__)
 
 
 @click.command()
@@ -75,6 +78,8 @@ def peer(**options: object) -> int:
     from swarmflow.runtime.operations.logs import run_logged
 
     def serve(view: ProcessView | None) -> int:
+        if options["invite"] is None:
+            log.info("joining run %s, which is alive on this machine; --join INVITE joins another", checked.invite.name)
         with doing("loading the libraries (torch, hivemind)"):
             from peers.process import main
         return main(checked, view)

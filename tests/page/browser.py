@@ -47,7 +47,9 @@ class Browser:
         self._session = f"/session/{answer['sessionId']}"
 
     def open(self, url: str) -> None:
-        """Load a page."""
+        """Load a page, and forget what the console says of the one before, whose server may be gone."""
+        self._call("POST", f"{self._session}/url", {"url": "about:blank"})
+        self.console()
         self._call("POST", f"{self._session}/url", {"url": url})
 
     def run(self, script: str, *arguments: object) -> Any:  # noqa: ANN401  # whatever JSON the page returns

@@ -16,7 +16,7 @@ from tests.page.browser import MISSING, Browser, browser
 from tests.page.serving import browsed
 from tests.page.views import HOSTILE, PretendedRun
 
-pytestmark = pytest.mark.skipif(bool(MISSING) and "CI" not in os.environ, reason=MISSING)
+pytestmark = [pytest.mark.extended, pytest.mark.skipif(bool(MISSING) and "CI" not in os.environ, reason=MISSING)]
 
 BANNER = "return document.getElementById('banner').textContent"
 TEXT = "return document.getElementById(arguments[0]).textContent"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,18 +14,13 @@ import pytest
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.operations.own_reach import Answer, DialBack, ReachEvidence, direct_hosts, watch_reach
 from swarmflow.runtime.transport.invite import Invite
+from tests.namespaces import ALLOWED, REASON, ROOT, WITHIN
 from tests.runtime.nodes import RUN_ID, started, until
 from tests.runtime.test_session import opened
 
-ROOT = Path(__file__).parents[2]
 OWN = ["/ip4/10.0.0.7/tcp/7000/p2p/QmMe"]
 RELAY = "/ip4/9.9.9.9/tcp/1/p2p/QmRelay/p2p-circuit"
 FROM_OUTSIDE, FROM_LAN = "/ip4/9.9.9.9/tcp/1", "/ip4/10.0.0.8/tcp/1"
-NAMESPACES = (
-    shutil.which("unshare") is not None
-    and shutil.which("ip") is not None
-    and subprocess.run(["unshare", "--map-root-user", "--net", "true"], capture_output=True).returncode == 0
-)
 
 
 def test_nothing_is_known_at_first() -> None:
@@ -134,9 +128,9 @@ async def test_a_swarm_on_one_machine_is_local_and_an_answer_that_is_none_is_ign
         await trainer.close(0.0)
 
 
-@pytest.mark.skipif(not NAMESPACES, reason="network namespaces are not allowed here, or unshare or ip is missing")
+@pytest.mark.skipif(not ALLOWED, reason=REASON)
 def test_a_peer_at_a_public_address_is_told_from_one_behind_a_firewall(tmp_path: Path) -> None:
-    command = ["unshare", "--map-root-user", "--net", sys.executable, "-m", "tests.runtime.outside", str(tmp_path)]
+    command = [*WITHIN, sys.executable, "-m", "tests.runtime.outside", str(tmp_path)]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True
     )

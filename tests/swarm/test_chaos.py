@@ -9,7 +9,7 @@ import pytest
 
 from tests.swarm.commands import started, swarmflow
 
-pytestmark = [pytest.mark.swarm, pytest.mark.slow]
+pytestmark = [pytest.mark.swarm, pytest.mark.slow, pytest.mark.extended]
 
 STEPS = 8
 FINISH_S = 240.0

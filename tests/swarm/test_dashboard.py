@@ -31,6 +31,7 @@ PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
     pytest.mark.swarm,
     pytest.mark.slow,
+    pytest.mark.extended,
     pytest.mark.skipif(PROMETHEUS is None, reason="no prometheus here; on Debian: apt-get install prometheus"),
 ]
 

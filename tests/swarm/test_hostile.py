@@ -26,7 +26,7 @@ from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.wire import encode_header
 from tests.swarm.runs import prepare, recipe, settings
 
-pytestmark = [pytest.mark.asyncio, pytest.mark.swarm, pytest.mark.slow]
+pytestmark = [pytest.mark.asyncio, pytest.mark.swarm, pytest.mark.slow, pytest.mark.extended]
 
 WAIT_S = 45.0
 DIAL_S = 10.0

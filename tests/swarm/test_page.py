@@ -17,7 +17,11 @@ from swarmflow.local.swarm import LocalProcess, LocalSwarm
 from tests.page.browser import MISSING, Browser, browser
 from tests.swarm.runs import FINISH_S, LONG, STAGES, prepare, recipe, settings, start
 
-pytestmark = [pytest.mark.swarm, pytest.mark.skipif(bool(MISSING) and "CI" not in os.environ, reason=MISSING)]
+pytestmark = [
+    pytest.mark.swarm,
+    pytest.mark.extended,
+    pytest.mark.skipif(bool(MISSING) and "CI" not in os.environ, reason=MISSING),
+]
 
 SHOWN_S = 2.0
 MICROBATCHES = 24

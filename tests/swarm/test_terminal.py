@@ -124,9 +124,9 @@ def test_a_peer_shows_what_it_does_from_the_first_second_and_loses_no_line(swarm
     with on_terminal("peer", "--join", swarm.invite, "--stage", "0", *listen) as peer:
         first = peer.wait(lambda screen: "swarmflow peer" in screen, "the first picture")
         assert "granted" not in first
-        shown = peer.wait(lambda screen: "waits for a peer for stage 1" in screen, "the reason for waiting")
+        peer.wait(lambda screen: "waits for a peer for stage 1" in screen, "the reason for waiting")
+        shown = peer.wait(lambda screen: "stage 0 ●   stage 1 nobody" in screen, "who serves which stage")
         assert "test   gathering   step 0 of" in shown
-        assert "stage 0 ●   stage 1 nobody" in shown
         peer.wait(lambda screen: "this peer has loaded stage 0" in screen, "what it does itself")
         lines = peer.interrupt()
     assert "\x1b[?25l" in peer.written

@@ -6,6 +6,7 @@ import io
 import re
 
 _TOKENS = re.compile(r"\x1b\[(?P<arguments>[\d;?]*)(?P<command>[A-Za-z])|(?P<character>[^\x1b])")
+_CUT_OFF = re.compile(r"\x1b(\[[\d;?]*)?\Z")
 
 
 class Terminal(io.StringIO):
@@ -26,6 +27,7 @@ def seen(written: str) -> list[str]:
     """Return the lines that are on a terminal in the end. Raises ValueError for a sequence that is none of rich's."""
     lines, row, column = [""], 0, 0
     kept = (lines, row)
+    written = _CUT_OFF.sub("", written)  # the rest of a sequence may not have been read yet
     position = 0
     while position < len(written):
         token = _TOKENS.match(written, position)
