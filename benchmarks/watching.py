@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import re
 import statistics
 import sys
@@ -28,8 +29,9 @@ from swarmflow.local.swarm import LocalProcess, LocalSwarm, environment, termina
 SHARE_MAX = 0.005
 MEMORY_MAX_MB = 5.0
 ASK_EVERY_S = 0.5  # as the page does
-SCRAPE_EVERY_S = 5.0  # Prometheus' own default is 60
+SCRAPE_EVERY_S = 15.0  # as docker/prometheus.yml has it
 MANY = 50
+LOWEST_PRIORITY = 19
 
 
 @dataclass
@@ -90,7 +92,8 @@ def watching(processes: Sequence[LocalProcess], viewers: int) -> Iterator[None]:
 
 
 def look(page: str, over: threading.Event) -> None:
-    """Ask what the page asks until the run or the watching is over."""
+    """Ask what the page asks until the run or the watching is over, with the time that the swarm leaves."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
     event, step = 0, 0
     while not over.wait(ASK_EVERY_S):
         try:

@@ -9,7 +9,7 @@ import pytest
 
 from swarmflow.runtime.operations.showing import RunDisplay
 from swarmflow.runtime.operations.status import _show
-from swarmflow.runtime.operations.watching import LiveFeed
+from swarmflow.runtime.operations.watching import ANSWERS_MAX, LiveFeed
 from swarmflow.terminal.process_view import ProcessView
 from swarmflow.view.timeline import Timeline
 from swarmflow.view.watching import BRIEF_EVENTS, BRIEF_PEERS, BRIEF_STEPS, Question, answer_to, brief
@@ -31,6 +31,27 @@ async def test_a_feed_asks_once_however_many_look_and_says_why_there_is_no_answe
     assert len(asked) == 1
     assert feed.error is not None
     assert "no JSON" in feed.error
+
+
+@pytest.mark.asyncio
+async def test_whatever_others_ask_each_gets_what_it_lacks_and_little_is_kept() -> None:
+    timeline = Timeline("name")
+    for number in range(30):
+        timeline.committed({"step": number, "loss": 1.0, "time": float(number)})
+        timeline.wait(f"reason {number}", number, float(number))
+        timeline.wait("", number, number + 0.5)
+
+    async def ask(question: Question) -> bytes:
+        return msgspec.json.encode(answer_to(question, view([peer(1)]), timeline))
+
+    feed = LiveFeed(ask)
+    for _ in range(2):
+        for after in range(30):
+            steps = msgspec.json.decode(await feed.steps(after))["steps"]
+            events = msgspec.json.decode(await feed.run(after))["events"]
+            assert [line["seq"] for line in steps] == list(range(after + 1, 31))
+            assert [event["seq"] for event in events] == list(range(after + 1, feed.mirror.own.events[-1]["seq"] + 1))
+    assert len(feed._answers) == ANSWERS_MAX
 
 
 def test_a_brief_answer_is_small_whatever_the_swarm_and_its_history() -> None:

@@ -78,16 +78,20 @@ class Labelled(Generic[_Metric]):
     def __init__(self, family: _Metric, labels: tuple[str, ...]) -> None:
         self.labels = labels
         self._family = family
-        self._seen: set[tuple[str, ...]] = set()
+        self._series: dict[tuple[str | int, ...], _Metric] = {}
 
     def at(self, *values: str | int) -> _Metric:
-        """Return the series with these label values, one a label; beyond the limit, the one where all are `other`."""
-        wanted = tuple(str(value) for value in values)
-        if wanted not in self._seen:
-            if len(self._seen) >= LABEL_SETS_MAX:
-                return self._family.labels(*[OTHER] * len(self.labels))
-            self._seen.add(wanted)
-        return self._family.labels(*wanted)
+        """Return the series with these label values, one a label; beyond the limit, the one where all are `other`.
+
+        Found in one look: it is called for every frame, and `labels` takes a lock and makes strings of all values.
+        """
+        series = self._series.get(values)
+        if series is None:
+            full = len(self._series) >= LABEL_SETS_MAX
+            series = self._family.labels(*([OTHER] * len(self.labels) if full else values))
+            if not full:
+                self._series[values] = series
+        return series
 
     def total(self, **labels: str) -> float:
         """Return the sum of the series of a counter that have these labels."""

@@ -17,6 +17,7 @@ from swarmflow.runtime.transport.invite import Invite, local_trainers
 from swarmflow.view.watching import Mirror, Question
 
 FRESH_S = 0.4  # a look within this time after the last answer gets that one, however many look
+ANSWERS_MAX = 16  # kept; whoever asks for something else has it made anew
 
 Ask = Callable[[Question], Awaitable[bytes]]
 
@@ -31,12 +32,14 @@ class LiveFeed:
         self._ask = ask
         self._asked_s = float("-inf")
         self._lock = asyncio.Lock()
+        self._answers: dict[tuple[str, int], bytes] = {}  # since the run was asked last
 
     async def refresh(self) -> None:
         """Ask the run, unless it was asked a moment ago. `error` has the reason where there is no answer."""
         async with self._lock:
             if time.monotonic() - self._asked_s < FRESH_S:
                 return
+            self._answers.clear()
             try:
                 self.mirror.take(_object(await self._ask(self.mirror.question)))
                 self.error = None
@@ -47,19 +50,25 @@ class LiveFeed:
     async def run(self, after: int) -> bytes:
         """Return the view, the events with later numbers, and why there is no newer view, as JSON."""
         await self.refresh()
-        return msgspec.json.encode(
-            {
-                "mode": "live",
-                "view": self.mirror.view,
-                "events": self.mirror.own.events_after(after),
-                "error": self.error,
-            }
-        )
+        return self._encoded("run", after, lambda: self._run(after))
 
     async def steps(self, after: int) -> bytes:
         """Return the steps after this one, as JSON."""
         await self.refresh()
-        return msgspec.json.encode({"steps": self.mirror.own.steps_after(after)})
+        return self._encoded("steps", after, lambda: {"steps": self.mirror.own.steps_after(after)})
+
+    def _run(self, after: int) -> dict[str, Any]:
+        events = self.mirror.own.events_after(after)
+        return {"mode": "live", "view": self.mirror.view, "events": events, "error": self.error}
+
+    def _encoded(self, what: str, after: int, make: Callable[[], dict[str, Any]]) -> bytes:
+        """Return an answer as JSON, made once: nearly all viewers have seen the same, and ask for what is new since."""
+        known = self._answers.get((what, after))
+        if known is None:
+            known = msgspec.json.encode(make())
+            if len(self._answers) < ANSWERS_MAX:
+                self._answers[what, after] = known
+        return known
 
     async def recording(self) -> None:
         """Return None: the run is live."""
