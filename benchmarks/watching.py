@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import itertools
 import json
 import os
@@ -17,6 +18,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
 
 from benchmarks.accounted import WATCHING
 from benchmarks.bookkeeping import account_of
@@ -74,12 +77,12 @@ def watching(processes: Sequence[LocalProcess], viewers: int) -> Iterator[None]:
     """Read the metrics of all processes and of the swarm now and then, and the page as viewers do."""
     over = threading.Event()
     logs = "".join(process.log.read_text(encoding="utf-8") for process in processes)
-    pages = re.findall(r"page: (\S+)", logs) * viewers
+    pages = re.findall(r"page: (\S+)", logs)
     metrics = re.findall(r"metrics: (\S+)", logs)
     of_swarm = [
         f"{url.removesuffix('/metrics')}{path}" for url in metrics[:1] for path in ("/metrics/swarm", "/targets")
     ]
-    readers = [threading.Thread(target=look, args=(url, over)) for url in pages]
+    readers = [threading.Thread(target=look, args=(url, viewers, over)) for url in pages]
     readers.append(threading.Thread(target=scrape, args=([*metrics, *of_swarm], over)))
     for reader in readers:
         reader.start()
@@ -91,16 +94,32 @@ def watching(processes: Sequence[LocalProcess], viewers: int) -> Iterator[None]:
             reader.join()
 
 
-def look(page: str, over: threading.Event) -> None:
-    """Ask what the page asks until the run or the watching is over, with the time that the swarm leaves."""
+def look(page: str, viewers: int, over: threading.Event) -> None:
+    """Ask what so many pages ask until the run or the watching is over, with the time that the swarm leaves."""
     os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), LOWEST_PRIORITY)
-    event, step = 0, 0
-    while not over.wait(ASK_EVERY_S):
-        try:
-            event = max([event, *(each["seq"] for each in json.loads(read(f"{page}api/run?after={event}"))["events"])])
-            step = max([step, *(each["seq"] for each in json.loads(read(f"{page}api/steps?after={step}"))["steps"])])
-        except OSError:  # the trainer has ended
-            return
+
+    async def viewer(host: str, port: int) -> None:
+        event, step = 0, 0
+        while not over.is_set():
+            event = max([event, *(each["seq"] for each in (await ask(host, port, f"run?after={event}"))["events"])])
+            step = max([step, *(each["seq"] for each in (await ask(host, port, f"steps?after={step}"))["steps"])])
+            await asyncio.sleep(ASK_EVERY_S)
+
+    async def view() -> None:
+        address = urlsplit(page)
+        with suppress(OSError):  # the trainer has ended
+            await asyncio.gather(*(viewer(address.hostname or "", address.port or 0) for _ in range(viewers)))
+
+    asyncio.run(view())
+
+
+async def ask(host: str, port: int, what: str) -> dict[str, Any]:
+    """Return what the page's server answers."""
+    reader, writer = await asyncio.open_connection(host, port)
+    writer.write(f"GET /api/{what} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+    answer: dict[str, Any] = json.loads((await reader.read()).partition(b"\r\n\r\n")[2])
+    writer.close()
+    return answer
 
 
 def scrape(urls: Sequence[str], over: threading.Event) -> None:

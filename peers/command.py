@@ -10,7 +10,7 @@ import click
 if TYPE_CHECKING:
     from swarmflow.terminal.process_view import ProcessView
 
-log = logging.getLogger(__name__)
+log = logging.getLogger("swarmflow")
 
 
 @click.command()
