@@ -55,7 +55,10 @@ HIGHEST_VERSION = Family(
     "stage_highest_version", "gauge", "Highest version that a peer of the stage holds", labels=STAGE
 )
 MEDIAN_LINK = Family(
-    "stage_median_link_seconds", "gauge", "Time of a boundary tensor on the median link to the stage", labels=STAGE
+    "stage_median_link_seconds",
+    "gauge",
+    "Time of a boundary tensor on the (lower) median link to the stage",
+    labels=STAGE,
 )
 SLOWEST_LINK = Family(
     "stage_slowest_link_seconds",

@@ -37,6 +37,16 @@ def _quantiles(name: str, where: str = "", by: str = "") -> dict[str, str]:
     return {f"{legend}{100 * q:g}%": f"histogram_quantile({q}, {rate})" for q in (0.5, 0.95)}
 
 
+def _rate_of_peers(name: str, where: str = "") -> str:
+    """Return the query of a counter's rate by peer, of those of `/metrics/swarm`.
+
+    Every trainer tells the same of a peer, and so counts once. `other` is a sum over peers that falls when one leaves.
+    """
+    matchers = ", ".join(filter(None, ('peer!="other"', where)))
+    rate = f"rate(swarmflow_swarm_peer_{name}_total{{{matchers}}}[1m])"
+    return f"max by (peer) (sum by (instance, peer) ({rate}))"
+
+
 SWARM: Final = Dashboard(
     "swarm",
     "How the run goes: steps, loss, throughput, and what is repaired.",
@@ -203,7 +213,7 @@ PEERS: Final = Dashboard(
             "Computed",
             "percentunit",
             "Share of the time that the peer computes, as it reports it",
-            {"{{peer}}": f"sum by (peer) (rate(swarmflow_swarm_peer_compute_seconds_total{{{PEER}}}[1m]))"},
+            {"{{peer}}": _rate_of_peers("compute_seconds", PEER)},
         ),
         Panel(
             "Wasted",
@@ -215,7 +225,7 @@ PEERS: Final = Dashboard(
             "Microbatches",
             "ops",
             "Hops a second, as the peer reports them",
-            {"{{peer}}": f"sum by (peer) (rate(swarmflow_swarm_peer_microbatches_total{{{PEER}}}[1m]))"},
+            {"{{peer}}": _rate_of_peers("microbatches", PEER)},
         ),
         Panel(
             "Memory",
@@ -292,10 +302,7 @@ NETWORK: Final = Dashboard(
             "Traffic of peers",
             "Bps",
             "As they report it to the leader",
-            {
-                "{{peer}} sent": "sum by (peer) (rate(swarmflow_swarm_peer_sent_bytes_total[1m]))",
-                "{{peer}} received": "sum by (peer) (rate(swarmflow_swarm_peer_received_bytes_total[1m]))",
-            },
+            {"{{peer}} sent": _rate_of_peers("sent_bytes"), "{{peer}} received": _rate_of_peers("received_bytes")},
         ),
         Panel(
             "Compression",

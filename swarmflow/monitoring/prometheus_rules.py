@@ -115,7 +115,7 @@ ALERTS: Final = (
         "2m",
         "critical",
         "No trainer tells how the swarm is: none is reachable, or none leads.",
-        "Look at the trainers' logs.",
+        "Look at the trainers' logs. It fires after a run has finished too, once its processes have ended.",
     ),
     Alert(
         "ProcessStalled",
@@ -124,6 +124,15 @@ ALERTS: Final = (
         "warning",
         "{{ $labels.instance }} has had work to do for 5 minutes, and made no progress.",
         "Its log has the reason; the leader puts such a peer out. Restart the process.",
+    ),
+    Alert(
+        # The leader puts a hung peer out long before `ProcessStalled` fires, and then its own series are gone.
+        "PeerStoodStill",
+        'sum(increase(swarmflow_decisions_total{kind=~"stalled|standstills"}[1h])) > 0',
+        "0s",
+        "warning",
+        "A process had work to do and showed no progress: the leader put it out, or the run waited for it.",
+        "The leader's log names it and says what it had to do. Repeated for one: restart it, and check its machine.",
     ),
     Alert(
         "LossDiverges",

@@ -113,10 +113,9 @@ class _SwarmCollector(Collector):
             if stage is not None and not math.isnan(seconds):
                 links.setdefault(stage, []).append((seconds, _label(link[0]), _label(link[1])))
         slowest = {stage: max(each) for stage, each in links.items()}
-        yield _gauge(
-            families.MEDIAN_LINK,
-            [((stage,), statistics.median(seconds for seconds, _, _ in each)) for stage, each in links.items()],
-        )
+        # One of two peers may be slow, and half of the links with it: the mean of the middle two would hide that.
+        medians = {stage: statistics.median_low(seconds for seconds, _, _ in each) for stage, each in links.items()}
+        yield _gauge(families.MEDIAN_LINK, [((stage,), median) for stage, median in medians.items()])
         yield _gauge(
             families.SLOWEST_LINK,
             [((stage, sender, receiver), seconds) for stage, (seconds, sender, receiver) in slowest.items()],

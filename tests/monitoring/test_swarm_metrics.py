@@ -66,6 +66,13 @@ def test_links_are_shown_by_the_stage_that_they_lead_to() -> None:
     assert not [key for key in found if key[0].endswith("link_seconds") and ("stage", "0") in key[1]]
 
 
+def test_half_of_the_links_may_be_slow_and_the_median_is_a_fast_one() -> None:
+    """As with two peers a stage of which one is slow: an alert compares the slowest link with the median."""
+    links = [["a", "c", 3, 0.1], ["a", "d", 3, 2.0], ["b", "c", 3, 0.1], ["b", "d", 3, 2.0]]
+    found = samples(view([peer("a"), peer("b")], [peer("c"), peer("d")], links=links))
+    assert value(found, "stage_median_link_seconds", stage="1") == 0.1
+
+
 def test_ten_thousand_peers_have_a_bounded_number_of_series() -> None:
     stages = [[peer(f"{stage}-{n}", port=9400 if n % 2 else 0) for n in range(1250)] for stage in range(8)]
     before = samples(view(*stages))
