@@ -15,13 +15,13 @@ from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.model_keys import unknown_keys
 from swarmflow.config import RunConfig, load
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.errors import DataError, SwarmflowError
+from swarmflow.errors import DataError, ModelError, SwarmflowError
 from tests.compute.models import config_of, stages_of, whole_model
 from trainers.check.run import check_run
 from trainers.init.command import init
 from trainers.init.options import InitOptions
 from trainers.init.plan import SCALES, STAGE_BYTES, plan_run, written_path
-from trainers.init.sizes import find_model, size_names
+from trainers.init.sizes import POSITIONS, find_model, size_names
 from trainers.init.template import render, toml_value
 from trainers.init.text import find_text
 
@@ -100,6 +100,7 @@ def test_what_exists_is_not_overwritten(texts: Path) -> None:
         (("--model", "/nowhere/model"), "/nowhere/model: neither a folder nor a known size; sizes: llama-3m"),
         (("--data", "/nowhere/text"), "data path /nowhere/text is not there; give a file, a folder or a glob"),
         (("--name", "a b"), "--name a b: must be 1 to 64 letters"),
+        (("--stages", "8"), "--stages 8: llama-3m has 6 blocks, at least one for each"),
         (("--tokenizer", "/nowhere/tokenizer.json"), "tokenizer /nowhere/tokenizer.json is not there"),
     ],
 )
@@ -130,7 +131,7 @@ def test_problems_of_the_check_are_printed_and_the_file_stays(tmp_path: Path) ->
     [
         (("a.txt",), "a.txt"),
         (("a.txt", "b.txt", "notes.md"), "*.txt"),
-        (("a.txt", "b.jsonl", "c.jsonl"), "*.jsonl"),
+        (("a.jsonl",), "a.jsonl"),
         (("sub/a.txt", "sub/deep/b.txt"), "sub/**/*.txt"),
         (("a.txt", ".hidden/b.txt", "code.py"), "a.txt"),
         (("[odd] name/a.txt", "[odd] name/b.txt"), "*.txt"),
@@ -149,7 +150,13 @@ def test_the_text_beside_the_results_is_found_without_them(
 
 
 @pytest.mark.parametrize(
-    ("files", "expected"), [((), "no text in "), (("code.py",), "no text in "), (("a.txt", "sub/b.txt"), "several")]
+    ("files", "expected"),
+    [
+        ((), "no text in "),
+        (("code.py",), "no text in "),
+        (("a.txt", "sub/b.txt"), "in several folders"),
+        (("b.jsonl", "c.jsonl"), "in several .jsonl files"),
+    ],
 )
 def test_text_that_cannot_be_told_from_the_results_is_asked_for(
     tmp_path: Path, files: tuple[str, ...], expected: str
@@ -201,6 +208,20 @@ def test_larger_models_have_smaller_learning_rates_and_larger_steps() -> None:
     assert [scale.lr for scale in SCALES] == sorted((scale.lr for scale in SCALES), reverse=True)
     tokens = [scale.microbatches * scale.microbatch_sequences * scale.seq_len for scale in SCALES]
     assert tokens == sorted(tokens)
+
+
+def test_sequences_may_be_longer_than_a_size_has_positions_by_default(texts: Path) -> None:
+    run = plan_run(options(texts, seq_len=4096))
+    assert (run.seq_len, run.model.positions) == (4096, 4096)
+    assert plan_run(options(texts)).model.positions == POSITIONS
+
+
+def test_weights_without_their_tokenizer_are_not_trained_on_bytes(texts: Path, tmp_path: Path) -> None:
+    config = config_of("llama")
+    whole_model(config, stages_of(config, ())).save_pretrained(tmp_path / "model")
+    with pytest.raises(ModelError, match="name its tokenizer with --tokenizer"):
+        plan_run(options(texts, model=str(tmp_path / "model")))
+    assert plan_run(options(texts, model=str(tmp_path / "model"), tokenizer="bytes")).tokenizer == "bytes"
 
 
 def test_a_model_folder_with_weights_is_trained_gently_and_within_its_positions(texts: Path, tmp_path: Path) -> None:

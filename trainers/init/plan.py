@@ -6,8 +6,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from swarmflow.errors import ModelError
 from trainers.init.options import InitOptions
-from trainers.init.sizes import NewModel, find_model
+from trainers.init.sizes import POSITIONS, NewModel, find_model
 from trainers.init.text import find_text
 from trainers.tokens import open_tokenizer
 
@@ -72,9 +73,15 @@ def plan_run(options: InitOptions) -> NewRun:
     home = options.out.parent
     data = find_text(options.folder, options.data, home)
     tokenizer = _local(options.tokenizer) if options.tokenizer else "bytes"
-    model = find_model(options.model, open_tokenizer(tokenizer).vocab_size)
-    if options.tokenizer is None and model.path is not None and model.has_tokenizer:
-        tokenizer = str(model.path)
+    model = find_model(options.model, open_tokenizer(tokenizer).vocab_size, max(POSITIONS, options.seq_len or 0))
+    if options.tokenizer is None and model.path is not None:
+        if model.has_weights and not model.has_tokenizer:
+            raise ModelError(
+                f"--model {options.model} has weights and no tokenizer.json: name its tokenizer with --tokenizer"
+            )
+        tokenizer = str(model.path) if model.has_tokenizer else tokenizer
+    if options.stages is not None and options.stages > model.blocks:
+        raise ModelError(f"--stages {options.stages}: {options.model} has {model.blocks} blocks, at least one for each")
     scale = next(scale for scale in SCALES if model.parameters <= scale.parameters_max)
     steps = options.steps or (FINE_TUNING_STEPS if model.has_weights else scale.steps)
     return NewRun(

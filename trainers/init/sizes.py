@@ -63,14 +63,15 @@ def size_names() -> list[str]:
     return [f"{family}-{size}" for family in _FAMILIES for size in SHAPES]
 
 
-def find_model(name: str, vocab_size: int) -> NewModel:
-    """Return the model of a size, or of a Hugging Face folder. vocab_size: the tokenizer's, for a size.
+def find_model(name: str, vocab_size: int, positions: int = POSITIONS) -> NewModel:
+    """Return the model of a size, or of a Hugging Face folder.
 
+    For a size, vocab_size is the tokenizer's, and positions the longest sequence.
     Raises ModelError for a folder that is no model's, and for a name that is neither.
     """
     if name in size_names():
         family, size = name.split("-")
-        config = _FAMILIES[family](SHAPES[size], vocab_size)
+        config = _FAMILIES[family](SHAPES[size], vocab_size, positions)
         return _described(name, model_config(config), config=config)
     path = Path(name).expanduser().absolute()
     if path.is_dir():
@@ -96,7 +97,7 @@ def _described(
     )
 
 
-def _llama(shape: ModelShape, vocab_size: int) -> dict[str, Any]:
+def _llama(shape: ModelShape, vocab_size: int, positions: int) -> dict[str, Any]:
     return {
         "model_type": "llama",
         "vocab_size": vocab_size,
@@ -104,21 +105,21 @@ def _llama(shape: ModelShape, vocab_size: int) -> dict[str, Any]:
         "intermediate_size": shape.intermediate_size,
         "num_hidden_layers": shape.blocks,
         "num_attention_heads": shape.heads,
-        "max_position_embeddings": POSITIONS,
+        "max_position_embeddings": positions,
     }
 
 
-def _gpt2(shape: ModelShape, vocab_size: int) -> dict[str, Any]:
+def _gpt2(shape: ModelShape, vocab_size: int, positions: int) -> dict[str, Any]:
     return {
         "model_type": "gpt2",
         "vocab_size": vocab_size,
         "n_embd": shape.hidden_size,
         "n_layer": shape.blocks,
         "n_head": shape.heads,
-        "n_positions": POSITIONS,
+        "n_positions": positions,
         "bos_token_id": 0,  # the family's default is of GPT-2's vocabulary, which is larger
         "eos_token_id": 0,
     }
 
 
-_FAMILIES: dict[str, Callable[[ModelShape, int], dict[str, Any]]] = {"llama": _llama, "gpt2": _gpt2}
+_FAMILIES: dict[str, Callable[[ModelShape, int, int], dict[str, Any]]] = {"llama": _llama, "gpt2": _gpt2}

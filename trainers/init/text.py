@@ -10,6 +10,7 @@ from swarmflow.errors import DataError
 from trainers.sources import find_files
 
 TEXT_SUFFIXES = (".txt", ".text", ".md", ".jsonl", ".ndjson", ".parquet")
+_LOG_SUFFIXES = (".jsonl", ".ndjson")  # as those of the file that `trainer --json` writes
 
 
 def find_text(folder: Path, data: str | None, home: Path) -> str:
@@ -49,12 +50,13 @@ def _texts_beside(folder: Path) -> str:
     tops = {file.relative_to(folder).parts[0] for file in files if file.parent != folder}
     if len(files) == 1:
         return str(files[0])
-    if not tops:
+    if not tops and suffix.lower() not in _LOG_SUFFIXES:
         return str(folder / f"*{suffix}")
     if len(tops) == 1 and all(file.parent != folder for file in files):
         return str(folder / tops.pop() / "**" / f"*{suffix}")
+    where = "in several folders" if tops else f"in several {suffix} files"
     raise DataError(
-        f"{folder} has text in several folders, and the run's results there would be read as text too: "
+        f"{folder} has text {where}, and the run's results and logs there would be read as text too: "
         "write RUN.toml outside of it with --out, or name the text with --data"
     )
 
