@@ -69,3 +69,5 @@ def test_a_summary_that_cannot_be_true_is_refused() -> None:
     for wrong in (PeerSummary(hops=-1), PeerSummary(compute_s=float("nan")), PeerSummary(metrics_port=70_000)):
         assert checks_of(PLAN).wrong(wrong) is not None
     assert checks_of(PLAN).wrong(PeerSummary(hops=10**9, compute_s=1e6, reach="relay", metrics_port=9100)) is None
+    years = PeerSummary(tokens=10**13, sent_bytes=10**15, received_bytes=10**15)  # of a peer that is healthy
+    assert checks_of(PLAN).wrong(years) is None

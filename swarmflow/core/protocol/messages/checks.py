@@ -46,6 +46,7 @@ from swarmflow.core.protocol.types import (
 
 REASON_MAX = 500  # characters of a reason: what is longer is cut where it is made, and refused where it arrives
 COUNT_MAX = 1 << 40  # of anything that is counted
+LIFETIME_MAX = 1 << 53  # of what a process counts as long as it lives; above it a float, as in JSON, is not exact
 SECONDS_MAX = 1e9
 MEMBERS_MAX = 100_000  # of a roster
 REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid"))  # of a Denied
@@ -88,7 +89,9 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         **dict.fromkeys(counts.split(), count),
         **dict.fromkeys(("generation", "grant", "Heartbeat.version", "ElectionReport.version"), count_or_none),
         "tokens": count,
-        **{f"{kind}_bytes": count for kind in ("sent", "received", "memory", "loading", "loading_total")},
+        # Of a process that lives for months: a peer at 1 Gb/s has sent 2^40 bytes after 2.5 hours.
+        **{f"PeerSummary.{kind}": (0, LIFETIME_MAX) for kind in ("hops", "tokens")},
+        **{f"{kind}_bytes": (0, LIFETIME_MAX) for kind in ("sent", "received", "memory", "loading", "loading_total")},
         **dict.fromkeys(("Tally.tokens", "StepResult.tokens"), (microbatches, COUNT_MAX)),  # of whole steps
         **dict.fromkeys(("reassignment", "Attempt.repair", "Attempt.denials"), count),
         # The next leader counts on.
