@@ -107,7 +107,7 @@ def look(page: str, viewers: int, over: threading.Event) -> None:
 
     async def view() -> None:
         address = urlsplit(page)
-        with suppress(OSError):  # the trainer has ended
+        with suppress(OSError, json.JSONDecodeError):  # the trainer has ended, perhaps amid an answer
             await asyncio.gather(*(viewer(address.hostname or "", address.port or 0) for _ in range(viewers)))
 
     asyncio.run(view())

@@ -101,12 +101,16 @@ class LiveScreen:
             self._over.wait(self._every_s)
 
     def _end(self) -> None:
-        with self._lock:
+        if not self._lock.acquire(timeout=2 * REDRAW_S):
+            return  # the thread that draws waits for a terminal that is stopped
+        try:
             if self._alive:
                 self._alive = False
                 with suppress(OSError, ValueError):
                     self._live.stop()
                     self._console.control(Control.show_cursor(True))
+        finally:
+            self._lock.release()
 
 
 class LinesAbove(io.TextIOBase):

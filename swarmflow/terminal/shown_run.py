@@ -14,6 +14,7 @@ import msgspec
 from swarmflow.clean_text import clean
 
 TEXT_CHARS_MAX = 500  # of a name or a sentence
+NUMBER_MAX = 1 << 63  # JSON has integers of any length, which no float holds
 ID_CHARS_MAX = 24  # of a process: names are cut to 6 characters by whoever makes a view
 
 WORKS = ("serving", "ready", "draining")  # phases of peers that hold their stage
@@ -129,7 +130,7 @@ def shown_event(event: Mapping[str, Any]) -> ShownEvent:
 def loss_of(line: Mapping[str, Any]) -> float | None:
     """Return the loss of a committed step; None where it has none."""
     loss = line.get("loss")
-    return float(loss) if isinstance(loss, int | float) else None
+    return float(loss) if isinstance(loss, int | float) and abs(loss) < NUMBER_MAX else None
 
 
 def _clean(value: Any, depth: int = 0) -> Any:  # noqa: ANN401
@@ -142,7 +143,7 @@ def _clean(value: Any, depth: int = 0) -> Any:  # noqa: ANN401
         return {clean(str(key)): _clean(item, depth + 1) for key, item in value.items() if key not in _UNSHOWN}
     if isinstance(value, list | tuple):
         return [_clean(item, depth + 1) for item in value]
-    return value
+    return max(-NUMBER_MAX, min(value, NUMBER_MAX)) if type(value) is int else value
 
 
 _DEPTH_MAX = 8

@@ -75,7 +75,10 @@ class Timeline:
             self.steps.pop()
         self.steps.append({**line, "seq": next(self._step_numbers)})
         if len(self.steps) > STEPS_MAX:
-            del self.steps[: -STEPS_MAX // 2 : 2]
+            # Validation is rare: a curve of it would lose most of its points, or all.
+            older, newer = self.steps[: -STEPS_MAX // 2], self.steps[-STEPS_MAX // 2 :]
+            kept = [line for number, line in enumerate(older) if number % 2 or line.get("validation_loss") is not None]
+            self.steps = [*(kept if len(kept) < len(older) else older[1::2]), *newer]
 
     def wait(self, reason: str, step: int, now_s: float) -> float:
         """Record what the run waits for, empty: nothing; return for how long it has waited for that, in seconds.

@@ -32,7 +32,7 @@ def test_nothing_is_known_at_first() -> None:
 def test_who_is_connected_within_private_networks_only_is_local() -> None:
     evidence = ReachEvidence()
     evidence.connected({"A": [FROM_LAN], "B": ["/ip6/::1/tcp/7"]}, OWN)
-    evidence.answered("A", Answer("10.0.0.8", 7000))
+    evidence.asked([("A", Answer("10.0.0.8", 7000))])
     assert evidence.reach == "local", "a trainer of the same network says nothing about the outside"
     evidence.connected({"A": [FROM_LAN], "B": [FROM_OUTSIDE]}, OWN)
     assert evidence.reach == "unknown"
@@ -40,11 +40,22 @@ def test_who_is_connected_within_private_networks_only_is_local() -> None:
 
 def test_who_was_dialled_from_outside_is_public() -> None:
     evidence = ReachEvidence()
-    evidence.answered("abc", Answer("9.9.9.7", 0, "no answer within 5 s"))
+    evidence.asked([("abc", Answer("9.9.9.7", 0, "no answer within 5 s"))])
     assert evidence.reach == "unknown"
     assert "trainer abc cannot dial this peer at 9.9.9.7 (no answer within 5 s); " in evidence.line()
-    evidence.answered("abc", Answer("2a00:1450::7", 7000))
+    evidence.asked([("abc", Answer("2a00:1450::7", 7000))])
     assert (evidence.reach, evidence.line()) == ("public", "others reach this peer directly, at [2a00:1450::7]:7000")
+
+
+def test_a_port_that_is_shut_later_is_public_no_more() -> None:
+    evidence = ReachEvidence()
+    evidence.asked([("abc", Answer("9.9.9.7", 7000))])
+    evidence.asked([("abc", Answer(""))])
+    assert evidence.reach == "public", "a trainer that sees it through a relay alone has tried nothing"
+    evidence.asked([("abc", Answer("9.9.9.7", 0, "no answer within 5 s"))])
+    assert evidence.reach == "unknown"
+    evidence.asked([("abc", Answer("9.9.9.7", 0, "no answer within 5 s")), ("def", Answer("9.9.9.7", 7000))])
+    assert (evidence.reach, evidence.failed) == ("public", "")
 
 
 def test_a_relay_is_told_from_a_hole_that_was_punched() -> None:
@@ -66,7 +77,7 @@ def test_a_process_that_has_left_and_comes_back_directly_has_punched_nothing() -
 
 def test_a_reason_from_the_network_is_cut_and_cleaned() -> None:
     evidence = ReachEvidence()
-    evidence.answered("abc", Answer("9.9.9.7", 0, "\x1b[31mred" + "x" * 1000))
+    evidence.asked([("abc", Answer("9.9.9.7", 0, "\x1b[31mred" + "x" * 1000))])
     assert "(\\x1b[31mred" in evidence.line()
     assert "\x1b" not in evidence.line()
     assert len(evidence.failed) < 200

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import socket
+import threading
 from pathlib import Path
 
 import pytest
@@ -95,6 +97,21 @@ def test_the_command_tells_a_stalled_process_from_one_that_waits(
         metrics.close()
     assert cli.main(["health", "--metrics-port", port]) == 1
     assert "is the process running" in capsys.readouterr().err
+
+
+def test_a_port_that_speaks_something_else_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def greet() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.sendall(b"\x13/multistream/1.0.0\n")
+
+        thread = threading.Thread(target=greet)
+        thread.start()
+        assert cli.main(["health", "--metrics-port", str(server.getsockname()[1])]) == 1
+        thread.join()
+    assert "is the process running, with this --metrics-port?" in capsys.readouterr().err
 
 
 def test_the_command_sends_the_token_of_the_metrics(

@@ -13,7 +13,7 @@ from swarmflow.core.protocol.messages import LoadFailed, PeerSummary
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.terminal.changes import Changes
 from swarmflow.terminal.process_view import ProcessView
-from swarmflow.terminal.shown_run import ShownEvent, shown_event, shown_run
+from swarmflow.terminal.shown_run import NUMBER_MAX, ShownEvent, loss_of, shown_event, shown_run
 from swarmflow.terminal.swarm_view import SwarmView
 from swarmflow.view.run_view import view_of
 from swarmflow.view.timeline import Timeline
@@ -83,5 +83,7 @@ def test_numbers_that_cannot_be_are_drawn_all_the_same() -> None:
 
 
 def test_fields_of_a_later_release_are_ignored_and_missing_ones_are_empty() -> None:
+    assert shown_run({"step": 10**400, "steps": -(10**400)}).step == NUMBER_MAX
+    assert loss_of({"loss": 10**400}) is None
     run = shown_run({"run": "r", "new": {"field": 1}, "stages": [{"stage": 0}]})
     assert (run.run, run.stages[0].working, run.peers) == ("r", 0, 0)

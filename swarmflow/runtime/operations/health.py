@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
@@ -49,7 +50,7 @@ def _read(host: str, port: int, token: str | None) -> str:
     try:
         with opener.open(request, timeout=_TIMEOUT_S) as answer:
             return str(answer.read(_ANSWER_BYTES_MAX), "utf-8", "replace")
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = error.reason if isinstance(error, urllib.error.URLError) else error
         raise NetworkError(
             f"no metrics at {host}:{port} ({reason}): is the process running, with this --metrics-port?"

@@ -106,16 +106,18 @@ class ReachEvidence:
                 self.punched = True
         self.through_relay &= connections.keys()
 
-    def answered(self, trainer: str, answer: Answer) -> None:
-        """Take in what a trainer found."""
-        if not answer.host:
-            return
-        at = f"[{answer.host}]" if ":" in answer.host else answer.host
-        if answer.port and _is_global(answer.host):
-            self.dialled, self.failed = f"{at}:{answer.port}", ""
-        elif not answer.port:
-            reason = clean(answer.reason[:_REASON_CHARS_MAX])
-            self.failed = f"trainer {trainer} cannot dial this peer at {at} ({reason})"
+    def asked(self, answers: Sequence[tuple[str, Answer]]) -> None:
+        """Take in what the trainers found that were asked last: a port that was open may be shut now."""
+        seen = [(trainer, answer) for trainer, answer in answers if answer.host]
+        if seen:
+            self.dialled = self.failed = ""
+        for trainer, answer in seen:
+            at = f"[{answer.host}]" if ":" in answer.host else answer.host
+            if answer.port and _is_global(answer.host):
+                self.dialled, self.failed = f"{at}:{answer.port}", ""
+            elif not answer.port and not self.dialled:
+                reason = clean(answer.reason[:_REASON_CHARS_MAX])
+                self.failed = f"trainer {trainer} cannot dial this peer at {at} ({reason})"
 
     @property
     def reach(self) -> str:
@@ -148,8 +150,8 @@ async def watch_reach(session: Session, invite: Invite, leader: ProcessId, found
     for look in itertools.count():
         now = time.monotonic()
         if now >= ask_s:
-            async for trainer, answer in _answers(session, trainers):
-                evidence.answered(trainer.name[-6:], answer)
+            answers = [(trainer.name[-6:], answer) async for trainer, answer in _answers(session, trainers)]
+            evidence.asked(answers)
             # The daemon may get a port of the router, and a relay, only after its first seconds.
             ask_s = now + (ASK_AGAIN_S if look else LOOK_EVERY_S)
         try:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from swarmflow.activity import Waiting
+from swarmflow.clean_text import clean
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.operations.watching import LiveFeed
 from swarmflow.terminal.shown_run import ShownRun, loss_of, shown_event, shown_run
@@ -86,7 +87,7 @@ class RunDisplay:
         try:
             return shown_run(self._feed.mirror.view)
         except ValueError as error:
-            self._feed.error = f"the answer of the swarm cannot be read ({error})"
+            self._feed.error = f"the answer of the swarm cannot be read ({clean(str(error))})"
             return None
 
     def _leads(self, state: ShownRun) -> bool:
