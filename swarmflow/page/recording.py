@@ -24,10 +24,11 @@ class Recording:
 
         Raises DataError where it is none.
         """
-        by_step: dict[int, dict[str, Any]] = {}
+        steps: list[dict[str, Any]] = []
         for line in _lines(path):
-            by_step[line["step"]] = line  # the last line of a step counts
-        steps = [by_step[step] for step in sorted(by_step)]
+            while steps and steps[-1]["step"] >= line["step"]:
+                steps.pop()  # a roll-back has undone it
+            steps.append(line)
         if not steps:
             raise DataError(f"{path} has no steps: give the file that `swarmflow trainer --json` has written")
         began_s = steps[0]["time"] - steps[0].get("seconds", 0.0)

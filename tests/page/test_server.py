@@ -11,6 +11,8 @@ import pytest
 from swarmflow.errors import DataError, NetworkError
 from swarmflow.page.recording import Recording
 from swarmflow.page.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, PageServer
+from swarmflow.runtime.operations.watching import LiveFeed
+from swarmflow.view.watching import Question
 from tests.page.views import PretendedRun
 
 
@@ -127,6 +129,26 @@ async def test_the_log_of_a_run_is_a_recording_of_its_curves(tmp_path: Path) -> 
     recorded = json.loads(await Recording.of_steps(log).recording())
     assert (recorded["duration_s"], recorded["frames"]) == (11.0, [])
     assert [(step["step"], step["loss"], step["time"]) for step in recorded["steps"]] == [(0, 5.0, 2.0), (1, 3.0, 11.0)]
+
+
+@pytest.mark.asyncio
+async def test_of_a_log_with_a_roll_back_the_last_lines_count(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    steps = (0, 1, 2, 3, 1, 2)
+    log.write_text("".join(json.dumps({"step": step, "time": 10.0 + n}) + "\n" for n, step in enumerate(steps)))
+    recorded = json.loads(await Recording.of_steps(log).recording())
+    assert [(step["step"], step["time"]) for step in recorded["steps"]] == [(0, 0.0), (1, 4.0), (2, 5.0)]
+    assert recorded["duration_s"] == 5.0
+
+
+@pytest.mark.asyncio
+async def test_a_feed_has_a_name_of_its_own_for_viewers_of_a_former_one() -> None:
+    async def ask(question: Question) -> bytes:
+        raise NetworkError("no answer")
+
+    first, second = LiveFeed(ask), LiveFeed(ask)
+    names = [json.loads(await feed.run(after))["feed"] for feed, after in ((first, 0), (first, 5), (second, 0))]
+    assert names[0] == names[1] != names[2]
 
 
 @pytest.mark.parametrize("text", ["", "x\n", "{}\n", "[1]\n", '{"step": "x", "time": 1}\n'])

@@ -21,6 +21,8 @@ class PretendedRun:
     error: str | None = None
     events: list[dict[str, Any]] = field(default_factory=list)
     dead: set[str] = field(default_factory=set)
+    validated_every: int = 0  # steps; 0: never
+    feed: str = "feed"
     asked: int = 0  # how often the view was asked for
 
     def add(self, kind: str, text: str, peer: str = "", stage: int = -1) -> None:
@@ -89,6 +91,7 @@ class PretendedRun:
                     "seconds": 1.5,
                 },
                 **{"grad_norm": 1.0, "lr": 1e-3, "peers": list(self.stages), "retries": 0, "time": 10.0 * step},
+                "validation_loss": 2.0 if self.validated_every and step % self.validated_every == 1 else None,
             }
             for step in range(self.step)
         ]
@@ -98,7 +101,8 @@ class PretendedRun:
     async def run(self, after: int) -> bytes:
         self.asked += 1
         events = [event for event in self.events if event["seq"] > after]
-        return json.dumps({"mode": "live", "view": self.view(), "events": events, "error": self.error}).encode()
+        answer = {"mode": "live", "feed": self.feed, "view": self.view(), "events": events, "error": self.error}
+        return json.dumps(answer).encode()
 
     async def steps(self, after: int) -> bytes:
         return json.dumps({"steps": [line for line in self.lines() if line["seq"] > after]}).encode()

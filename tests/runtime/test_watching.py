@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
+from swarmflow.errors import NetworkError
 from swarmflow.runtime.operations.showing import RunDisplay
 from swarmflow.runtime.operations.status import _show
 from swarmflow.runtime.operations.watching import ANSWERS_MAX, LiveFeed
@@ -31,6 +32,29 @@ async def test_a_feed_asks_once_however_many_look_and_says_why_there_is_no_answe
     assert len(asked) == 1
     assert feed.error is not None
     assert "no JSON" in feed.error
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b'{"timeline": "x", "view": {}, "events": [], "steps": [{"seq": 1, "step": 1, "time": 1%s}]}' % (b"0" * 400),
+        b"[" * 100_000,
+        NetworkError(f"\x1b]0;title\x07{'x' * 1000}"),
+    ],
+    ids=["number", "depth", "escapes"],
+)
+async def test_no_answer_of_a_stranger_ends_those_who_watch(answer: bytes | Exception) -> None:
+    async def ask(question: Question) -> bytes:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    feed = LiveFeed(ask)
+    await feed.run(0)
+    assert feed.error is not None
+    assert feed.error.isprintable()
+    assert len(feed.error) < 1000
 
 
 @pytest.mark.asyncio

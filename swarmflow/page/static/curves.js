@@ -132,20 +132,22 @@ export class Curves {
     }
     context.textAlign = "left"; context.fillText(String(first), LEFT, height - 3);
     context.textAlign = "right"; context.fillText(String(last), width - 4, height - 3);
-    // No more points than pixels: a longer run costs no frames.
-    const stride = Math.max(1, Math.floor(shown.length / Math.max(1, width)));
-    const line = (series, dash, style) => {
+    const line = (steps, of, dash, style) => {
+      // No more points than pixels: a longer run costs no frames.
+      const stride = Math.max(1, Math.floor(steps.length / Math.max(1, width)));
       context.strokeStyle = style; context.lineWidth = 1.8; context.setLineDash(dash); context.beginPath();
       let pen = false;
-      for (let i = 0; i < shown.length; i += stride) {
-        if (!Number.isFinite(series[i])) { pen = pen && dash.length > 0; continue; }
-        if (pen) context.lineTo(x(shown[i].step), y(series[i])); else context.moveTo(x(shown[i].step), y(series[i]));
+      for (let i = 0; i < steps.length; i += stride) {
+        const v = of(steps[i]);
+        if (!Number.isFinite(v)) { pen = false; continue; }
+        if (pen) context.lineTo(x(steps[i].step), y(v)); else context.moveTo(x(steps[i].step), y(v));
         pen = true;
       }
       context.stroke(); context.setLineDash([]); context.lineWidth = 1;
     };
-    line(values, [], colour.accent);
-    if (kind.second) line(seconds_, [5, 4], colour.forward);
+    line(shown, kind.of, [], colour.accent);
+    // Few steps have it, and a stride over all of them may meet none.
+    if (kind.second) line(shown.filter((step) => Number.isFinite(kind.second(step))), kind.second, [5, 4], colour.forward);
     if (this.hover !== null && this.hover !== undefined && at >= 0 && Number.isFinite(now)) {
       context.fillStyle = colour.accent;
       context.beginPath(); context.arc(x(shown[at].step), y(now), 3.5, 0, 2 * Math.PI); context.fill();

@@ -9,7 +9,10 @@ import { Timeline } from "./timeline.js";
 
 const ASK_MS = 500;
 const ASK_HIDDEN_MS = 5000; // nobody looks
+const ANSWER_MS = 10000; // a server that hangs never answers, nor does its connection break
+const BANNER_MS = 1000;
 const STALE_S = 3;
+const STEPS_MAX = 20000; // as the server keeps, but of a tab that is open for weeks
 
 const find = (id) => document.getElementById(id);
 const pipeline = new Pipeline(find("pipeline"), find("tip"), find("pipeline-text"));
@@ -17,7 +20,7 @@ const curves = new Curves(find("curves"), document.querySelectorAll("[data-zoom]
 const peers = new Peers(find("peer-table"), find("find"), find("more"));
 const timeline = new Timeline(find("events"), find("kind"), find("text"), find("news"));
 
-const state = { event: 0, seq: 0, steps: [], before: null, answered: performance.now(), frames: [] };
+const state = { event: 0, seq: 0, steps: [], before: null, error: null, silentSince: null, frames: [], pipeline };
 window.swarmflow = state; // for those who look into it by the console, and for the tests
 
 function theme(dark) {
@@ -55,12 +58,12 @@ function figures(view) {
   });
 }
 
-function banner(view, error) {
+function banner({ view, error }) {
   const shown = find("banner");
-  const silent = state.recorded ? 0 : (performance.now() - state.answered) / 1000;
+  const silent = state.recorded || state.silentSince === null ? 0 : (performance.now() - state.silentSince) / 1000;
   let text = "";
-  if (error) text = `No answer from the run: ${error}`;
-  else if (silent > STALE_S) text = `The page's server has not answered for ${Math.round(silent)} s`;
+  if (silent > STALE_S) text = `The page's server has not answered for ${Math.round(silent)} s`;
+  else if (error) text = error;
   else if (view && view.phase !== "running" && view.waiting_for && view.phase !== view.waiting_for) {
     text = `Waiting for ${view.waiting_for}${view.waiting_s > 2 ? `, for ${seconds(view.waiting_s)} by now` : ""}`;
   }
@@ -116,19 +119,50 @@ export function showSteps(steps) {
   table(steps);
 }
 
-async function get(path) {
-  const answer = await fetch(path, { cache: "no-store" });
-  if (!answer.ok) throw new Error((await answer.text()).trim() || answer.statusText);
-  return answer.json();
+function thinned(steps) {
+  if (steps.length <= STEPS_MAX) return steps;
+  const older = steps.slice(0, -STEPS_MAX / 2);
+  // Validation is rare: a curve of it would lose most of its points, or all.
+  const kept = older.filter((step, number) => number % 2 || Number.isFinite(step.validation_loss));
+  return [...(kept.length < older.length ? kept : older.filter((_, number) => number % 2)), ...steps.slice(-STEPS_MAX / 2)];
+}
+
+class NoAnswer extends Error {} // without a message the server is gone, or hangs: see banner()
+
+async function get(path, signal = AbortSignal.timeout(ANSWER_MS)) {
+  state.silentSince ??= performance.now();
+  let answer;
+  let text;
+  try {
+    answer = await fetch(path, { cache: "no-store", signal });
+    text = await answer.text();
+  } catch {
+    throw new NoAnswer();
+  }
+  state.silentSince = null;
+  if (!answer.ok) throw new NoAnswer(`No answer from the run: ${text.trim() || answer.statusText}`);
+  return JSON.parse(text);
+}
+
+// Another server has taken the port, and counts events and steps from 1.
+function forget(feed) {
+  Object.assign(state, { feed, event: 0, seq: 0, steps: [], before: null, derived: null });
+  timeline.show([], true);
+  pipeline.forget();
+  showSteps(state.steps);
 }
 
 async function ask() {
   let error = null;
   try {
     const answer = await get(`/api/run?after=${state.event}`);
-    state.answered = performance.now();
-    error = answer.error;
-    if (answer.mode === "recording") return play();
+    if (answer.error) error = `No answer from the run: ${answer.error}`;
+    if (answer.mode === "recording") return await play();
+    state.feed ??= answer.feed;
+    if (answer.feed !== state.feed) { // this answer lacks the events up to those of the other server
+      forget(answer.feed);
+      return setTimeout(ask, 0);
+    }
     if (answer.events.length) {
       state.event = answer.events.at(-1).seq;
       timeline.add(answer.events);
@@ -141,9 +175,11 @@ async function ask() {
       await askSteps();
     }
   } catch (failure) {
-    if (!(failure instanceof TypeError)) error = failure.message; // a TypeError is a server that is gone: see banner()
+    error = failure instanceof NoAnswer ? failure.message : `The page cannot show what the run answers: ${failure}`;
   }
-  banner(state.view, error);
+  state.error = error;
+  banner(state);
+  if (state.recorded) return null; // it came whole, and would fail again
   return setTimeout(ask, document.hidden ? ASK_HIDDEN_MS : ASK_MS);
 }
 
@@ -154,15 +190,16 @@ async function askSteps() {
   const from = steps[0].step;
   while (state.steps.length && state.steps.at(-1).step >= from) state.steps.pop();
   for (const step of steps) state.steps.push({ ...step, ...state.derived });
+  state.steps = thinned(state.steps);
   showSteps(state.steps);
 }
 
 async function play() {
-  const recorded = await get("/api/recording");
-  state.recorded = true;
+  const recorded = await get("/api/recording", null); // a large one takes its time
+  Object.assign(state, { recorded: true, error: null });
   const player = new Player(recorded, {
     jump: () => pipeline.forget(),
-    view: (view) => { state.view = view; show(view); banner(view, null); },
+    view: (view) => { state.view = view; show(view); banner(state); },
     steps: showSteps,
     events: (events) => timeline.show(events, false),
     event: (event) => pipeline.tell(event),
@@ -185,4 +222,5 @@ function frame(now) {
 }
 
 ask();
+setInterval(() => banner(state), BANNER_MS); // while an answer is awaited too
 requestAnimationFrame(frame);

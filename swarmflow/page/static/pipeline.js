@@ -15,7 +15,8 @@ export class Pipeline {
     this.view = null;
     this.places = new Map(); // id -> {x, y, r, stage, peer | trainer}
     this.dots = new Map(); // microbatch -> {from, to, since, done}
-    this.dead = new Map(); // id -> {x, y, r, at}
+    this.gone = new Map(); // id -> {x, y, r, at} of those that were there a while ago
+    this.died = new Set(); // ids, told before their peer is gone or after; any other peer has just left
     this.pulses = new Map(); // id -> when it took over
     this.still = window.matchMedia("(prefers-reduced-motion: reduce)");
     this.dirty = true;
@@ -31,7 +32,7 @@ export class Pipeline {
     this.view = view;
     this.arrange();
     for (const [id, place] of before) {
-      if (!this.places.has(id) && place.peer) this.dead.set(id, { ...place, at: now });
+      if (!this.places.has(id) && place.peer) this.gone.set(id, { ...place, at: now });
     }
     this.moveDots(now);
     this.describe();
@@ -41,13 +42,17 @@ export class Pipeline {
   // Another moment of a recording is no death of everybody who was there at the one before.
   forget() {
     this.places = new Map();
-    this.dead.clear();
+    this.gone.clear();
+    this.died.clear();
     this.dots.clear();
     this.pulses.clear();
   }
 
   tell(event, now = performance.now()) {
     if (event.kind === "repaired" && event.peer) this.pulses.set(event.peer, now);
+    if (event.kind === "died") this.died.add(event.peer);
+    if (["joined", "loading", "serving"].includes(event.kind)) this.died.delete(event.peer); // it is back
+    this.dirty = true;
   }
 
   arrange() {
@@ -109,7 +114,7 @@ export class Pipeline {
     const now = performance.now();
     const recent = (since, within) => now - since < within;
     return [...this.dots.values()].some((dot) => recent(dot.since, MOVE_MS))
-      || [...this.dead.values()].some((place) => recent(place.at, DEAD_MS + 100))
+      || [...this.gone].some(([id, place]) => this.died.has(id) && recent(place.at, DEAD_MS + 100))
       || [...this.pulses.values()].some((since) => recent(since, PULSE_MS + 100));
   }
 
@@ -122,9 +127,11 @@ export class Pipeline {
     this.drawColumns(context, colour, height);
     this.drawFlows(context, colour);
     for (const [id, place] of this.places) this.drawNode(context, colour, id, place, now);
-    for (const [id, place] of this.dead) {
-      if (now - place.at > DEAD_MS || this.places.has(id)) this.dead.delete(id);
-      else this.drawDead(context, colour, place);
+    for (const [id, place] of this.gone) {
+      if (now - place.at > DEAD_MS || this.places.has(id)) {
+        this.gone.delete(id);
+        this.died.delete(id);
+      } else if (this.died.has(id)) this.drawDead(context, colour, place);
     }
     this.drawDots(context, colour, now);
     return true;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
@@ -10,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from swarmflow.clean_text import clean
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.operations.asking import ASK_S, ask_here, ask_trainers, launch_asker
 from swarmflow.runtime.transport.daemon import Daemon
@@ -17,6 +19,7 @@ from swarmflow.runtime.transport.invite import Invite, local_trainers
 from swarmflow.view.watching import Mirror, Question
 
 FRESH_S = 0.4  # a look within this time after the last answer gets that one, however many look
+ERROR_CHARS_MAX = 500
 ANSWERS_MAX = 16  # kept; whoever asks for something else has it made anew
 
 Ask = Callable[[Question], Awaitable[bytes]]
@@ -29,6 +32,7 @@ class LiveFeed:
         """ask: puts a question to whichever trainer leads; raises SwarmflowError where none answers."""
         self.mirror = Mirror()
         self.error: str | None = None  # why there is no newer answer
+        self._name = secrets.token_hex(8)  # whoever has looked at another feed has numbers of that one
         self._ask = ask
         self._asked_s = float("-inf")
         self._lock = asyncio.Lock()
@@ -43,12 +47,12 @@ class LiveFeed:
             try:
                 self.mirror.take(_object(await self._ask(self.mirror.question)))
                 self.error = None
-            except (SwarmflowError, ValueError) as error:
-                self.error = str(error)
+            except (SwarmflowError, ValueError, OverflowError, RecursionError) as error:  # the answer is a stranger's
+                self.error = clean(str(error)[:ERROR_CHARS_MAX])
             self._asked_s = time.monotonic()
 
     async def run(self, after: int) -> bytes:
-        """Return the view, the events with later numbers, and why there is no newer view, as JSON."""
+        """Return the name of the feed, the view, the later events, and why there is no newer view, as JSON."""
         await self.refresh()
         return self._encoded("run", after, lambda: self._run(after))
 
@@ -59,7 +63,7 @@ class LiveFeed:
 
     def _run(self, after: int) -> dict[str, Any]:
         events = self.mirror.own.events_after(after)
-        return {"mode": "live", "view": self.mirror.view, "events": events, "error": self.error}
+        return {"mode": "live", "feed": self._name, "view": self.mirror.view, "events": events, "error": self.error}
 
     def _encoded(self, what: str, after: int, make: Callable[[], dict[str, Any]]) -> bytes:
         """Return an answer as JSON, made once: nearly all viewers have seen the same, and ask for what is new since."""
