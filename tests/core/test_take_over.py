@@ -1,129 +1,49 @@
-"""A leader that takes over goes on from each point of a step; without a majority it waits; what overflows is redone."""
+"""A leader that takes over goes on from each point of a step; without a majority it waits."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
-from swarmflow.core.election.candidacy import Candidacy, takeover_of
-from swarmflow.core.election.epoch_view import EpochView
-from swarmflow.core.machines.leader import Leader
-from swarmflow.core.membership.failures import EXPONENT_MIN, EXPONENT_STEP
-from swarmflow.core.membership.settings import LeaderSettings
-from swarmflow.core.protocol.actions import Action, Count, Exit, Log, Validate, WriteCheckpoint
-from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
+from swarmflow.core.protocol.actions import Count, Log, Validate
+from swarmflow.core.protocol.events import Lost
 from swarmflow.core.protocol.messages import (
     Assign,
     Commit,
-    Committed,
-    Done,
-    ElectionReport,
     Evicted,
-    Granted,
-    Heartbeat,
     Join,
-    KeepCopy,
     MemberEntered,
     MemberFailed,
-    Message,
     OpenStep,
-    Overflow,
     Prepare,
     Prepared,
     Ready,
-    Released,
     StepResult,
-    Suspect,
-    Tally,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import (
-    DEFAULT_EXPONENT,
-    FIRST_ATTEMPT,
-    Epoch,
-    Member,
-    Plan,
-    ProcessId,
-    Roster,
-    Snapshot,
+from swarmflow.core.protocol.types import DEFAULT_EXPONENT, FIRST_ATTEMPT, Epoch, Roster
+from tests.core.samples import LINEAGE, member, messages, of_type
+from tests.core.taken_over import (
+    COMMIT,
+    EPOCH,
+    ME,
+    OPENED,
+    PEERS,
+    PLAN,
+    REDUCED,
+    RESULT,
+    SETTINGS,
+    T0,
+    T2,
+    TRAINERS,
+    A,
+    B,
+    Bench,
+    C,
+    done,
+    peers,
+    reduced,
+    report,
 )
-from tests.core.samples import LINEAGE, member, messages, microbatch, of_type, process, written
-
-A, B, C = process("a"), process("b"), process("c")
-T0, ME, T2 = process("t0"), process("t1"), process("t2")
-PEERS = (member("a"), member("b"), member("c"))
-TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
-EPOCH = Epoch(2, 5)
-OPENED = OpenStep(3, EPOCH, Roster((PEERS,), TRAINERS), LINEAGE, exponent=20)
-PLAN = Plan(1, 3)
-TALLY = Tally(2.0, 30, 1)
-RESULT = StepResult(3, EPOCH, 2.0, 30, 1.0, 0.5, 0.3, 3, (3,), 1)
-COMMIT = Commit(3, EPOCH, 1, 1 / 30, 0.3, RESULT)
-REDUCED = (("stage-0", 1.0, "x"),)
-SETTINGS = LeaderSettings(9, lambda step: 0.1 * step, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
-
-
-def report(who: Member, opened: OpenStep = OPENED) -> ElectionReport:
-    role = "trainer" if who.stage < 0 else "peer"
-    indices = (TRAINERS.index(who),) if who in TRAINERS else ()
-    return ElectionReport(
-        4, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened, indices=indices
-    )
-
-
-def reduced(told: ElectionReport) -> ElectionReport:
-    return replace(told, ballot=1, tally=TALLY, results=REDUCED)
-
-
-def peers(*but: ProcessId) -> list[ElectionReport]:
-    return [report(who) for who in PEERS if who.process not in but]
-
-
-def done(index: int) -> Done:
-    return Done(replace(microbatch(index), epoch=EPOCH), 0, FIRST_ATTEMPT, 20.0, 10)
-
-
-@dataclass
-class Bench:
-    """Trainer t1, which takes over the run of trainer t0 in term 4: step 5, in its third try, on one stage."""
-
-    reports: list[ElectionReport]
-    own: ElectionReport = field(default_factory=lambda: report(TRAINERS[1]))
-    settings: LeaderSettings = SETTINGS
-    on_disk: int = 4
-    now: float = 100.0
-    leader: Leader = field(init=False)
-    began: list[Action] = field(init=False)
-
-    def __post_init__(self) -> None:
-        tried = Candidacy(TRAINERS[1], 4, EpochView(OPENED), self.now)
-        for told in (self.own, *self.reports):
-            tried.report(told.member.process, told)
-        estate = takeover_of(tried, PLAN, self.settings.learning_rate(5), 0.0, self.now)
-        self.leader = Leader(TRAINERS[1], PLAN, self.settings, 4, 5, self.on_disk)
-        self.began = self.leader.take_over(estate, self.now)
-
-    def hear(self, sender: ProcessId, message: Message) -> list[Action]:
-        return self.leader.handle(Received(sender, message), self.now)
-
-    def wait(self, seconds: float, *living: ProcessId) -> list[Action]:
-        """Let time pass, in which these are heard each second."""
-        actions: list[Action] = []
-        for _ in range(int(seconds)):
-            self.now += 1.0
-            for process_heard in living:
-                actions += self.hear(process_heard, Heartbeat())
-            actions += self.leader.handle(Tick(), self.now)
-        return actions
-
-    def commit(self, epoch: Epoch, *members: ProcessId) -> list[Action]:
-        """All members apply the step that is committed; returns what followed from the last one."""
-        actions: list[Action] = []
-        for peer in members:
-            actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
-        return actions
-
-
-# --- each point of a step ---------------------------------------------------------------------------------------------
 
 
 def test_a_step_that_a_member_found_beyond_repair_starts_over() -> None:
@@ -270,116 +190,6 @@ def test_parameters_that_stray_are_found_by_the_next_leader_too() -> None:
     assert [to for to, _ in messages(Bench(told).began, Evicted)] == [C]
 
 
-# --- who is there -----------------------------------------------------------------------------------------------------
-
-
-def test_everybody_who_reported_is_known_as_what_it_is() -> None:
-    told = peers(C)
-    told[1] = replace(told[1], draining=True)
-    bench = Bench([*told, report(TRAINERS[2])])
-    known = bench.leader.membership.known
-    assert sorted(known) == [A, B, ME, T2]
-    assert [(entry.phase, entry.version, entry.draining) for entry in (known[A], known[B])] == [
-        ("ready", 5, False),
-        ("ready", 5, True),
-    ]
-    assert {dead.process for _, dead in messages(bench.began, MemberFailed)} == {C, T0}
-    [(to, _)] = messages(bench.hear(C, Heartbeat()), Evicted)
-    assert to == C, "who has not answered has to join again"
-
-
-def test_a_leaver_is_let_go_by_the_next_leader() -> None:
-    told = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
-    told[0] = replace(told[0], draining=True)
-    assert [to for to, _ in messages(Bench(told).began, Released)] == [A]
-
-
-def test_one_that_was_asked_to_go_before_it_led_writes_the_version_first() -> None:
-    told = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
-    bench = Bench(told, own=replace(report(TRAINERS[1]), draining=True))
-    assert not messages(bench.began, Released)
-    assert [write.version for write in of_type(bench.began, WriteCheckpoint)] == [6]
-    actions = written(bench.leader, CheckpointWritten(6, ok=True), bench.now)
-    assert [action.ok for action in of_type(actions, Exit)] == [True]
-
-
-def test_who_has_not_heard_of_the_epoch_is_told_of_it() -> None:
-    late = replace(report(PEERS[0], replace(OPENED, epoch=Epoch(2, 4))), version=5)
-    bench = Bench([late, *peers(A)])
-    [(to, opened)] = messages(bench.began, OpenStep)
-    assert (to, opened.term, opened.epoch, opened.exponent) == (A, 4, EPOCH, 20)
-    assert bench.leader.step is not None
-    assert A in bench.leader.step.roster.ids
-
-
-def test_who_was_loading_is_granted_its_stage_anew() -> None:
-    told = replace(report(PEERS[2]), ready=False, version=-1)
-    bench = Bench([*peers(C), told])
-    [(to, granted)] = messages(bench.began, Granted)
-    assert (to, granted.term, granted.stage, granted.version) == (C, 4, 0, 5)
-    assert [donor.process for donor in granted.donors] == [A, B]
-    assert bench.leader.membership.known[C].phase == "loading"
-    bench.hear(C, Ready(0, 5, "digest", 4, grant=-1))
-    assert bench.leader.membership.known[C].phase == "loading", "the answer to a grant of the former leader"
-    bench.hear(C, Ready(0, 5, "digest", 4, granted.grant))
-    assert bench.leader.membership.known[C].phase == "ready"
-
-
-def test_the_expelled_are_told_and_suspects_have_to_show_that_they_live() -> None:
-    told = peers()
-    told[0] = replace(told[0], suspects=(B, C))
-    told[2] = replace(told[2], gone=(T2,))
-    bench = Bench([*told, report(TRAINERS[2])])
-    assert {dead.process for _, dead in messages(bench.began, MemberFailed)} == {T0, T2}
-    assert {to for to, _ in messages(bench.began, Evicted)} == {T2}
-    assert {dead.process for _, dead in messages(bench.wait(4.0, A, C), MemberFailed)} == {B}
-    assert sorted(bench.leader.membership.known) == [A, C, ME]
-
-
-def test_whom_two_have_lost_is_given_up_by_the_next_leader_too() -> None:
-    told = peers()
-    told[0], told[2] = replace(told[0], suspects=(B,)), replace(told[2], suspects=(B,))
-    bench = Bench(told)
-    assert {to for to, _ in messages(bench.began, Evicted)} == {B}
-
-
-def test_whoever_accuses_the_leader_itself_does_not_keep_it_busy_for_ever() -> None:
-    a, b, c = peers()
-    bench = Bench([replace(a, suspects=(ME,)), b, c])
-    assert not messages(bench.wait(4.0, A, B, C), MemberFailed)
-    bench.leader.faults.suspicions.accuse(A, ME, "lost", bench.now)  # as none of the leader's doors takes it
-    assert not messages(bench.wait(4.0, A, B, C), MemberFailed)
-    assert {dead.process for _, dead in messages(bench.wait(9.0, A, B), MemberFailed)} == {C}
-
-
-def test_a_step_that_nobody_who_is_left_knows_of_starts_over_as_another_lineage() -> None:
-    later = replace(OPENED, epoch=Epoch(3, 5))
-    a, b = replace(report(PEERS[0], later), gone=(B,)), replace(report(PEERS[1], later), gone=(A,))
-    bench = Bench([a, b, report(PEERS[2])])
-    assert {to for to, _ in messages(bench.began, Evicted)} >= {A, B}
-    assert (bench.leader.epoch, bench.leader.lineage.name) == (Epoch(4, 5), "new")
-    assert sorted(bench.leader.membership.known) == [C, ME]
-
-
-def test_a_stage_that_nobody_is_left_of_goes_back_to_what_is_on_its_own_disk() -> None:
-    bench = Bench([report(TRAINERS[2])], on_disk=4)
-    assert Count("rollbacks") in bench.began
-    assert (bench.leader.version, bench.leader.generation) == (4, 4), "one for the step, one for the run"
-    assert bench.leader.waiting_for == "a peer for stage 0"
-
-
-def test_what_is_on_disk_is_kept_by_the_other_trainers_too() -> None:
-    applied = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
-    bench = Bench([*applied, report(TRAINERS[2])], settings=replace(SETTINGS, checkpoint_every=2))
-    assert [write.version for write in of_type(bench.began, WriteCheckpoint)] == [6]
-    kept = messages(written(bench.leader, CheckpointWritten(6, ok=True, digests=("d",)), bench.now), KeepCopy)
-    assert kept == [(T2, KeepCopy(TRAINERS[1], Snapshot(6, ("d",)), (0,)))]
-    assert not messages(written(bench.leader, CheckpointWritten(6, False, "no space"), bench.now), KeepCopy)
-
-
-# --- without a majority -----------------------------------------------------------------------------------------------
-
-
 def left_alone() -> Bench:
     """A leader that only one peer is left of, of the six that the OpenStep named; that one has reduced the step."""
     bench = Bench([*peers(), report(TRAINERS[2])])
@@ -408,47 +218,3 @@ def test_without_a_majority_nothing_is_committed_until_it_has_stayed_away_for_lo
 def test_the_wait_for_a_majority_is_told_once() -> None:
     bench = left_alone()
     assert not [log for log in of_type(bench.wait(20, A), Log) if "most of the swarm" in log.text], "told before"
-
-
-# --- gradients that do not fit ----------------------------------------------------------------------------------------
-
-
-def overflow(bench: Bench) -> list[Action]:
-    """The peers say so in turn."""
-    assert bench.leader.step is not None
-    epoch = bench.leader.step.epoch
-    return bench.hear((A, B)[epoch.generation % 2], Overflow(replace(microbatch(1), epoch=epoch)))
-
-
-def test_a_step_whose_gradients_overflow_starts_over_with_a_smaller_exponent() -> None:
-    bench = Bench(peers())
-    exponents = [20]
-    while bench.leader.phase == "running":
-        overflow(bench)
-        step = bench.leader.step
-        if step is not None and bench.leader.phase == "running":
-            exponents.append(step.open_step.exponent)
-            assert step.epoch == Epoch(2 + len(exponents) - 1, 5)
-    assert exponents == list(range(20, EXPONENT_MIN - 1, -EXPONENT_STEP))
-
-
-def test_a_gradient_that_no_exponent_holds_ends_the_run_at_its_last_version_with_the_reason() -> None:
-    bench = Bench(peers())
-    assert bench.leader.step is not None
-    bench.leader.step.open_step = replace(bench.leader.step.open_step, exponent=EXPONENT_MIN)
-    [write] = of_type(overflow(bench), WriteCheckpoint)
-    assert write.version == 5
-    [left] = of_type(written(bench.leader, CheckpointWritten(5, True, digests=("x",)), bench.now), Exit)
-    assert not left.ok
-    assert left.reason.startswith("step 5: a gradient of microbatch 5/1 is too large")
-
-
-def test_the_next_step_begins_with_the_usual_exponent() -> None:
-    bench = Bench([replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()])
-    assert {message.exponent for _, message in messages(bench.began, OpenStep)} == {DEFAULT_EXPONENT}
-
-
-def test_two_suspicions_are_a_death_to_the_next_leader_too() -> None:
-    bench = Bench(peers())
-    assert not messages(bench.hear(A, Suspect(B, "reset")), MemberFailed)
-    assert {dead.process for _, dead in messages(bench.hear(C, Suspect(B, "reset")), MemberFailed)} == {B}

@@ -19,22 +19,13 @@ from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm, toml_text
 from swarmflow.runtime.transport.invite import Invite
 from tests.swarm.commands import Ended, forked, swarmflow
+from tests.swarm.runs import TINY_LLAMA
 
 pytestmark = pytest.mark.swarm
 
 # What fails before torch is loaded, which alone takes longer.
 LIGHT_CPU_S = 1.0
 FINISH_S = 60.0
-MODEL = {
-    "model_type": "llama",
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "vocab_size": 256,
-    "max_position_embeddings": 32,
-}
 NOBODY = "QmNnooDu7bfjPFoTZYxMNLWUQJyrVwtbZg5gBMjTezGAJN"
 Settings = dict[str, dict[str, Any]]
 
@@ -53,7 +44,7 @@ def settings(work: Path, **train: int) -> Settings:
     """A run of two stages that is done in a moment."""
     return {
         "run": {"name": "bad-input", "output": "out"},
-        "model": {"config": dict(MODEL), "cut": [1]},
+        "model": {"config": dict(TINY_LLAMA), "cut": [1]},
         "data": {"path": str(work / "corpus.txt"), "seq_len": 16},
         "optimizer": {"lr": 1e-3},
         "train": {"steps": 4, "microbatches": 2, "microbatch_sequences": 1, "checkpoint_every": 2, **train},
@@ -62,7 +53,7 @@ def settings(work: Path, **train: int) -> Settings:
 
 def alone(work: Path) -> Settings:
     """The same as one stage."""
-    return {**settings(work), "model": {"config": dict(MODEL), "stages": 1}}
+    return {**settings(work), "model": {"config": dict(TINY_LLAMA), "stages": 1}}
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +109,8 @@ MISTAKES = {
     "empty data": Mistake(lambda run, at: run["data"].update(path=str(_file(at, b""))), ("data.txt", "no text")),
     "short data": Mistake(lambda run, at: run["data"].update(path=str(_file(at, b"short"))), ("5 tokens", "seq_len")),
     "large tokenizer": Mistake(
-        lambda run, at: run["model"].update(config={**MODEL, "vocab_size": 100}), ("256 tokens", "vocab_size = 100")
+        lambda run, at: run["model"].update(config={**TINY_LLAMA, "vocab_size": 100}),
+        ("256 tokens", "vocab_size = 100"),
     ),
     "no model": Mistake(lambda run, at: run.update(model={"path": "nowhere", "stages": 2}), ("nowhere", "config.json")),
     "unknown key": Mistake(lambda run, at: run["train"].update(stepz=3), ("train.stepz", "steps")),
@@ -189,7 +181,7 @@ def test_all_that_is_wrong_with_a_model_is_told_before_the_invite(
     work: Path, tmp_path: Path, heavy: Callable[..., Ended]
 ) -> None:
     run = settings(work)
-    run["model"] = {"config": {**MODEL, "hidden_sise": 16}, "stages": 3}
+    run["model"] = {"config": {**TINY_LLAMA, "hidden_sise": 16}, "stages": 3}
     run["data"]["seq_len"] = 40
     ended = heavy("trainer", run_file(tmp_path, run), "--invite-file", tmp_path / "invite")
     assert "3 problems" in ended.complaint

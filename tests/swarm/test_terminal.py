@@ -23,22 +23,13 @@ import pytest
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.load_aware import LoadAwareTimeout, load_factor
 from swarmflow.local.swarm import LocalSwarm
+from tests.swarm.runs import TINY_LLAMA
 from tests.terminal.emulator import seen
 
 pytestmark = pytest.mark.swarm
 
 SHOWN_S = 60.0
 JSON = ("--log-format", "json")
-MODEL = {
-    "model_type": "llama",
-    "hidden_size": 16,
-    "intermediate_size": 32,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "vocab_size": 256,
-    "max_position_embeddings": 32,
-}
 
 
 class OnTerminal:
@@ -105,7 +96,7 @@ def swarm(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterat
     (folder / "corpus.txt").write_bytes(b"the quick brown fox jumps over the lazy dog\n" * 20)
     run: dict[str, dict[str, Any]] = {
         "run": {"name": "test", "output": "out"},
-        "model": {"config": dict(MODEL), "cut": [1]},
+        "model": {"config": dict(TINY_LLAMA), "cut": [1]},
         "data": {"path": str(folder / "corpus.txt"), "seq_len": 16},
         "train": {"steps": 4, "microbatches": 2, "microbatch_sequences": 1},
     }
