@@ -11,7 +11,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-versio
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
 	@echo "make test               set up, then run the test suite"
-	@echo "make test-extended      the tests that drive a browser or Prometheus, or attack a swarm"
+	@echo "make test-extended      the tests that drive a browser or Prometheus, attack a swarm, or kill most of it"
 	@echo "make lint               ruff (rules and format; make format mends both), and the workflow of CI"
 	@echo "make typecheck          mypy"
 	@echo "make generate           rules, dashboards and tables of the docs, from the code"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Arguments
-from tests.runtime.nodes import RUN_ID, started
+from tests.runtime.nodes import DEADLINE_S, RUN_ID, started
 
 pytestmark = pytest.mark.asyncio
 
@@ -46,6 +47,32 @@ async def test_who_is_given_up_is_asked_in_vain_and_at_once(tmp_path: Path) -> N
         with pytest.raises(NetworkError, match="given up"):
             await asked
         await one.close()
+        await two.close()
+
+
+async def test_a_session_closes_though_an_answer_fails_at_that_moment(tmp_path: Path) -> None:
+    """A peer whose trainer was killed while it was asked never came back: its question outlived its cancellation."""
+    async with started(tmp_path, 2) as nodes:
+        one, two = [await opened(node) for node in nodes]
+        received = asyncio.Event()
+
+        async def frozen(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+            received.set()
+            await asyncio.Event().wait()
+            return []
+
+        async def ask_for_ever() -> None:
+            while True:
+                with contextlib.suppress(NetworkError):
+                    await one.requests.ask(two.me, "state/read", timeout_s=3600.0)
+
+        two.requests.serve("state/read", frozen)
+        one.driver.perform([Connect((Member(two.me, 0, 1, tuple(two.node.addresses())),))])
+        one.spawn(ask_for_ever(), "a question")
+        await received.wait()
+        one.driver.perform([Forget(two.me)])
+        async with asyncio.timeout(DEADLINE_S):
+            await one.close()
         await two.close()
 
 

@@ -51,6 +51,7 @@ def test_another_trainer_leads_on(again: bool, tmp_path: Path, forks: ForkServer
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 def test_half_of_the_processes_are_killed_at_once(tmp_path: Path, forks: ForkServer) -> None:
     """The leader and a peer of each stage, 4 of 8: the other trainer goes on after a while, and nothing is lost."""
     model, corpus = prepare(tmp_path, "llama")

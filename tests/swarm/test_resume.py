@@ -154,6 +154,7 @@ def start_all_again(swarm: LocalSwarm, order: Sequence[LocalProcess]) -> None:
 # --- every process ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 def test_every_process_is_killed_and_started_again_three_times(undisturbed: Undisturbed, tmp_path: Path) -> None:
     """With all disks and the peers first, without the disk of the first leader, and with no trainer's checkpoints."""
     with undisturbed.swarm(tmp_path / "swarm") as swarm:
@@ -188,6 +189,7 @@ def assert_resumed(swarm: LocalSwarm) -> None:
     assert "resuming at version 0" not in logs
 
 
+@pytest.mark.extended
 def test_the_only_trainers_disk_is_full_deleted_spoilt_and_lost_and_no_step_that_was_learnt_with_it(
     undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
@@ -243,6 +245,7 @@ def start_trainer_first(swarm: LocalSwarm) -> LocalProcess:
     return trainer
 
 
+@pytest.mark.extended
 def test_the_leaders_machine_is_gone_for_good(undisturbed: Undisturbed, tmp_path: Path) -> None:
     """The other trainer, which had joined the run on another machine, leads from its copy after a restart of all."""
     with undisturbed.swarm(tmp_path / "swarm") as swarm:

@@ -80,7 +80,8 @@ async def _follow(invite: Invite, feed: LiveFeed, shown: _Terminal | _Lines, ove
 
 async def _pause(over: asyncio.Event, pause_s: float = LOOK_S) -> None:
     with contextlib.suppress(TimeoutError):
-        await asyncio.wait_for(over.wait(), pause_s)
+        async with asyncio.timeout(pause_s):
+            await over.wait()
 
 
 class _Terminal:

@@ -55,7 +55,8 @@ class Requests:
     ) -> list[memoryview]:
         """Wait for an expected answer. Raises NetworkError."""
         try:
-            return await asyncio.wait_for(future, timeout_s)
+            async with asyncio.timeout(timeout_s):
+                return await future
         except TimeoutError:
             raise NetworkError(f"{failure} within {timeout_s:.0f} s") from None
         finally:
