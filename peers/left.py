@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
-import torch
 
 from peers.kept import KeptStage
 from swarmflow.compute.checkpoint import Checkpoint, remove_all_but, tensor_name, version_folder
@@ -25,7 +24,6 @@ from swarmflow.runtime.execution.served import Served
 log = logging.getLogger("swarmflow")
 
 CHUNK_ELEMENTS = 1 << 20  # 4 MiB of fp32 at a time: a disk's full speed, and little memory beside the stage's
-_REDUCED = "reduced"  # a group's gradient, beside its parameters and optimizer state
 
 
 @dataclass(frozen=True)
@@ -41,7 +39,7 @@ class _Note:
 class LeftState:
     """A state in a folder: FOLDER/version-00000040/stage-1.safetensors, and FOLDER/held, which describes it.
 
-    An int64 gradient is stored as the fp32 numbers that have the same bytes.
+    A gradient that waits for its commit is stored beside the parameters and the optimizer's state (`Sums.stored`).
     """
 
     def __init__(self, folder: Path | None) -> None:
@@ -82,8 +80,8 @@ class LeftState:
         with self._lock:
             if self._note is not None and (self._note.held, self._note.run) == (kept.held, kept.run):
                 return
-            fixed = kept.served.stage.fixed
-            exponent = EXPONENT if fixed is None else fixed.exponent
+            rounding = kept.served.stage.rounding
+            exponent = EXPONENT if rounding is None else rounding.exponent
             try:
                 self._write(_Note(kept.held, kept.run, kept.capacity, exponent), kept.served)
             finally:
@@ -121,15 +119,15 @@ class LeftState:
             raise CheckpointError("no state of a stage was left here")
         if note.held.upcoming:
             for name, group in served.stage.groups.items():
-                served.reduced[name] = torch.empty_like(group.summed)
+                served.reduced[name] = group.sums.empty().storable()
         state = _state(served, with_gradient=bool(note.held.upcoming))
         with self._lock, self._checkpoint(note).state(note.held.stage) as file:
             if file.elements != state.elements():
                 raise CheckpointError(f"{file.path} does not hold stage {note.held.stage}")
             for name, start, stop in _chunks(file.elements):
                 state.write(name, start, memoryview(bytearray(file.read(name, start, stop))))
-        if served.stage.fixed is not None:
-            served.stage.fixed.exponent = note.exponent
+        if served.stage.rounding is not None:
+            served.stage.rounding.exponent = note.exponent
         served.runner.weights_written()
         served.version = note.held.version
         return KeptStage(note.held, served, note.run, note.capacity)
@@ -182,8 +180,8 @@ def _state(served: Served, with_gradient: bool) -> StageState:
     groups = served.stage.groups
     if not with_gradient:
         return served.state
-    sums = {tensor_name(name, _REDUCED): served.reduced.get(name, group.summed) for name, group in groups.items()}
-    return StageState(groups, {name: gradient.detach().view(torch.float32) for name, gradient in sums.items()})
+    sums = {name: served.reduced.get(name, group.sums).storable().stored() for name, group in groups.items()}
+    return StageState(groups, {tensor_name(name, part): t for name, parts in sums.items() for part, t in parts.items()})
 
 
 def _chunks(elements: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:

@@ -15,8 +15,8 @@ from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from swarmflow.activity import doing
 from swarmflow.compute.dropout import DrawKey
-from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.finite import NotFiniteError
+from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
@@ -183,8 +183,8 @@ class StageLoader:
         elements = tuple(
             (name if name == "tied" else f"stage-{stage}", group.params.numel()) for name, group in groups.items()
         )
-        element_bytes = groups["own"].summed.itemsize
-        self._session.driver.post(StateLoaded(stage, served.version, digest, capacity, elements, element_bytes))
+        loaded = StateLoaded(stage, served.version, digest, capacity, elements, self._manifest.piece)
+        self._session.driver.post(loaded)
 
     def _far(self) -> str:
         """Return how far the loading is; empty: nothing comes from another process yet."""
@@ -198,9 +198,9 @@ class StageLoader:
         """Return the stage with zeros for weights, and the bytes of a held microbatch."""
         manifest = self._manifest
         self._budget.check_stage(manifest, number)
-        fixed = FixedPoint(manifest.microbatches) if manifest.accumulate == "exact" else None
+        rounding = rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches)
         stage = build_stage(
-            manifest.model, manifest.cut, number, device=self._device, dropout=manifest.dropout, fixed=fixed
+            manifest.model, manifest.cut, number, device=self._device, dropout=manifest.dropout, rounding=rounding
         )
         settings = OptimizerSettings(
             manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay

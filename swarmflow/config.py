@@ -82,6 +82,7 @@ class TrainSection:
     precision: Annotated[str, check.choice("fp32", "bf16")] = "fp32"
     accumulate: Annotated[str, check.choice("fp32", "exact")] = "fp32"
     codec: Annotated[str, check.choice("blockwise8", "fp16", "none")] = "blockwise8"
+    reduce_codec: Annotated[str, check.choice("blockwise16", "none")] = "none"
     router: Annotated[str, check.choice("shortest", "iwrr", "flow")] = "shortest"
     seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
     checkpoint_every: Annotated[int, check.integer(1)] = 50
@@ -100,6 +101,7 @@ class RunConfig:
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
+BLOCKWISE16_MAX = 512  # microbatches: both ends of a tied weight add theirs (compute/grid.ADDENDS_MAX)
 _SECTIONS: dict[str, type] = {
     "run": RunSection,
     "model": ModelSection,
@@ -187,6 +189,12 @@ def _check_train(config: RunConfig) -> list[str]:
         problems.append(
             f"train.validate_every = {config.train.validate_every}: needs data.validation_path; "
             "give that, or leave validate_every at 0"
+        )
+    train = config.train
+    if train.reduce_codec == "blockwise16" and train.accumulate == "fp32" and train.microbatches > BLOCKWISE16_MAX:
+        problems.append(
+            f"train.microbatches = {train.microbatches}: at most {BLOCKWISE16_MAX} add up in 16 bits; "
+            'for more of them, train.reduce_codec = "none"'
         )
     return problems + [f"timeouts.{line}" for line in config.timeouts.problems()]
 

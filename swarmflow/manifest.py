@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
+from swarmflow.core.protocol.piece_format import BY_CODEC, INT64, PieceFormat
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import Plan
 from swarmflow.errors import IncompatibleError
@@ -49,6 +50,7 @@ class Manifest:
     precision: str
     accumulate: str
     codec: str
+    reduce_codec: str
     router: str
     tied: bool
     tokenizer: str
@@ -66,6 +68,11 @@ class Manifest:
         """What the machines of the core need to know of it."""
         boundary_bytes = self.microbatch_sequences * self.seq_len * self.hidden_size * _BYTES[self.codec]
         return Plan(self.stages, self.microbatches, self.tied, self.costs, self.router, boundary_bytes, self.timeouts)
+
+    @property
+    def piece(self) -> PieceFormat:
+        """How many bytes a piece of its all-reduces may have."""
+        return INT64 if self.accumulate == "exact" else BY_CODEC[self.reduce_codec]
 
     @property
     def fingerprint(self) -> str:

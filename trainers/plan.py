@@ -79,6 +79,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         precision=train.precision,
         accumulate=train.accumulate,
         codec=train.codec,
+        reduce_codec=train.reduce_codec,
         router=train.router,
         tied=TIED in stage_layout(model.config, cut, 0).groups,
         tokenizer=config.data.tokenizer,

@@ -55,8 +55,8 @@ class BaselineRuntime(Protocol):
         """Return the size of a stage's `activation` (its output), `gradient` (of its input), `tokens` or `targets`."""
         ...
 
-    def elements(self, group: str) -> int:
-        """Return the length of a reduction group's flat gradient."""
+    def share_bytes(self, group: str, members: int) -> int:
+        """Return the size of the share of a flat gradient that one of so many members sums, as it is sent."""
         ...
 
     def count(self, name: str) -> None:

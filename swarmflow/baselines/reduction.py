@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import Aggregate, BaselinePart, BaselineSum
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.simulator.hardware import ELEMENT_BYTES
 
 
 @dataclass(slots=True)
@@ -70,7 +69,7 @@ class BaselineReduction:
 
     def _send(self, group: str, message: BaselinePart | BaselineSum) -> None:
         members = self._open[group]
-        size = ELEMENT_BYTES * -(-self.runtime.elements(group) // len(members))
+        size = self.runtime.share_bytes(group, len(members))
         for member in members:
             if member != self.runtime.me:
                 self.runtime.send(member, message, size)

@@ -346,9 +346,10 @@ class SimulatedRuntime:
         """The size of a tensor of the model."""
         return self.world.hardware.boundary_bytes(stage, kind)
 
-    def elements(self, group: str) -> int:
-        """The length of a flat gradient of the model."""
-        return self.world.hardware.elements(group)
+    def share_bytes(self, group: str, members: int) -> int:
+        """The size of a share of a flat gradient, sent in the form of swarmflow's pieces after a first step."""
+        hardware = self.world.hardware
+        return hardware.piece().least_bytes(1, -(-hardware.elements(group) // members))
 
     def count(self, name: str) -> None:
         """Count an event."""

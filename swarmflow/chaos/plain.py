@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -51,8 +51,20 @@ def parameters(model: PreTrainedModel) -> dict[str, Tensor]:
     return {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
+class AddingUp(Protocol):
+    """How the gradients of a step's microbatches become one, where autograd does not simply add them up."""
+
+    def add(self, model: PreTrainedModel, number: int) -> None:
+        """Take the gradients of a microbatch from the parameters. number: of the microbatch, over all steps."""
+        ...
+
+    def finish(self, model: PreTrainedModel) -> None:
+        """Give the parameters the gradients of the step."""
+        ...
+
+
 def train(
-    folder: Path, corpus: Path, recipe: Recipe, *, reverse: bool = False
+    folder: Path, corpus: Path, recipe: Recipe, *, reverse: bool = False, adding_up: AddingUp | None = None
 ) -> tuple[dict[str, Tensor], list[float]]:
     """Train the model of `folder` on a file's bytes, and return (parameters, the loss of each step).
 
@@ -73,6 +85,10 @@ def train(
             loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
             torch.autograd.backward(loss)
             total += float(loss.detach())
+            if adding_up is not None:
+                adding_up.add(model, step * recipe.microbatches + index)
+        if adding_up is not None:
+            adding_up.finish(model)
         count = recipe.microbatches * recipe.sequences * recipe.seq_len
         for parameter in model.parameters():
             if parameter.grad is not None:

@@ -10,6 +10,8 @@ import torch
 
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.families import dissect, to_config
+from swarmflow.compute.flat import rounding_of
+from swarmflow.compute.grid import BLOCK_ELEMENTS, Blockwise, grid_blocks
 from swarmflow.compute.layout import StageLayout, blocks_of, layout_of, stage_layout
 from swarmflow.compute.model_keys import positions_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
@@ -20,7 +22,8 @@ from swarmflow.manifest import Manifest
 
 _TRIAL_TOKENS = 128
 _FLOAT_BYTES = 4
-_TOTAL_BYTES = 8  # of a gradient's sum with exact accumulation
+_SPACING_BYTES = 4  # of a block of the grid to which gradients are rounded
+_SUMS_BLOCK_BYTES = 12  # of a block of sums on it: its spacing, its peak, and where its wide sums are
 _LOGITS_COPIES = 3  # the logits of one piece, their log-softmax and their gradient
 _TOKEN_BYTES = 8  # of a token id and its target
 
@@ -94,26 +97,31 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
         manifest.microbatch_sequences * _sequence_bytes(activations, len(blocks), first, last, manifest.seq_len),
         sent_bytes=boundary * (2 - first - last),
         received_bytes=boundary * (2 - first - last) + first * tokens * _TOKEN_BYTES,
-        reduced_bytes=2 * _summed_bytes(manifest) * layout.parameters,
-        state_bytes=_FLOAT_BYTES * _state_tensors(manifest) * layout.parameters,
+        reduced_bytes=2 * manifest.piece.least_bytes(1, layout.parameters),
+        state_bytes=_FLOAT_BYTES * _state_tensors(manifest) * layout.parameters
+        + _SPACING_BYTES * _grid_blocks(manifest, layout),
     )
 
 
 def _memory_bytes(manifest: Manifest, layout: StageLayout) -> int:
-    exact, summed = manifest.accumulate == "exact", _summed_bytes(manifest)
-    # With the gradient of one microbatch, if sums are exact.
-    a_parameter = _FLOAT_BYTES * (_state_tensors(manifest) + 1) + summed * (1 + exact)
-    a_parameter += 2 if manifest.precision == "bf16" else 0
-    memory = a_parameter * layout.parameters
+    rounded = manifest.accumulate == "exact" or manifest.reduce_codec != "none"
+    # With the gradient of one microbatch, if gradients are rounded; the sums of a first step are its largest.
+    summed = max(manifest.piece.element_bytes, manifest.piece.first_element_bytes)
+    a_parameter = _FLOAT_BYTES * (_state_tensors(manifest) + rounded) + (2 if manifest.precision == "bf16" else 0)
+    blocks = _grid_blocks(manifest, layout)
+    memory = a_parameter * layout.parameters + blocks * (_SPACING_BYTES + 2 * _SUMS_BLOCK_BYTES)
+    memory += 2 * summed * (blocks * BLOCK_ELEMENTS or layout.parameters)
     if layout.stage == layout.stages - 1:
         tokens = manifest.microbatch_sequences * manifest.seq_len
         memory += _LOGITS_COPIES * _FLOAT_BYTES * min(tokens * manifest.vocab_size, LOGITS_ELEMENTS_MAX)
     return memory
 
 
-def _summed_bytes(manifest: Manifest) -> int:
-    """Return the bytes of a parameter's summed gradient."""
-    return _TOTAL_BYTES if manifest.accumulate == "exact" else _FLOAT_BYTES
+def _grid_blocks(manifest: Manifest, layout: StageLayout) -> int:
+    """Return the blocks of the grid to which gradients are rounded; 0: they are not."""
+    rounding = rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches)
+    sizes = [layout.elements(group) for group in layout.groups] if isinstance(rounding, Blockwise) else []
+    return sum(map(grid_blocks, sizes))
 
 
 def _state_tensors(manifest: Manifest) -> int:

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from swarmflow.compute.finite import NotFiniteError, finite
-from swarmflow.compute.flat import Blocks, FlatGroup, sum_of_squares
+from swarmflow.compute.flat import FlatGroup
+from swarmflow.compute.flat_tensors import Blocks, sum_of_squares
 from swarmflow.errors import ConfigError
 from swarmflow.suggestions import did_you_mean
 

@@ -30,7 +30,8 @@ class _Held:
 class StageRunner:
     """Gradients are of the SUM of the tokens' losses and add up in the stage's flat buffers until they are cleared.
 
-    Where they add up as integers (`stage.fixed`), a pass raises ExponentOverflowError when a gradient does not fit. It
+    Where they are rounded (`stage.rounding`), a pass names the microbatch by its number over all steps, and, with exact
+    sums, raises ExponentOverflowError when a gradient does not fit. It
     raises NotFiniteError for a loss or a gradient that is not finite, as far as it looks: with `begin(careful=True)` at
     the output of every layer and at each microbatch's gradients, to name the layer. What follows is void until `begin`.
 
@@ -69,7 +70,7 @@ class StageRunner:
         with saved_tensors_hooks(lambda tensor: None, lambda nothing: nothing):
             return self._forward(x, draw)[1].detach()
 
-    def backward(self, key: Hashable, grad: Tensor) -> Tensor | None:
+    def backward(self, key: Hashable, grad: Tensor, number: int = 0) -> Tensor | None:
         """Backward of a kept microbatch, from the gradient [B, T, H] of its output; its graph is freed.
 
         Returns the gradient of its input [B, T, H], None on stage 0. Raises KeyError when no graph is kept.
@@ -77,11 +78,11 @@ class StageRunner:
         held = self._graphs.pop(key)
         torch.autograd.backward([held.edge], [grad.to(self.stage.device)])
         self._check(held.leaf)
-        self.stage.gather()
+        self.stage.gather(1, number)
         return None if held.leaf is None else held.leaf.grad
 
     def loss(
-        self, key: Hashable, x: Tensor, targets: Tensor, draw: DrawKey | None = None
+        self, key: Hashable, x: Tensor, targets: Tensor, draw: DrawKey | None = None, number: int = 0
     ) -> tuple[float, int, Tensor | None]:
         """Forward and backward of the last stage in one go: (sum of the losses, tokens, gradient of the input).
 
@@ -89,7 +90,7 @@ class StageRunner:
         the last stage is also the first.
         """
         self._graphs.pop(key, None)
-        return self._loss(x, targets, draw, 1)
+        return self._loss(x, targets, draw, 1, number)
 
     def replay(
         self,
@@ -99,6 +100,7 @@ class StageRunner:
         grad: Tensor | None = None,
         targets: Tensor | None = None,
         draw: DrawKey | None = None,
+        number: int = 0,
     ) -> Tensor | None:
         """Forward and backward once more, to add the gradients of a microbatch (weight 1) or take them away (-1).
 
@@ -108,14 +110,14 @@ class StageRunner:
         input [B, T, H], equal to the bit to the first computation's; None on the first stage, and with weight -1.
         """
         if targets is not None:
-            gradient = self._loss(x, targets, draw, weight)[2]
+            gradient = self._loss(x, targets, draw, weight, number)[2]
             return gradient if weight >= 0 else None
         assert grad is not None
         leaf, output = self._forward(x, draw)
         torch.autograd.backward(output, grad.to(self.stage.device) * self._factor(weight), inputs=_only(leaf, weight))
         self._check(leaf)
         if weight:
-            self.stage.gather(weight)
+            self.stage.gather(weight, number)
         return None if leaf is None or weight < 0 else leaf.grad
 
     @torch.no_grad()
@@ -145,16 +147,16 @@ class StageRunner:
     def begin(self, exponent: int, careful: bool = False) -> None:
         """Begin a step: free all graphs and set the gradients to zero.
 
-        exponent: with exact accumulation, the integer 1 stands for 2^-exponent. careful: check the output of every
+        exponent: of the integers that gradients become, where they are rounded. careful: check the output of every
         layer, so that the error of a value that is not finite names the layer.
         """
+        if self.stage.rounding is not None:
+            self.stage.rounding.exponent = exponent
         self.clear()
         for hook in self._hooks:
             hook.remove()
         units = self.stage.units
         self._hooks = [units[n].register_forward_hook(_checking(n)) for n in self.stage.order] if careful else []
-        if self.stage.fixed is not None:
-            self.stage.fixed.exponent = exponent
 
     def weights_written(self) -> None:
         """Drop the bf16 copies of the parameters. Call this after a write that torch cannot see (a memoryview)."""
@@ -173,7 +175,9 @@ class StageRunner:
         del output
         return total
 
-    def _loss(self, x: Tensor, targets: Tensor, draw: DrawKey | None, weight: int) -> tuple[float, int, Tensor | None]:
+    def _loss(
+        self, x: Tensor, targets: Tensor, draw: DrawKey | None, weight: int, number: int
+    ) -> tuple[float, int, Tensor | None]:
         targets = targets.to(self.stage.device)
         total = 0.0
         leaf, hidden = self._forward(x, draw)
@@ -190,7 +194,7 @@ class StageRunner:
         torch.autograd.backward(hidden, top.grad, inputs=_only(leaf, weight))
         self._check(leaf)
         if weight:
-            self.stage.gather(weight)
+            self.stage.gather(weight, number)
         return total, targets.numel(), None if leaf is None else leaf.grad
 
     def _check(self, leaf: Tensor | None) -> None:
@@ -204,15 +208,15 @@ class StageRunner:
             raise self._broken("gradient", layer)
 
     def _broken(self, value: str, layer: str = "") -> NotFiniteError:
-        """Return the error to raise. With exact accumulation, the microbatch's own gradients are zeroed first."""
-        if self.stage.fixed is not None:
+        """Return the error to raise. Where gradients are rounded, the microbatch's own are zeroed first."""
+        if self.stage.rounding is not None:
             for group in self.stage.groups.values():
                 group.grads.zero_()
         return NotFiniteError(value, layer)
 
     def _factor(self, weight: int) -> float:
         """Return the factor of a gradient in autograd: the weight in fp32. `Stage.gather` applies it to integers."""
-        return float(weight) if self.stage.fixed is None and weight else 1.0
+        return float(weight) if self.stage.rounding is None and weight else 1.0
 
     def _forward(self, x: Tensor, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:
         """Return (the input as autograd leaf, None on stage 0; hidden [B, T, H] with its graph)."""

@@ -18,11 +18,13 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import ModelOutput
 
+from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.dropout import DrawKey, SeededDropout
 from swarmflow.compute.exact import ExponentOverflowError, FixedPoint
 from swarmflow.compute.families import Anatomy, dissect, init_module, to_config, unsupported
 from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.flat import FlatGroup
+from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
 
 # Logits of at most this many elements exist at once (64 MiB in fp32), however large vocabulary and batch are.
@@ -61,8 +63,9 @@ class Stage:
     groups: reduction group -> flat buffers. block_names: full names of its blocks. units: full name -> module of every
     part of this stage that may have parameters (each block is one), which hold them under the names of the whole model.
     model: transformers' causal model, of which only the head is left. embedding: full name and module of the input
-    embedding, on every stage. tied: name of the weight that this stage shares with another one, else None. fixed: how
-    gradients become integers, None where they add up in fp32. order: the names of the units as a token passes them.
+    embedding, on every stage. tied: name of the weight that this stage shares with another one, else None.
+    rounding: how gradients become integers, None where they add up in fp32. order: the names of the units as a token
+    passes them.
     """
 
     def __init__(
@@ -72,15 +75,17 @@ class Stage:
         blocks: range,
         device: torch.device,
         dropout: bool,
-        fixed: FixedPoint | None,
+        rounding: FixedPoint | Blockwise | None,
     ) -> None:
         self.layout = layout
         self.device = device
         self.blocks = blocks
         self.first = layout.stage == 0
         self.last = layout.stage == layout.stages - 1
-        self.fixed = fixed
-        self.groups = {name: FlatGroup.empty(name, entries, device, fixed) for name, entries in layout.groups.items()}
+        self.rounding = rounding
+        self.groups = {
+            name: FlatGroup.empty(name, entries, device, rounding) for name, entries in layout.groups.items()
+        }
         self.tied = layout.tied if TIED in layout.groups else None
         self.model: PreTrainedModel = anatomy.model
         self.embedding = (anatomy.embedding, anatomy.model.get_submodule(anatomy.embedding))
@@ -109,24 +114,31 @@ class Stage:
         """Whether training drops anything, and so needs a key to draw from."""
         return self._dropout is not None
 
-    def gather(self, weight: int = 1) -> None:
-        """Where gradients add up as integers: adds those of one microbatch to the totals, or takes them away (-1).
+    def gather(self, weight: int = 1, number: int = 0) -> None:
+        """Where gradients are rounded: adds those of one microbatch to the sums, or takes them away (-1).
 
-        Raises ExponentOverflowError when one of them does not fit, NotFiniteError when one is no number; then it adds
-        nothing.
+        number: of the microbatch, over all steps; it sets how they are rounded blockwise. Raises ExponentOverflowError
+        when one of them does not fit, NotFiniteError when one is no number; then it adds nothing.
         """
-        if self.fixed is None:
+        if self.rounding is None:
             return
-        groups = self.groups.values()
+        groups = list(self.groups.values())
         try:
-            self.fixed.check([group.grads for group in groups])
+            if isinstance(self.rounding, FixedPoint):
+                self.rounding.check([group.grads for group in groups])
+                peaks = {}
+            else:
+                peaks = {group.name: _blockwise(group).peaks_of(group.padded_grads) for group in groups}
         except ExponentOverflowError as error:
             failure = error if error.finite else NotFiniteError("gradient", self.gradients_broken_in() or "")
             for group in groups:
                 group.grads.zero_()
             raise failure from None
         for group in groups:
-            self.fixed.move(group.grads, group.summed, weight)
+            if isinstance(self.rounding, FixedPoint):
+                self.rounding.move(group.grads, group.summed, weight)
+            else:
+                _blockwise(group).add(group.padded_grads, peaks[group.name], weight, number)
 
     def gradients_broken_in(self) -> str | None:
         """The unit in which a backward first met a gradient of parameters that is not finite; None: all are finite.
@@ -202,17 +214,23 @@ def build_stage(
     *,
     device: torch.device | str,
     dropout: bool = False,
-    fixed: FixedPoint | None = None,
+    rounding: FixedPoint | Blockwise | None = None,
 ) -> Stage:
     """Builds one stage; only its own parameters ever take memory. The weights are zeros: see `weights`.
 
     config: as from `model_config`. cut: the first block of stages 1, 2, ... dropout: apply the dropout that the
-    configuration names; without it there is none anywhere. fixed: add gradients up as its integers. Raises ModelError.
+    configuration names; without it there is none anywhere. rounding: how gradients are rounded before they add up.
+    Raises ModelError.
     """
     # The masks of transformers' fused attention come from the device's own generator; the eager one asks `dropout`.
     anatomy = dissect(to_config(config), attention="eager" if dropout else "sdpa")
     blocks = blocks_of(cut, len(anatomy.blocks), stage)
-    return Stage(anatomy, layout_of(anatomy, cut, stage), blocks, torch.device(device), dropout, fixed)
+    return Stage(anatomy, layout_of(anatomy, cut, stage), blocks, torch.device(device), dropout, rounding)
+
+
+def _blockwise(group: FlatGroup) -> BlockwiseSums:
+    assert isinstance(group.sums, BlockwiseSums), "of a stage that rounds blockwise"
+    return group.sums
 
 
 def _stand_in(anatomy: Anatomy) -> _PassThrough:

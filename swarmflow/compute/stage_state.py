@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from swarmflow.compute.flat import FlatGroup, digest, memory_of
+from swarmflow.compute.flat import FlatGroup
+from swarmflow.compute.flat_tensors import digest, memory_of
 
 
 class StageState:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from swarmflow.compute.dropout import seed_of
 from swarmflow.compute.families import init_module
-from swarmflow.compute.flat import memory_of
+from swarmflow.compute.flat_tensors import memory_of
 from swarmflow.compute.layout import StageLayout, TensorSlot
 from swarmflow.compute.stage import Stage
 from swarmflow.compute.weights_folder import WeightsFolder

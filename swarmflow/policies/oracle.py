@@ -9,7 +9,6 @@ from swarmflow.baselines.world import BaselineWorld
 from swarmflow.errors import ConfigError
 from swarmflow.planning.arrangement import Problem
 from swarmflow.planning.dtfm import arrange
-from swarmflow.simulator.hardware import ELEMENT_BYTES
 from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
 
@@ -30,7 +29,9 @@ def arranged(world: BaselineWorld) -> Pipelines:
         pipelines=pipelines,
         stages=plan.stages,
         activation_bytes=plan.microbatches / max(1, pipelines) * hardware.boundary_bytes(0, "activation"),
-        gradient_bytes=[ELEMENT_BYTES * hardware.elements(f"stage-{stage}") for stage in range(plan.stages)],
+        gradient_bytes=[
+            hardware.piece().least_bytes(1, hardware.elements(f"stage-{stage}")) for stage in range(plan.stages)
+        ],
         pinned={
             number: hardware.profiles[name].stage
             for number, name in enumerate(names)

@@ -41,6 +41,10 @@ class GradientSums:
             return weights.reduced[body.group, body.start // PIECE_ELEMENTS]
         return weights.accumulated.copy()
 
+    def piece_bytes(self, elements: int) -> int:
+        """Return the bytes of a piece of the gradient of the present step."""
+        return self.world.hardware.piece().least_bytes(self.device.stage_weights().version, elements)
+
     def reduce(self, action: SumPiece | StorePiece) -> None:
         """Sum a piece of the gradient, or store the sum that its owner has sent."""
         weights = self.device.stage_weights()
@@ -55,7 +59,8 @@ class GradientSums:
         if isinstance(action, StorePiece) and self.flips_sum:
             self.flips_sum, total = False, Sum.of([total.counts, FLIPPED])
         if isinstance(action, SumPiece) and action.apart:
-            done = replace(done, sum=self.world.store(self.process, total, 4 * (action.stop - action.start)))
+            size_bytes = self.piece_bytes(action.stop - action.start)
+            done = replace(done, sum=self.world.store(self.process, total, size_bytes))
         else:
             weights.reduced[action.group, action.piece] = total
         self.device.answer(done)

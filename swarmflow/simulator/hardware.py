@@ -7,8 +7,7 @@ from random import Random
 from typing import Protocol
 
 from swarmflow.core.commit.reduce import PIECE_ELEMENTS
-
-ELEMENT_BYTES = 4  # of a gradient, as in StateLoaded
+from swarmflow.core.protocol.piece_format import FP32, PieceFormat
 
 
 class Hardware(Protocol):
@@ -40,6 +39,10 @@ class Hardware(Protocol):
 
     def elements(self, group: str) -> int:
         """Length of a reduction group's flat gradient."""
+        ...
+
+    def piece(self) -> PieceFormat:
+        """The bytes of a piece of an all-reduce."""
         ...
 
     def state_bytes(self, stage: int) -> int:
@@ -85,6 +88,10 @@ class RandomHardware:
     def elements(self, group: str) -> int:
         """Return three pieces: enough for several owners."""
         return 3 * PIECE_ELEMENTS
+
+    def piece(self) -> PieceFormat:
+        """Return fp32's."""
+        return FP32
 
     def state_bytes(self, stage: int) -> int:
         """Return 0: a load takes load_s."""

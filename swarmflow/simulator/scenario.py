@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from swarmflow import config_check as check
+from swarmflow.core.protocol.piece_format import BY_CODEC
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.routing.routers import ROUTERS
 from swarmflow.errors import ConfigError
@@ -57,6 +58,7 @@ class ModelPart:
     token_bytes: Annotated[int, check.integer(0, SIZE_MAX)] = 8192
     codec_ratio: Annotated[float, check.number(above=0)] = 1.0
     parameters: Annotated[int | tuple[int, ...], checks.whole_or_list(1)] = 1_000_000
+    reduce_codec: Annotated[str, check.choice(*BY_CODEC)] = "none"
     state_bytes: Annotated[float, check.number(at_least=0)] = 12.0
     forward_flops: Annotated[float, check.number(at_least=0)] = 0.0
     backward_flops: Annotated[float | None, check.number(at_least=0)] = None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
+from swarmflow.core.protocol.piece_format import BY_CODEC, PieceFormat
 from swarmflow.simulator.distributions import Constant, Distribution, share_of
 from swarmflow.simulator.network import INFINITE, Matrix, NetworkLinks, Port, Shared, Spread
 from swarmflow.simulator.scenario import PeersPart, Scenario
@@ -141,6 +142,10 @@ class ScenarioHardware:
         if group == "tied":
             return max(1, model.tied_parameters)
         return _of_stage(model.parameters, int(group.removeprefix("stage-")))
+
+    def piece(self) -> PieceFormat:
+        """Return the bytes of a piece of an all-reduce, by the scenario's codec."""
+        return BY_CODEC[self.scenario.model.reduce_codec]
 
     def state_bytes(self, stage: int) -> int:
         """Return bytes of weights and optimizer state."""

@@ -86,7 +86,7 @@ class StateLoading:
         self.device.executor.reset()
         groups = tuple((group, hardware.elements(group)) for group in (f"stage-{stage}", "tied"))
         capacity = hardware.capacity(self.process.name, stage)
-        loaded = StateLoaded(stage, weights.version, weights.parameters, capacity, groups)
+        loaded = StateLoaded(stage, weights.version, weights.parameters, capacity, groups, self.world.hardware.piece())
         self.world.deliver(self.process, loaded)  # at once: nothing may come between
 
     def _copy(self, action: LoadState) -> Weights | None:

@@ -165,5 +165,5 @@ class Transport:
 
 def _read(here: Host, body: Body) -> tuple[object, int]:
     if isinstance(body, Slice):
-        return here.device.sums.read(body), 4 * (body.stop - body.start)
+        return here.device.sums.read(body), here.device.sums.piece_bytes(body.stop - body.start)
     return (None if isinstance(body, Padding) else here.stored[body.key]), body.size_bytes

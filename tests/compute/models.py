@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.families import model_config, to_config
+from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.stage import Stage, build_stage
 from swarmflow.compute.weights import init_stage
 
@@ -64,10 +64,15 @@ def stages_of(
     seed: int = 0,
     dropout: bool = False,
     microbatches: int | None = None,
+    reduce_codec: str = "none",
 ) -> list[Stage]:
-    """microbatches: gradients add up as integers, in steps of so many."""
-    fixed = [None if microbatches is None else FixedPoint(microbatches) for _ in range(len(cut) + 1)]
-    stages = [build_stage(config, cut, k, device="cpu", dropout=dropout, fixed=fixed[k]) for k in range(len(cut) + 1)]
+    """microbatches: gradients are rounded, exactly or by the codec, in steps of so many."""
+    accumulate = "exact" if reduce_codec == "none" else "fp32"
+    rounding = [microbatches and rounding_of(accumulate, reduce_codec, microbatches) for _ in range(len(cut) + 1)]
+    stages = [
+        build_stage(config, cut, number, device="cpu", dropout=dropout, rounding=rounding[number] or None)
+        for number in range(len(cut) + 1)
+    ]
     for stage in stages:
         init_stage(stage, seed)
     return stages

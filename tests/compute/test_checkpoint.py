@@ -21,7 +21,7 @@ from swarmflow.compute.checkpoint import (
     readable,
     remove_unfinished,
 )
-from swarmflow.compute.flat import memory_of
+from swarmflow.compute.flat_tensors import memory_of
 from swarmflow.errors import CheckpointError, CorruptError
 from tests.disks import no_more_files
 

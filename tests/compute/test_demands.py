@@ -45,9 +45,12 @@ def test_a_microbatch_takes_about_what_is_told(given: dict[str, Any], precision:
         assert told[stage].microbatch_bytes == pytest.approx(taken, rel=0.1)
 
 
-@pytest.mark.parametrize("accumulate", ["fp32", "exact"])
+@pytest.mark.parametrize(
+    "rounding", [("fp32", "none"), ("exact", "none"), ("fp32", "blockwise16")], ids=["fp32", "exact", "blockwise16"]
+)
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_a_stage_takes_what_is_told_and_sends_its_boundaries(optimizer: str, accumulate: str) -> None:
+def test_a_stage_takes_what_is_told_and_sends_its_boundaries(optimizer: str, rounding: tuple[str, str]) -> None:
+    accumulate, reduce_codec = rounding
     config = model_config({**LLAMA, "tie_word_embeddings": True})
     run = replace(
         manifest(),
@@ -60,16 +63,18 @@ def test_a_stage_takes_what_is_told_and_sends_its_boundaries(optimizer: str, acc
         optimizer=optimizer,
         momentum=0.9,
         accumulate=accumulate,
+        reduce_codec=reduce_codec,
         codec="fp16",
     )
     told = stage_demands(run, measure_activations(config, "fp32", False))
     names = make_optimizer(OptimizerSettings(optimizer)).state_names()
-    for stage, one in zip(stages_of(config, CUT, microbatches=4 if accumulate == "exact" else None), told, strict=True):
+    stages = stages_of(config, CUT, microbatches=None if rounding == ("fp32", "none") else 4, reduce_codec=reduce_codec)
+    for stage, one in zip(stages, told, strict=True):
         for group in stage.groups.values():
             group.allocate(names)
         groups = stage.groups.values()
         logits = 3 * 4 * 2 * 16 * 100 if stage.last else 0
-        assert one.memory_bytes == sum(group.nbytes + group.summed.nbytes for group in groups) + logits
+        assert one.memory_bytes == sum(group.nbytes + group.sums.nbytes for group in groups) + logits
         assert one.state_bytes == sum(tensor.nbytes for group in groups for tensor in group.tensors().values())
         assert one.parameters == stage.layout.parameters
         assert list(one.blocks) == list(stage.blocks)

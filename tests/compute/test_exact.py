@@ -17,7 +17,7 @@ from torch import Tensor
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import BLOCK_ELEMENTS, EXPONENT, ExponentOverflowError, FixedPoint
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.flat import sum_of_squares
+from swarmflow.compute.flat_tensors import sum_of_squares
 from swarmflow.compute.layout import TIED
 from swarmflow.compute.runner import StageRunner
 from swarmflow.core.protocol.actions import Reset
@@ -189,7 +189,7 @@ class Pipeline:
 
     def gradients(self) -> list[Tensor]:
         groups = [group for runner in self.runners for group in runner.stage.groups.values()]
-        return [group.gradient(group.summed)[0 : group.params.numel()].clone() for group in groups]
+        return [group.sums.gradient()[0 : group.params.numel()].clone() for group in groups]
 
 
 @dataclass
@@ -316,14 +316,14 @@ def test_of_a_microbatch_that_does_not_fit_nothing_is_added(way: str) -> None:
                 first.replay(hops[0].x, -1, grad=gradient * math.nan, draw=draw)
 
     for runner in pipeline.runners:
-        assert runner.stage.fixed is not None
-        runner.stage.fixed.exponent = 60
+        assert runner.stage.rounding is not None
+        runner.stage.rounding.exponent = 60
     with pytest.raises(NotFiniteError if way == "replay" else ExponentOverflowError):
         attempt()
     assert equal(pipeline.sums(), before)
     for runner in pipeline.runners:
-        assert runner.stage.fixed is not None
-        runner.stage.fixed.exponent = EXPONENT
+        assert runner.stage.rounding is not None
+        runner.stage.rounding.exponent = EXPONENT
     pipeline.replay(hops, -1)
     assert not any(bool(rest.any()) for rest in pipeline.sums())
 
@@ -341,6 +341,6 @@ def test_a_new_step_begins_with_nothing_and_its_exponent() -> None:
     pipeline.train(0)
     for runner in pipeline.runners:
         runner.begin(20)
-        assert runner.stage.fixed is not None
-        assert runner.stage.fixed.exponent == 20
+        assert runner.stage.rounding is not None
+        assert runner.stage.rounding.exponent == 20
     assert not any(bool(total.any()) for total in pipeline.sums())

@@ -14,7 +14,7 @@ from transformers import AutoModelForCausalLM
 
 from swarmflow.compute.export import ReadParameters, export_stagewise
 from swarmflow.compute.families import model_config
-from swarmflow.compute.flat import memory_of
+from swarmflow.compute.flat_tensors import memory_of
 from swarmflow.compute.stage import Stage, build_stage
 from swarmflow.compute.weights import load_stage
 from swarmflow.errors import CheckpointError

@@ -97,7 +97,7 @@ def test_without_care_integers_find_it_all_the_same_and_floats_in_their_norm() -
             continue
         last.loss("m", hidden, batch()[1])
         group = last.stage.groups["own"]
-        assert math.isnan(group.sum_of_squares(group.summed))
+        assert math.isnan(group.sums.sum_of_squares())
         assert last.stage.gradients_broken_in() == last.stage.block_names[0]
 
 

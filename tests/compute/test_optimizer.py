@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from swarmflow.compute import optimizer as module
-from swarmflow.compute.flat import FlatGroup, digest, sum_of_squares
+from swarmflow.compute.flat import FlatGroup
+from swarmflow.compute.flat_tensors import digest, sum_of_squares
 from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.errors import ConfigError

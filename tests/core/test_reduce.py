@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from swarmflow.core.commit.reduce import PIECE_ELEMENTS, WINDOW_PIECES, Reduction
 from swarmflow.core.protocol.actions import Action, Release, Seal, Send, StorePiece, SumPiece
 from swarmflow.core.protocol.messages import ReducePart, ReduceSum
+from swarmflow.core.protocol.piece_format import INT64
 from swarmflow.core.protocol.types import Group, ProcessId, Ref, Slice
 from tests.core.samples import EPOCH, process
 
@@ -180,7 +181,7 @@ def test_a_body_of_another_size_does_not_fit() -> None:
 
 def test_integers_take_8_bytes_an_element() -> None:
     a, b = process("a"), process("b")
-    machine = Reduction(a, EPOCH, 1, (Group("g", (a, b)),), {"g": PIECE_ELEMENTS + 3}, element_bytes=8)
+    machine = Reduction(a, EPOCH, 1, (Group("g", (a, b)),), {"g": PIECE_ELEMENTS + 3}, piece=INT64)
     assert machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 8 * PIECE_ELEMENTS))
     assert machine.fits(ReduceSum(EPOCH, 1, "g", 1, "x"), Ref(1, 24))
     assert not machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 4 * PIECE_ELEMENTS))

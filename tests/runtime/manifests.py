@@ -37,6 +37,7 @@ def manifest(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many type
         "precision": "fp32",
         "accumulate": "exact",
         "codec": "blockwise8",
+        "reduce_codec": "none",
         "router": "shortest",
         "tied": True,
         "tokenizer": "bytes",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from swarmflow.compute.sums import TensorSums
 from swarmflow.core.protocol.actions import Seal, StorePiece, SumPiece
 from swarmflow.core.protocol.events import LossComputed, PieceReduced, Sealed
 from tests.runtime.manifests import manifest
@@ -19,7 +20,7 @@ async def summed(peer: Peer) -> tuple[str, int]:
     """The owner adds nothing to its own gradient. Returns the digest of the one piece, and its elements."""
     assert isinstance(await peer.loss(0), LossComputed)
     assert peer.host.served is not None
-    elements = peer.host.served.stage.groups["own"].summed.numel()
+    elements = peer.host.served.stage.groups["own"].sums.elements
     event = await peer.ask(SumPiece(EPOCH, 1, GROUP, 0, 0, elements, (None,)))
     assert isinstance(event, PieceReduced)
     return event.digest, elements
@@ -37,13 +38,15 @@ async def test_the_owner_and_who_has_received_the_sum_have_one_digest_until_a_bi
     async with peers(manifest(accumulate=accumulate), count=2) as (owner, other):
         piece, elements = await summed(owner)
         assert owner.host.served is not None
-        body = owner.keep(bytes(owner.host.served.reduced["own"].numpy().tobytes()))
+        body = owner.keep(bytes(owner.host.served.reduced["own"].pack(0, elements)))
         received = other.keep(bytes(owner.driver.store.get(body)))
         assert isinstance(await other.ask(StorePiece(EPOCH, 1, GROUP, 0, 0, elements, received)), PieceReduced)
         whole = await digest_of(owner, piece)
         assert whole == await digest_of(other, piece) != ""
         for peer in (owner, other):
             assert peer.host.served is not None
-            flipped = peer.host.served.reduced["own"].view(torch.uint8)
+            sums = peer.host.served.reduced["own"]
+            assert isinstance(sums, TensorSums)
+            flipped = sums.flat.view(torch.uint8)
             flipped[5] ^= 1
             assert await digest_of(peer, piece) == ""

@@ -13,12 +13,13 @@ import pytest
 import torch
 
 from swarmflow.compute.codec import codec_named, encode_tokens
-from swarmflow.compute.exact import FixedPoint
+from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.layout import TIED
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.stage_state import StageState
+from swarmflow.compute.sums import TensorSums
 from swarmflow.compute.weights import init_stage
 from swarmflow.core.commit.reduce import Reduction
 from swarmflow.core.protocol.actions import (
@@ -143,8 +144,8 @@ def _peer(me: ProcessId, of: Manifest, number: int) -> tuple[Peer, list[Worker]]
     driver.add_effects(host.effects())
     recorded = RecordedEvents()
     driver.run(recorded, [])
-    fixed = FixedPoint(of.microbatches) if of.accumulate == "exact" else None
-    stage = build_stage(of.model, of.cut, number, device="cpu", dropout=of.dropout, fixed=fixed)
+    rounding = rounding_of(of.accumulate, of.reduce_codec, of.microbatches)
+    stage = build_stage(of.model, of.cut, number, device="cpu", dropout=of.dropout, rounding=rounding)
     init_stage(stage, of.seed)
     optimizer = make_optimizer(OptimizerSettings(of.optimizer, of.betas, of.momentum, of.eps, of.weight_decay))
     for group in stage.groups.values():
@@ -163,9 +164,8 @@ async def reduce(members: Sequence[Peer], gives: Sequence[bool], helpers: Sequen
     flats = {name: _elements(members[0], name) for name in GROUPS}
     ids, owners = tuple(peer.me for peer in members), tuple(peer.me for peer in helpers)
     groups = tuple(Group(name, ids, owners, flats[name]) for name in GROUPS)
-    size = 8 if members[0].of.accumulate == "exact" else 4
     giving = dict(zip(ids, gives, strict=True))
-    machines = {me: Reduction(me, EPOCH, 1, groups, flats, size, giving.get(me, False)) for me in by_id}
+    machines = {me: Reduction(me, EPOCH, 1, groups, flats, members[0].of.piece, giving.get(me, False)) for me in by_id}
     todo = [(by_id[me], action) for me, machine in machines.items() for action in machine.start()]
     sealed = []
     while todo:
@@ -421,7 +421,7 @@ async def test_a_ballot_that_is_void_before_it_is_sealed_does_no_harm() -> None:
         free, served = threading.Event(), peer.host.served
         assert served is not None
         for name, group in served.stage.groups.items():
-            served.reduced[name] = group.summed * 2  # as a ballot with another peer has left them
+            served.reduced[name] = TensorSums(group.summed * 2)  # as a ballot with another peer has left them
         peer.compute.submit((0.0,), lambda: free.wait(DEADLINE_S), lambda _: None)
         peer.driver.perform([Seal(EPOCH, 2, GROUPS, ()), Seal(EPOCH, 3, GROUPS, GROUPS)])
         free.set()

@@ -14,6 +14,8 @@ from swarmflow.chaos.plain import microbatch
 from swarmflow.compute.codec import Codec, codec_named
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.families import model_config
+from swarmflow.compute.flat import rounding_of
+from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import OWN, TIED
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
@@ -40,21 +42,33 @@ def _one_thread() -> Iterator[None]:
 @pytest.mark.swarm
 @pytest.mark.slow
 @pytest.mark.usefixtures("_one_thread")
-@pytest.mark.parametrize("codec", ["none", "blockwise8"])
-def test_no_bit_tells_which_peer_computed_what_and_when(codec: str, tmp_path: Path, forks: ForkServer) -> None:
+@pytest.mark.parametrize(
+    ("codec", "train"),
+    [
+        ("none", {"accumulate": "exact"}),
+        ("blockwise8", {"accumulate": "exact"}),
+        ("blockwise8", {"reduce_codec": "blockwise16"}),
+    ],
+    ids=["none", "blockwise8", "blockwise8 and blockwise16"],
+)
+def test_no_bit_tells_which_peer_computed_what_and_when(
+    codec: str, train: dict[str, str], tmp_path: Path, forks: ForkServer
+) -> None:
     model, corpus = prepare(tmp_path, "gpt2")
     of = recipe("adamw", steps=10)
-    wanted, norms = alone(model, corpus, of, codec_named(codec))
-    learnt, norms_of_swarm = together(tmp_path / "swarm", model, corpus, of, codec, forks)
+    rounding = rounding_of(train.get("accumulate", "fp32"), train.get("reduce_codec", "none"), of.microbatches)
+    assert rounding is not None
+    wanted, norms = alone(model, corpus, of, codec_named(codec), rounding)
+    learnt, norms_of_swarm = together(tmp_path / "swarm", model, corpus, of, {"codec": codec, **train}, forks)
     assert norms_of_swarm == norms
     assert learnt == wanted
 
 
-def together(folder: Path, model: Path, corpus: Path, of: Recipe, codec: str, forks: ForkServer) -> Learnt:
+def together(folder: Path, model: Path, corpus: Path, of: Recipe, train: dict[str, str], forks: ForkServer) -> Learnt:
     """What two peers a stage learn, between which microbatches go as they happen to go."""
-    run = settings(model, corpus, of, codec=codec, stages=2)
+    run = settings(model, corpus, of, stages=2)
     run["model"]["cut"] = list(CUT)
-    run["train"]["accumulate"] = "exact"
+    run["train"] |= train
     with LocalSwarm(folder, run, forks=forks) as swarm:
         swarm.start_trainer()
         for stage in (0, 0, 1, 1):
@@ -66,12 +80,9 @@ def together(folder: Path, model: Path, corpus: Path, of: Recipe, codec: str, fo
     return {name: _bytes(value) for name, value in found.items()}, [step["grad_norm"] for step in steps]
 
 
-def alone(model: Path, corpus: Path, of: Recipe, codec: Codec) -> Learnt:
+def alone(model: Path, corpus: Path, of: Recipe, codec: Codec, rounding: FixedPoint | Blockwise) -> Learnt:
     """What one process learns that runs the same two stages in turn, the last microbatch of a step first."""
-    stages = [
-        build_stage(model_config(model), CUT, number, device="cpu", fixed=FixedPoint(of.microbatches))
-        for number in range(2)
-    ]
+    stages = [build_stage(model_config(model), CUT, number, device="cpu", rounding=rounding) for number in range(2)]
     for stage in stages:
         load_stage(stage, model)
     given = of.optimizer
@@ -89,7 +100,8 @@ def alone(model: Path, corpus: Path, of: Recipe, codec: Codec) -> Learnt:
         scale = min(1.0, 1.0 / (norms[-1] + 1e-6)) / count
         for stage in stages:
             for group in stage.groups.values():
-                optimizer.apply(group, group.gradient(group.summed), scale, given["lr"], step)
+                optimizer.apply(group, group.sums.gradient(), scale, given["lr"], step)
+                group.learnt(group.sums)
             stage.zero_grads()
     return {name: _bytes(value) for stage in stages for name, value, _ in stage.named_parameters()}, norms
 
@@ -100,15 +112,17 @@ def _accumulate(stages: list[Stage], corpus: Path, of: Recipe, step: int, codec:
     tokens = torch.frombuffer(bytearray(corpus.read_bytes()), dtype=torch.uint8).long()
     for index in reversed(range(of.microbatches)):
         x, y = microbatch(tokens, of, step, index)
-        _, _, grad = last.loss(index, _sent(first.forward(index, x), codec), y)
+        number = step * of.microbatches + index
+        _, _, grad = last.loss(index, _sent(first.forward(index, x), codec), y, number=number)
         assert grad is not None
-        first.backward(index, _sent(grad, codec))
+        first.backward(index, _sent(grad, codec), number)
     ends = [stage.groups[TIED] for stage in stages]
-    total = ends[0].summed + ends[1].summed
+    total = ends[0].sums.empty()
+    total.total(0, total.elements, [end.sums for end in ends])
     for end in ends:
-        end.summed.copy_(total)
+        end.sums.put(0, total.elements, total.pack(0, total.elements))
     groups = [stages[0].groups[OWN], stages[1].groups[OWN], ends[0]]
-    squared = sum(group.sum_of_squares(group.summed) for group in groups)
+    squared = sum(group.sums.sum_of_squares() for group in groups)
     return math.sqrt(squared) / (of.microbatches * of.sequences * of.seq_len)
 
 

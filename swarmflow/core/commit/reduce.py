@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.actions import Action, Release, Seal, Send, StorePiece, SumPiece
 from swarmflow.core.protocol.messages import ReducePart, ReduceSum
+from swarmflow.core.protocol.piece_format import FP32, PieceFormat
 from swarmflow.core.protocol.types import Epoch, Group, ProcessId, Ref, Roster, Slice
 
 PIECE_ELEMENTS = 2**18  # 1 or 2 MiB: large enough for a stream's throughput, small enough to pipeline
@@ -98,8 +99,8 @@ class Reduction:
 
     The sum of a piece is made once, by its owner, over the members in rank order, and sent as bytes: all members hold
     the same bits. gives: whether something was accumulated here; who has nothing to add says so in each part's place.
-    elements: length of the flat gradient of each group that this process belongs to. element_bytes: of one element,
-    4 (fp32) or 8 (integers).
+    elements: length of the flat gradient of each group that this process belongs to. piece: how many bytes a piece of
+    them may have.
     """
 
     def __init__(
@@ -109,13 +110,13 @@ class Reduction:
         ballot: int,
         groups: tuple[Group, ...],
         elements: dict[str, int],
-        element_bytes: int = 4,
+        piece: PieceFormat = FP32,
         gives: bool = True,
     ) -> None:
         self.me = me
         self.epoch = epoch
         self.ballot = ballot
-        self.element_bytes = element_bytes
+        self.piece = piece
         self.gives = gives
         self.alone = tuple(group.name for group in groups if group.members == (me,))
         self._groups: dict[str, _GroupState] = {}
@@ -224,7 +225,7 @@ class Reduction:
         if state is None or not 0 <= message.piece < state.pieces:
             return False
         start, stop = state.range(message.piece)
-        return ref.size_bytes == self.element_bytes * (stop - start)
+        return self.piece.fits(self.epoch.step, stop - start, ref.size_bytes)
 
     def _advance(self, state: _GroupState) -> list[Action]:
         actions: list[Action] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from swarmflow.core.protocol.messages import Message, PeerSummary
+from swarmflow.core.protocol.piece_format import FP32, PieceFormat
 from swarmflow.core.protocol.types import Epoch, Holding, Microbatch, ProcessId, Ref
 
 
@@ -158,7 +159,7 @@ class Applied:
 class StateLoaded:
     """A stage's weights and optimizer state are in place.
 
-    group_elements: length of each flat gradient by group. element_bytes: of one element, 4 (fp32) or 8 (integers).
+    group_elements: length of each flat gradient by group. piece: how many bytes a piece of one may have.
     """
 
     stage: int
@@ -166,7 +167,7 @@ class StateLoaded:
     digest: str
     capacity: int
     group_elements: tuple[tuple[str, int], ...]
-    element_bytes: int = 4
+    piece: PieceFormat = FP32
 
 
 @dataclass(frozen=True, slots=True)

@@ -110,7 +110,8 @@ class StageHost:
         data, targets = self._driver.store.get(action.input), self._driver.store.get(action.targets)
 
         def compute(served: Served, x: tuple[Tensor, Tensor]) -> tuple[float, int, Tensor | None]:
-            return served.runner.loss(action.microbatch, x[0], x[1], self._draw(action.microbatch))
+            mb = action.microbatch
+            return served.runner.loss(mb, x[0], x[1], self._draw(mb), self._number(mb))
 
         def computed(result: tuple[float, int, Tensor | None]) -> None:
             loss_sum, tokens, gradient = result
@@ -142,7 +143,7 @@ class StageHost:
             action.microbatch,
             "backward",
             lambda stage: self._boundary_tensor(stage, data),
-            lambda served, x: served.runner.backward(action.microbatch, x),
+            lambda served, x: served.runner.backward(action.microbatch, x, self._number(action.microbatch)),
             computed,
         )
 
@@ -158,7 +159,8 @@ class StageHost:
 
         def compute(served: Served, x: tuple[Tensor, Tensor]) -> Tensor | None:
             given = {"targets" if gradient is None else "grad": x[1]}
-            return served.runner.replay(x[0], action.weight, **given, draw=draw)
+            number = self._number(action.microbatch)
+            return served.runner.replay(x[0], action.weight, **given, draw=draw, number=number)
 
         def computed(of_input: Tensor | None) -> None:
             if of_input is None:
@@ -285,6 +287,10 @@ class StageHost:
         if not finite(tensor):  # the computing peer reports such a value instead of sending it
             raise FrameError("a tensor with a value that is not finite came")
         return tensor
+
+    def _number(self, microbatch: Microbatch) -> int:
+        """Return the number of a microbatch over all steps."""
+        return microbatch.epoch.step * self.manifest.microbatches + microbatch.index
 
     def _draw(self, microbatch: Microbatch) -> DrawKey | None:
         if not self.manifest.dropout:

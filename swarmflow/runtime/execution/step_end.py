@@ -6,16 +6,13 @@ import math
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-import torch
-from torch import Tensor
-
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.flat import digest, digest_of_pieces, memory_of
+from swarmflow.compute.flat_tensors import digest
+from swarmflow.compute.sums import Sums, digest_of, digest_of_pieces
 from swarmflow.core.commit import reduce
 from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
 from swarmflow.core.protocol.events import Applied, ComputedNotFinite, PieceReduced, Sealed
 from swarmflow.core.protocol.types import Epoch, Ref, Slice
-from swarmflow.errors import FrameError
 from swarmflow.runtime.execution.account import Account
 from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.served import Served
@@ -49,60 +46,50 @@ class StepEnd:
         """Return a part of a flat gradient, fetched when it is sent."""
         served = self._serving()
         name = _flat_name(body.group)
-        flat = served.reduced[name] if body.reduced else served.stage.groups[name].summed
-        return lambda: memory_of(flat[body.start : body.stop].cpu())
+        sums = served.reduced[name] if body.reduced else served.stage.groups[name].sums
+        return lambda: sums.pack(body.start, body.stop)
 
     def sum_piece(self, action: SumPiece) -> None:
         """Add the members' parts in rank order into the reduced buffer, or apart from it for another stage."""
         if action.apart:
             return self._sum_apart(action)
         served, name = self._serving(), _flat_name(action.group)
-        buffers = [None if part is None else self._driver.store.get(part) for part in action.parts]
-        own = served.stage.groups[name].summed[action.start : action.stop]
-        target = self._reduced(served, name)[action.start : action.stop]
+        own, target = served.stage.groups[name].sums, self._reduced(served, name)
+        parts = [own if part is None else self._driver.store.get(part) for part in action.parts]
 
         def work() -> str:
-            for rank, buffer in enumerate(buffers):
-                part = own if buffer is None else _elements(buffer, own)
-                if rank == 0:
-                    target.copy_(part)
-                else:
-                    target.add_(part)
-            return digest(target)
+            target.total(action.start, action.stop, parts)
+            return digest_of(target.pack(action.start, action.stop))
 
         self._do(work, lambda name: self._piece_reduced(action, name))
 
     def _sum_apart(self, action: SumPiece) -> None:
-        like = self._serving().stage.groups["own"].summed
-        buffers = [self._driver.store.get(part) for part in action.parts if part is not None]
+        like = self._serving().stage.groups["own"].sums
+        parts = [self._driver.store.get(part) for part in action.parts if part is not None]
+        elements = action.stop - action.start
 
-        def work() -> tuple[Tensor, str]:
-            total = _numbers(buffers[0], like).clone()
-            for buffer in buffers[1:]:
-                total.add_(_numbers(buffer, like))
-            here = total.cpu()
-            return here, digest(here)
+        def work() -> tuple[Buffer, str]:
+            total = like.empty(elements)
+            total.total(0, elements, parts)
+            packed = total.pack(0, elements)
+            return packed, digest_of(packed)
 
-        def done(summed: tuple[Tensor, str]) -> None:
-            total, name = summed
-            self._piece_reduced(action, name, self._driver.store.add(memory_of(total)))
+        def done(summed: tuple[Buffer, str]) -> None:
+            packed, name = summed
+            self._piece_reduced(action, name, self._driver.store.add(packed))
 
         self._do(work, done)
 
     def store_piece(self, action: StorePiece) -> None:
         """Copy a sum from its owner into the reduced buffer."""
         served, name = self._serving(), _flat_name(action.group)
-        target = self._reduced(served, name)[action.start : action.stop]
-        buffer = self._driver.store.get(action.sum)
-
-        def work() -> None:
-            target.copy_(_elements(buffer, target))
+        target, buffer = self._reduced(served, name), self._driver.store.get(action.sum)
 
         def done(_: None) -> None:
             self._driver.store.release((action.sum,))
             self._piece_reduced(action)
 
-        self._do(work, done)
+        self._do(lambda: target.put(action.start, action.stop, buffer), done)
 
     def seal(self, action: Seal) -> None:
         """Compute norm and digest of every reduced gradient, and compare its pieces with what their owners summed."""
@@ -111,17 +98,17 @@ class StepEnd:
             served.reduced.pop(_flat_name(group), None)
         # Taken now: the next ballot may have other members, and buffers, before the thread comes to this one.
         sealed = [(group, served.stage.groups[_flat_name(group)]) for group in action.groups]
-        flats = [flat.summed if name in action.alone else served.reduced[_flat_name(name)] for name, flat in sealed]
+        found = [group.sums if name in action.alone else served.reduced[_flat_name(name)] for name, group in sealed]
         summed = dict(action.pieces)
 
         def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]:
             results, broken = [], []
-            for (name, group), flat in zip(sealed, flats, strict=True):
-                squared = group.sum_of_squares(flat)
+            for (name, _), sums in zip(sealed, found, strict=True):
+                squared = sums.sum_of_squares()
                 if math.isfinite(squared):
-                    results.append((name, squared, _digest_of_sum(flat, summed.get(name))))
+                    results.append((name, squared, _digest_of_sum(sums, summed.get(name))))
                 else:
-                    broken.append(_unsound(action.epoch, name, flat, served.stage.gradients_broken_in()))
+                    broken.append(_unsound(action.epoch, name, sums, served.stage.gradients_broken_in()))
             return results, broken
 
         def done(outcome: tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]) -> None:
@@ -171,39 +158,40 @@ class StepEnd:
 
         self._compute.submit(_FIRST, timed, finished)
 
-    def _reduced(self, served: Served, name: str) -> Tensor:
+    def _reduced(self, served: Served, name: str) -> Sums:
         if name not in served.reduced:
-            served.reduced[name] = torch.empty_like(served.stage.groups[name].summed)
+            served.reduced[name] = served.stage.groups[name].sums.empty()
         return served.reduced[name]
 
     def _piece_reduced(self, action: SumPiece | StorePiece, name: str = "", apart: Ref | None = None) -> None:
         self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, name, apart))
 
 
-def _digest_of_sum(flat: Tensor, summed: tuple[str, ...] | None) -> str:
+def _digest_of_sum(sums: Sums, summed: tuple[str, ...] | None) -> str:
     """Return the digest of a reduced gradient; empty where a piece of it is not what its owner has summed.
 
     Whoever has lost all others of its stage, and the leader, would else apply a flipped bit that nobody can outvote.
     summed: the digests of the pieces by their owners; None: it is the own accumulator.
     """
-    name, pieces = digest_of_pieces(flat, reduce.PIECE_ELEMENTS)
+    name, pieces = digest_of_pieces(sums, reduce.PIECE_ELEMENTS)
     return name if summed is None or pieces == summed else ""
 
 
-def _unsound(epoch: Epoch, group: str, flat: Tensor, layer: str | None) -> ComputedNotFinite:
+def _unsound(epoch: Epoch, group: str, sums: Sums, layer: str | None) -> ComputedNotFinite:
     """Return the event of a norm that is not finite: by a layer of the own gradient, or by the first such piece."""
     if layer is not None:
         return ComputedNotFinite(epoch, -1, "gradient", layer)
-    first = int(torch.isfinite(flat).logical_not_().nonzero()[0])
-    return ComputedNotFinite(epoch, -1, "sum", group=group, piece=first // reduce.PIECE_ELEMENTS)
+    first = sums.first_not_finite()
+    return ComputedNotFinite(epoch, -1, "sum", group=group, piece=(first or 0) // reduce.PIECE_ELEMENTS)
 
 
 def apply_update(served: Served, action: Apply) -> str:
     """Apply the reduced gradients to a stage, and return the digest of its parameters. Raises NotFiniteError."""
     served.version = -1  # neither the old nor the new version: no peer may copy a mixture
     for name, group in served.stage.groups.items():
-        gradient = group.gradient(served.reduced.get(name, group.summed))
-        served.optimizer.apply(group, gradient, action.scale, action.learning_rate, action.epoch.step)
+        sums = served.reduced.get(name, group.sums)
+        served.optimizer.apply(group, sums.gradient(), action.scale, action.learning_rate, action.epoch.step)
+        group.learnt(sums)
     served.reduced.clear()
     served.runner.weights_written()
     served.runner.clear()
@@ -214,15 +202,3 @@ def apply_update(served: Served, action: Apply) -> str:
 def _flat_name(group: str) -> str:
     """Return the flat buffer of a reduction group."""
     return "tied" if group == "tied" else "own"
-
-
-def _elements(buffer: Buffer, like: Tensor) -> Tensor:
-    """Return bytes from the network as a tensor like another one. Raises FrameError when the size differs."""
-    if len(buffer) != like.nbytes:
-        raise FrameError(f"a piece has {len(buffer)} bytes, not {like.nbytes}")
-    return _numbers(buffer, like)
-
-
-def _numbers(buffer: Buffer, like: Tensor) -> Tensor:
-    """Return bytes from the network as a tensor of another one's dtype, on its device."""
-    return torch.frombuffer(buffer, dtype=like.dtype).to(like.device)

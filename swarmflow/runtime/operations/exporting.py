@@ -10,6 +10,8 @@ from blake3 import blake3
 
 from swarmflow.compute.checkpoint import Checkpoint, tensor_name
 from swarmflow.compute.export import export_stagewise
+from swarmflow.compute.flat import GRID, rounding_of
+from swarmflow.compute.grid import Blockwise, grid_blocks
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.manifest import Manifest
@@ -22,7 +24,12 @@ def state_tensor_lengths(manifest: Manifest, stage: int) -> dict[str, int]:
     )
     names = ("params", *make_optimizer(settings).state_names())
     layout = stage_layout(manifest.model, manifest.cut, stage)
-    return {tensor_name(group, name): layout.elements(group) for group in layout.groups for name in names}
+    lengths: dict[str, int] = {}
+    for group in layout.groups:
+        lengths |= {tensor_name(group, name): layout.elements(group) for name in names}
+        if isinstance(rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches), Blockwise):
+            lengths[tensor_name(group, GRID)] = grid_blocks(layout.elements(group))
+    return lengths
 
 
 def content_id(checkpoint: Checkpoint) -> str:

@@ -12,6 +12,7 @@ from swarmflow.core.machines.serving.peer_phase import PEER, PeerPhase
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Log, Rejoin, Release, Send
 from swarmflow.core.protocol.messages import Held, Join, Left, Needed, NotFinite, Overflow, Prepare, Unrepairable
+from swarmflow.core.protocol.piece_format import FP32, PieceFormat
 from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Plan, ProcessId, Ref
 from swarmflow.core.routing.flow.live import FlowNegotiation
 from swarmflow.core.routing.relays import Relays
@@ -49,7 +50,7 @@ class PeerState:
     ballot: Ballot | None = field(init=False, default=None)  # in which it reduces
     unsettled: Prepare | None = field(init=False, default=None)  # a ballot that waits for orphans to be subtracted
     elements: dict[str, int] = field(init=False, default_factory=dict)  # of each reduction group's flat gradient
-    element_bytes: int = field(init=False, default=4)  # of one of them
+    piece: PieceFormat = field(init=False, default=FP32)  # of an all-reduce of them
     relays: Relays = field(init=False)
     flows: FlowNegotiation | None = field(init=False, default=None)  # where the router follows flows
     done: int = field(init=False, default=0)  # units of work in its life, as its heartbeats report

@@ -47,7 +47,7 @@ def on_state_loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Act
     if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
         return []
     peer.version, peer.memory.held = event.version, None
-    peer.elements, peer.element_bytes = dict(event.group_elements), event.element_bytes
+    peer.elements, peer.piece = dict(event.group_elements), event.piece
     dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1)
     own = peer.settings.journal_bytes_max, peer.settings.recompute
     peer.hops = HopTable(peer.stage, peer.plan.stages, event.capacity, dispatcher, peer.leader, *own)

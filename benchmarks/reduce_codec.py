@@ -1,0 +1,94 @@
+"""What rounding the gradients costs in loss: `python -m benchmarks.reduce_codec [--seeds N] [--text FILE]`.
+
+One process trains a small llama from scratch, with the gradients of a step's microbatches added up in fp32, and rounded
+to the grid of `reduce_codec = "blockwise16"`: by the code of production, which gives a swarm the same bits
+(tests/swarm/test_bit_exact.py). See README.md beside this file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from swarmflow.compute.flat import rounding_of
+from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.stage import build_stage
+from swarmflow.compute.weights import init_stage
+from swarmflow.demo.corpus import write_corpus
+
+MODEL: dict[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 352,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "vocab_size": 256,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+STEPS = 200
+SEQ_LEN = 64
+RATE = 1e-3
+LAST = 20  # steps whose losses are averaged
+CASES = ((8, 4), (64, 1), (256, 1))  # microbatches of a step, sequences of a microbatch
+
+
+def losses(tokens: Tensor, codec: str, microbatches: int, sequences: int, seed: int) -> list[float]:
+    """The loss of each step."""
+    rounding = rounding_of("fp32", codec, microbatches)
+    runner = StageRunner(build_stage(MODEL, (), 0, device="cpu", rounding=rounding))
+    init_stage(runner.stage, seed)
+    optimizer = make_optimizer(OptimizerSettings())
+    group = runner.stage.groups["own"]
+    group.allocate(optimizer.state_names())
+    generator = torch.Generator().manual_seed(seed)
+    count, found = microbatches * sequences * SEQ_LEN, []
+    for step in range(STEPS):
+        total = 0.0
+        for index in range(microbatches):
+            starts = torch.randint(len(tokens) - SEQ_LEN, (sequences,), generator=generator)
+            rows = torch.stack([tokens[start : start + SEQ_LEN + 1] for start in starts])
+            number = step * microbatches + index
+            total += runner.loss(index, rows[:, :-1], rows[:, 1:], number=number)[0]
+        norm = group.sums.sum_of_squares() ** 0.5 / count
+        scale = min(1.0, 1.0 / (norm + 1e-6)) / count
+        optimizer.apply(group, group.sums.gradient(), scale, RATE * min(1.0, (step + 1) / 20), step)
+        group.learnt(group.sums)
+        runner.clear()
+        found.append(total / count)
+    return found
+
+
+def main() -> int:
+    """Print the table."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.reduce_codec", description=__doc__)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--text", type=Path, help="a file; not given: text that is made up")
+    options = parser.parse_args()
+    with TemporaryDirectory() as folder:
+        if options.text is None:
+            write_corpus(Path(folder, "corpus.txt"), 1 << 18)
+        text = (options.text or Path(folder, "corpus.txt")).read_bytes()
+    tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+    print(f"loss, mean of the last {LAST} of {STEPS} steps\nmicrobatches  seed    fp32  blockwise16   ratio")
+    for microbatches, sequences in CASES:
+        for seed in range(options.seeds):
+            plain, rounded = (
+                statistics.mean(losses(tokens, codec, microbatches, sequences, seed)[-LAST:])
+                for codec in ("none", "blockwise16")
+            )
+            print(f"{microbatches:12d} {seed:5d} {plain:7.4f} {rounded:12.4f} {rounded / plain:7.4f}", flush=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

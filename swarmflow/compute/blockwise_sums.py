@@ -1,0 +1,246 @@
+"""Sums of gradients on a grid: exact in any order, and two bytes an element on the way.
+
+A block of 256 elements is summed in 16 bits. Where a microbatch's gradient is too large for that, its block is added in
+64 bits, beside: the grid follows in the next step. In the first step, sums take 32 bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from swarmflow.compute.exact import ExponentOverflowError
+from swarmflow.compute.flat_tensors import Blocks, Buffer, bytes_of, memory_of, squares_of
+from swarmflow.compute.grid import BLOCK_ELEMENTS, DITHER_ELEMENTS, WIDE_BITS, Grid, dither, grid_blocks
+from swarmflow.compute.sums import SUMMED, Sums, TensorSums
+from swarmflow.errors import FrameError
+
+PEAKS = "peaks"  # the name of those among stored tensors
+_WIDE_BYTES = 8 * BLOCK_ELEMENTS + 4  # of a wide block in a packed piece: its sums, and its number
+# Of 256 elements, and a multiple of the dither's: the temporaries of so many stay near a thread.
+_CHUNK_ROWS = 1 << 9
+_DEVICE_CHUNK_ROWS = 1 << 16
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """A range of sums. wide: int64 [n, 256], the blocks `where` (int32 [n], from the range's first, rising)."""
+
+    narrow: Tensor  # int16 [elements], or int32 in the first step
+    peaks: Tensor  # fp32 [blocks]
+    where: Tensor
+    wide: Tensor
+
+
+@dataclass
+class StoredSums(TensorSums):
+    """Blockwise sums as the fp32 gradient that they stand for, and their peaks, fp32 [blocks]."""
+
+    peaks: Tensor = field(default_factory=lambda: torch.zeros(0))
+
+    def stored(self) -> dict[str, Tensor]:
+        """Return both."""
+        return {SUMMED: self.flat, PEAKS: self.peaks}
+
+
+class BlockwiseSums:
+    """The sums of a group, on its grid as that is when they are set to zero.
+
+    peaks: of each block, the largest gradient in one microbatch: from the sums of all members follows the next grid. It
+    does not become smaller where a gradient is taken away again: another copy of it has been added elsewhere.
+    """
+
+    def __init__(self, grid: Grid, elements: int) -> None:
+        self.grid = grid
+        self._elements = elements
+        self._blocks = grid_blocks(elements)
+        device = grid.spacings.device
+        self.peaks = torch.zeros(self._blocks, device=device)
+        self._narrow = torch.zeros(0, dtype=torch.int16, device=device)
+        self.zero()
+
+    @property
+    def elements(self) -> int:
+        """Return the number of parameters."""
+        return self._elements
+
+    @property
+    def nbytes(self) -> int:
+        """Return the memory, in bytes."""
+        parts = self._narrow, self.peaks, self._spacings, self._slots, self._wide
+        return sum(part.nbytes for part in parts)
+
+    # --- one peer's part ----------------------------------------------------------------------------------------------
+
+    def zero(self) -> None:
+        """Set everything to zero, on the grid as it is now."""
+        self._spacings, self._limit = self.grid.present(), self.grid.limit
+        size, dtype = self._blocks * BLOCK_ELEMENTS, torch.int16 if self.grid.known else torch.int32
+        if self._narrow.dtype == dtype and self._narrow.numel() == size:
+            self._narrow.zero_()
+        else:
+            self._narrow = torch.zeros(size, dtype=dtype, device=self.peaks.device)
+        self.peaks.zero_()
+        self._slots = torch.full_like(self.peaks, -1, dtype=torch.int32)  # of wide blocks; -1: it is not wide
+        self._wide = self._narrow.new_zeros((0, BLOCK_ELEMENTS), dtype=torch.int64)
+        self._used = 0  # rows of _wide
+
+    @torch.no_grad()
+    def peaks_of(self, gradient: Tensor) -> Tensor:
+        """Return the largest magnitude of each block of a gradient, fp32 [blocks].
+
+        gradient: fp32 [elements], padded with zeros to whole blocks. Raises ExponentOverflowError for one that is not
+        finite or too large, in a later step 2^50 times as large as those before.
+        """
+        rows = gradient.view(-1, BLOCK_ELEMENTS)
+        peaks = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())  # ten times as fast as a norm
+        most = self._limit if self._first else 2.0**WIDE_BITS
+        if not bool((peaks <= self._spacings * most).all()):  # no comparison with what is not a number is true
+            raise ExponentOverflowError(finite=self._first and bool(peaks.isfinite().all()))
+        return peaks
+
+    @property
+    def _first(self) -> bool:
+        return self._narrow.dtype == torch.int32
+
+    @torch.no_grad()
+    def add(self, gradient: Tensor, peaks: Tensor, weight: int, number: int) -> None:
+        """Add the gradient of a microbatch (weight 1), or take it away (-1); it is zero afterwards.
+
+        gradient, peaks: as for `peaks_of`. number: of the microbatch, over all steps.
+        """
+        torch.maximum(self.peaks, peaks, out=self.peaks)
+        rows, sums = gradient.view(-1, BLOCK_ELEMENTS), self._narrow.view(-1, BLOCK_ELEMENTS)
+        fits = peaks <= self._spacings * self._limit
+        all_fit = bool(fits.all())
+        inverse, offsets = self._spacings.reciprocal().unsqueeze(1), dither(number, gradient.device)
+        size = _CHUNK_ROWS * torch.get_num_threads() if gradient.device.type == "cpu" else _DEVICE_CHUNK_ROWS
+        offsets = offsets.view(-1, BLOCK_ELEMENTS).repeat(size * BLOCK_ELEMENTS // DITHER_ELEMENTS, 1)
+        for start in range(0, self._blocks, size):
+            part = rows[start : start + size]
+            rounded = part.mul_(inverse[start : start + size])
+            rounded.add_(offsets[: len(part)]).floor_()
+            if not all_fit:
+                outside = fits[start : start + size].logical_not().nonzero().flatten()
+                self._widen(outside + start, rounded[outside].long().mul_(weight))
+                rounded[outside] = 0.0
+            sums[start : start + size].add_(rounded.to(sums.dtype), alpha=weight)
+            part.zero_()
+
+    # --- an all-reduce ------------------------------------------------------------------------------------------------
+
+    def empty(self, elements: int | None = None) -> BlockwiseSums:
+        """Return zeros of the same step; with another length, to sum packed pieces whose grid does not matter here."""
+        if elements is None:
+            return BlockwiseSums(self.grid, self.elements)
+        spacings = torch.full((grid_blocks(elements),), float(self.grid.known), device=self.peaks.device)
+        return BlockwiseSums(Grid(spacings, self.grid.rounding, self.grid.addends), elements)
+
+    def pack(self, start: int, stop: int) -> Buffer:
+        """Return a piece as it is sent: wide blocks, their numbers, peaks, and the narrow sums."""
+        piece = self._piece(start, stop)
+        parts = [part.cpu() for part in (piece.wide.flatten(), piece.where, piece.peaks, piece.narrow)]
+        return bytearray().join(map(memory_of, parts))
+
+    def put(self, start: int, stop: int, data: Buffer) -> None:
+        """Replace a piece by one that was packed. Raises FrameError for what does not fit."""
+        self.total(start, stop, [data])
+
+    @torch.no_grad()
+    def total(self, start: int, stop: int, addends: Sequence[Sums | Buffer]) -> None:
+        """Replace a piece by the sum of others. Raises FrameError for a packed one that does not fit."""
+        pieces = []
+        for addend in addends:
+            if isinstance(addend, BlockwiseSums):
+                pieces.append(addend._piece(start, stop))
+            else:
+                assert isinstance(addend, bytes | bytearray | memoryview), "of the same group, or packed"
+                pieces.append(self._unpacked(addend, stop - start))
+        first = start // BLOCK_ELEMENTS
+        narrow, peaks = self._narrow[start:stop].zero_(), self.peaks[first : first + grid_blocks(stop - start)].zero_()
+        slots = self._slots[first : first + len(peaks)]
+        self._wide[slots[slots >= 0]] = 0
+        for piece in pieces:
+            narrow.add_(piece.narrow)
+            torch.maximum(peaks, piece.peaks, out=peaks)
+            self._widen(piece.where.long() + first, piece.wide)
+
+    # --- the gradient -------------------------------------------------------------------------------------------------
+
+    def gradient(self) -> Blocks:
+        """Return the gradient that they stand for."""
+        return self
+
+    def __getitem__(self, where: slice) -> Tensor:
+        """fp32, the elements `where`."""
+        start, stop, _ = where.indices(self.elements)
+        first, after = start // BLOCK_ELEMENTS, grid_blocks(stop)
+        spacings = self._spacings[first:after].unsqueeze(1)
+        sums = self._narrow.view(-1, BLOCK_ELEMENTS)[first:after]
+        values = sums.double().mul_(spacings).float() if self._first else sums.float().mul_(spacings)
+        wide = (self._slots[first:after] >= 0).nonzero().flatten()
+        if len(wide):
+            whole = sums[wide].long().add_(self._wide[self._slots[first:after][wide]])
+            values[wide] = whole.double().mul_(spacings[wide]).float()
+        return values.flatten()[start - first * BLOCK_ELEMENTS : stop - first * BLOCK_ELEMENTS]
+
+    def storable(self) -> StoredSums:
+        """Return the gradient in fp32, and the peaks."""
+        return StoredSums(self[:], peaks=self.peaks.clone())
+
+    def stored(self) -> dict[str, Tensor]:
+        """Raise TypeError: `storable` returns others."""
+        raise TypeError("sums on a grid are not stored as they are")
+
+    def sum_of_squares(self) -> float:
+        """Return that of the gradient."""
+        return squares_of(self, self.elements)
+
+    def first_not_finite(self) -> int | None:
+        """Return None: integers are finite."""
+        return None
+
+    # --- details ------------------------------------------------------------------------------------------------------
+
+    def _widen(self, blocks: Tensor, addends: Tensor) -> None:
+        """Add to blocks (int64 [n]) in 64 bits."""
+        if not len(blocks):
+            return
+        fresh = blocks[self._slots[blocks] < 0]
+        needed = self._used + len(fresh)
+        if needed > len(self._wide):
+            grown = self._wide.new_zeros((max(needed, 2 * len(self._wide)), BLOCK_ELEMENTS))
+            grown[: self._used] = self._wide[: self._used]
+            self._wide = grown
+        self._slots[fresh] = torch.arange(self._used, needed, dtype=torch.int32, device=blocks.device)
+        self._used = needed
+        self._wide.index_add_(0, self._slots[blocks], addends)
+
+    def _piece(self, start: int, stop: int) -> _Piece:
+        """Return a piece without copying its narrow sums. Wide blocks that have become zero again are left out."""
+        first, count = start // BLOCK_ELEMENTS, grid_blocks(stop - start)
+        slots = self._slots[first : first + count]
+        where = (slots >= 0).nonzero().flatten()
+        wide = self._wide[slots[where]]
+        kept = wide.any(dim=1)
+        peaks = self.peaks[first : first + count]
+        return _Piece(self._narrow[start:stop], peaks, where[kept].int(), wide[kept])
+
+    def _unpacked(self, data: Buffer, elements: int) -> _Piece:
+        """Return a piece that was packed. Whatever its bytes are, it is one if their number is right."""
+        raw, blocks, item = bytes_of(data), grid_blocks(elements), self._narrow.element_size()
+        wide_bytes = raw.numel() - 4 * blocks - item * elements
+        count = 0 if self._first else wide_bytes // _WIDE_BYTES
+        if wide_bytes != count * _WIDE_BYTES or not 0 <= count <= blocks:
+            raise FrameError(f"a piece of {elements} elements has {raw.numel()} bytes")
+        wide, where, peaks, narrow = raw.split([8 * BLOCK_ELEMENTS * count, 4 * count, 4 * blocks, item * elements])
+        device = self.peaks.device
+        return _Piece(
+            narrow.view(self._narrow.dtype).to(device),
+            peaks.view(torch.float32).to(device),
+            where.view(torch.int32).clamp(0, blocks - 1).to(device),
+            wide.view(torch.int64).view(-1, BLOCK_ELEMENTS).to(device),
+        )

@@ -1,0 +1,67 @@
+"""Flat tensors as bytes and as numbers: memory, digests and sums of squares, the same on every machine."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from blake3 import blake3
+from torch import Tensor, nn
+
+SUM_BLOCK_ELEMENTS = 1 << 16
+_SUM_ROWS = SUM_BLOCK_ELEMENTS >> 8
+_DIGEST_CHUNK_ELEMENTS = 1 << 24
+
+Buffer = bytes | bytearray | memoryview
+
+
+class Blocks(Protocol):
+    """A flat fp32 tensor, or a stand-in that computes each requested range (`exact.Floats`)."""
+
+    def __getitem__(self, where: slice, /) -> Tensor:
+        """Return the elements of the range `where`, in fp32."""
+        ...
+
+
+def digest(tensors: Tensor | Sequence[Tensor]) -> str:
+    """blake3 hex digest over the bytes of contiguous tensors, one after another; no copy on a CPU."""
+    hasher = blake3()
+    for tensor in [tensors] if isinstance(tensors, Tensor) else tensors:
+        flat = tensor.detach().view(-1)
+        for start in range(0, flat.numel(), _DIGEST_CHUNK_ELEMENTS):
+            hasher.update(memory_of(flat[start : start + _DIGEST_CHUNK_ELEMENTS].cpu()))
+    return hasher.hexdigest()
+
+
+def memory_of(flat: Tensor) -> memoryview:
+    """The bytes of a contiguous CPU tensor, without a copy."""
+    return flat.detach().view(torch.uint8).numpy().data
+
+
+def bytes_of(data: Buffer) -> Tensor:
+    """The tensor uint8 of a buffer, without a copy."""
+    return torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
+
+
+def sum_of_squares(flat: Tensor, unit: float = 1.0) -> float:
+    """Sum of squares of a tensor [elements] (fp32; int64 in units of `unit`), in float64, as `squares_of`."""
+    return squares_of(flat, flat.numel(), unit)
+
+
+def squares_of(values: Blocks, elements: int, unit: float = 1.0) -> float:
+    """Sum of squares of so many elements, in float64.
+
+    It is the same whatever the number of threads. Blocks of SUM_BLOCK_ELEMENTS from the start of the tensor are added
+    in order; whoever owns a range that starts at a block's edge gets the very sums that the whole tensor would give.
+    """
+    total = 0.0
+    for start in range(0, elements, SUM_BLOCK_ELEMENTS):
+        block = values[start : min(start + SUM_BLOCK_ELEMENTS, elements)].double()
+        if unit != 1.0:
+            block.mul_(unit)
+        if block.numel() < SUM_BLOCK_ELEMENTS:
+            block = nn.functional.pad(block, (0, SUM_BLOCK_ELEMENTS - block.numel()))
+        # Torch splits one long sum among threads, but never one row: rows first, then a column too short to split.
+        total += float(block.view(_SUM_ROWS, -1).square_().sum(dim=1).sum())
+    return total
