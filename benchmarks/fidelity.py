@@ -128,6 +128,7 @@ def scenario(measured: MeasuredSwarm, mbps: float) -> str:
         f"activation_bytes = {boundary_bytes}",
         f"token_bytes = {SEQUENCES * SEQ_LEN * 4}",
         f"parameters = {measured.parameters}",
+        'reduce_codec = "blockwise16"',
         "[network]",
         f"queue_s = {QUEUE_S}",
         "[trainers]",

@@ -31,7 +31,8 @@ class PeakMemory:
 def stage_bytes(config: dict[str, Any], cut: tuple[int, ...], stage: int, shape: tuple[int, int], held: int) -> int:
     """Bytes of a stage's fp32 weights, gradients, AdamW state and of the activations of `held` microbatches.
 
-    shape: (B, T) of a microbatch's tokens. Activations are counted by a trial forward of the stage.
+    With the sums of the rounded gradients, which take 4 bytes a parameter in the first step. shape: (B, T) of a
+    microbatch's tokens. Activations are counted by a trial forward of the stage.
     """
     import torch
 
@@ -45,7 +46,7 @@ def stage_bytes(config: dict[str, Any], cut: tuple[int, ...], stage: int, shape:
     init_stage(built, 0)
     x = torch.zeros(*shape, dtype=torch.int64) if stage == 0 else torch.zeros(*shape, int(complete["hidden_size"]))
     weights = sum(group.params.numel() for group in built.groups.values())
-    return weights * FLOAT_BYTES * COPIES_ADAMW + held * StageRunner(built).activation_bytes(x)
+    return weights * FLOAT_BYTES * (COPIES_ADAMW + 1) + held * StageRunner(built).activation_bytes(x)
 
 
 def resident_bytes(pid: int) -> tuple[int, int]:

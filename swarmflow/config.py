@@ -82,7 +82,7 @@ class TrainSection:
     precision: Annotated[str, check.choice("fp32", "bf16")] = "fp32"
     accumulate: Annotated[str, check.choice("fp32", "exact")] = "fp32"
     codec: Annotated[str, check.choice("blockwise8", "fp16", "none")] = "blockwise8"
-    reduce_codec: Annotated[str, check.choice("blockwise16", "none")] = "none"
+    reduce_codec: Annotated[str, check.choice("blockwise16", "none")] = "blockwise16"
     router: Annotated[str, check.choice("shortest", "iwrr", "flow")] = "shortest"
     seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
     checkpoint_every: Annotated[int, check.integer(1)] = 50

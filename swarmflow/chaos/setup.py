@@ -98,6 +98,7 @@ class Setup:
                 "microbatch_sequences": SEQUENCES,
                 "precision": "fp32",
                 "codec": self.codec,
+                "reduce_codec": "none",  # as the plain loop adds up
                 "accumulate": self.accumulate,
                 "checkpoint_every": CHECKPOINT_EVERY,
             },

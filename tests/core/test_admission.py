@@ -10,7 +10,7 @@ from swarmflow.core.pipeline import passes, reconciling
 from swarmflow.core.pipeline.admission import WITHOUT_GRAPH, Admission
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
-from swarmflow.core.protocol.actions import Action, RunBackward, RunForward, RunReplay, Send
+from swarmflow.core.protocol.actions import Action, Discard, RunBackward, RunForward, RunReplay, Send
 from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed, Tick
 from swarmflow.core.protocol.messages import (
     Accepted,
@@ -168,10 +168,10 @@ def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_
     assert machine.held == 1
     actions = computed(machine, ForwardComputed(microbatch(1), OUTPUT), 2.0)
     [(to, _)] = messages(actions, Forward)
+    assert gradient(machine, 0) == [RunBackward(microbatch(0), GRADIENT)]
     assert receive(machine, to, Backward(microbatch(1), 1, FIRST_ATTEMPT), (GRADIENT,), 3.0) == [], (
         "one graph is in memory"
     )
-    assert gradient(machine, 0) == [RunBackward(microbatch(0), GRADIENT)]
     actions = computed(machine, BackwardComputed(microbatch(0), OWN))
     assert of_type(actions, RunReplay) == [RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
     assert machine.held == 1
@@ -210,6 +210,7 @@ def test_what_waits_for_the_memory_of_a_graph_goes_on_however_that_is_freed(how:
     for index in range(2):
         receive(machine, UP, forward(index), (INPUT, TARGETS))
         computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
+    receive(machine, UP, forward(2), (INPUT, TARGETS))  # there is something to compute
     assert gradient(machine, 1) == []
     match how:
         case "done":
@@ -225,6 +226,38 @@ def test_what_waits_for_the_memory_of_a_graph_goes_on_however_that_is_freed(how:
     begun = [] if how == "taken away" else [RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
     assert of_type(actions, RunReplay) == begun
     assert machine.held == len(begun)
+
+
+def work(actions: list[Action]) -> list[Action]:
+    return [action for action in actions if isinstance(action, Discard | RunBackward | RunReplay)]
+
+
+def test_a_graph_whose_gradient_is_awaited_gives_way_to_a_gradient_that_is_here() -> None:
+    """A gradient takes long to the end of a pipeline and back, and until then there would be nothing to compute."""
+    machine = hops(capacity=2)
+    for index in range(5):
+        receive(machine, UP, forward(index), (INPUT, TARGETS))
+        computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
+    replay = {index: RunReplay(microbatch(index), INPUT, TARGETS, GRADIENT, 1) for index in range(5)}
+    assert gradient(machine, 2) == [Discard(microbatch(1)), replay[2]], "of two the one that was sent on last"
+    assert gradient(machine, 3) == [], "while that is computed"
+    assert of_type(computed(machine, Replayed(microbatch(2), 1, OWN)), RunReplay) == [replay[3]]
+    receive(machine, UP, forward(5), (INPUT, TARGETS))
+    assert gradient(machine, 1) == []
+    assert work(computed(machine, Replayed(microbatch(3), 1, OWN))) == [replay[1]]
+    assert gradient(machine, 4) == []
+    assert of_type(gradient(machine, 0), RunBackward) == [RunBackward(microbatch(0), GRADIENT)], "it was kept"
+
+
+def test_a_graph_gives_way_as_soon_as_there_is_nothing_else_to_compute() -> None:
+    machine = hops(capacity=1)
+    for index in range(2):
+        receive(machine, UP, forward(index), (INPUT, TARGETS))
+        computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
+    receive(machine, UP, forward(2), (INPUT, TARGETS))
+    assert gradient(machine, 1) == []
+    begun = work(computed(machine, ForwardComputed(microbatch(2), OUTPUT), 2.0))
+    assert begun == [Discard(microbatch(0)), RunReplay(microbatch(1), INPUT, TARGETS, GRADIENT, 1)]
 
 
 def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
@@ -243,6 +276,8 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
             computing += gradient(machine, index)
             while computing:
                 action = computing.pop(0)
+                if isinstance(action, Discard):
+                    kept.remove(action.microbatch.index)
                 if not isinstance(action, RunBackward | RunReplay):
                     continue
                 kept.add(action.microbatch.index)

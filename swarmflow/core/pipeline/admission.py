@@ -6,13 +6,13 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.hop import COMPUTING, ORPHANED, UNFINISHED, Hop, HopState
-from swarmflow.core.protocol.actions import RunReplay
+from swarmflow.core.protocol.actions import Discard, RunReplay
 from swarmflow.core.protocol.types import Attempt, ProcessId
 from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.smoothing import smoothed
 
 PASSES = 4  # times a forward pass: what a microbatch without a graph costs (forward, forward again, backward of two)
-WITHOUT_GRAPH = 4  # microbatches admitted without a graph for each one with a graph, while there is nothing to compute
+WITHOUT_GRAPH = 8  # microbatches admitted without a graph for each one with a graph, while there is nothing to compute
 
 
 @dataclass(slots=True)
@@ -37,6 +37,7 @@ class Admission:
     queued: set[int] = field(default_factory=set, init=False)  # waiting for, or in, computation
     orphans: set[int] = field(default_factory=set, init=False)  # to be subtracted, or being subtracted
     waiting: dict[int, Hop] = field(default_factory=dict, init=False)  # those in NO_MEMORY, in order
+    dispatched: dict[int, Hop] = field(default_factory=dict, init=False)  # with a graph that a gradient is awaited for
     now_s: float = field(default=0.0, init=False)
     _transfer_s: float = field(default=0.0, init=False)  # smoothed time from a reservation to the tensor's arrival
     _reserved_s: dict[int, float] = field(default_factory=dict, init=False)  # since when a slot is reserved
@@ -55,6 +56,7 @@ class Admission:
         self.reserved.clear()
         self._reserved_s.clear()
         self.waiting.clear()
+        self.dispatched.clear()
         for indices in (self.held, self.without_graph, self.queued, self.orphans):
             indices.clear()
 
@@ -65,10 +67,15 @@ class Admission:
         (self.without_graph.add if unfinished and not hop.graph else self.without_graph.discard)(index)
         (self.queued.add if hop.state in COMPUTING else self.queued.discard)(index)
         (self.orphans.add if hop.state in ORPHANED else self.orphans.discard)(index)
+        if hop.state is HopState.DISPATCHED and hop.graph:
+            self.dispatched[index] = hop
+        else:
+            self.dispatched.pop(index, None)
 
     def forget(self, index: int) -> None:
         """Free the slot of a hop that was dropped."""
         self.waiting.pop(index, None)
+        self.dispatched.pop(index, None)
         for indices in (self.held, self.without_graph, self.queued, self.orphans):
             indices.discard(index)
 
@@ -82,10 +89,22 @@ class Admission:
         """Whether the next microbatch gets a graph."""
         return self.extra == 0 or len(self.held) < self.capacity
 
-    def replays(self) -> list[RunReplay]:
-        """Pop the backward passes without a graph that memory allows now; their slots count as held from now on."""
-        begun: list[RunReplay] = []
-        while self.waiting and self.graph and not self.closed:
+    def replays(self) -> list[RunReplay | Discard]:
+        """Pop the backward passes without a graph that memory allows now; their slots count as held from now on.
+
+        Where all memory is taken by graphs whose gradients are awaited, and there is nothing to compute, the graph
+        whose gradient is expected last gives way, and is computed again when that comes. Else a peer at the beginning
+        of a long pipeline, with its gradients here, would wait for as long as a microbatch takes to the end and back.
+        """
+        begun: list[RunReplay | Discard] = []
+        while self.waiting and not self.closed:
+            if not self.graph:
+                spared = self._spared() if len(self.queued) == len(self.waiting) and not begun else None
+                if spared is None:
+                    break
+                spared.graph = False
+                self.note(spared)
+                begun.append(Discard(spared.microbatch))
             hop = self.waiting.pop(next(iter(self.waiting)))
             assert hop.input is not None, "only what is done is evicted"
             hop.graph = True
@@ -93,6 +112,10 @@ class Admission:
             self.note(hop)
             begun.append(RunReplay(hop.microbatch, hop.input, hop.targets, hop.gradient_in, 1))
         return begun
+
+    def _spared(self) -> Hop | None:
+        """Return the hop whose graph gives way to a gradient that is here: the last that was sent on."""
+        return next((hop for hop in reversed(self.dispatched.values()) if hop.wanted is None), None)
 
     def admits(self, insist: bool, ahead: int = 0) -> bool:
         """Return whether there is a slot for one more.

@@ -22,7 +22,7 @@ def on_forward_computed(hops: HopTable, event: ForwardComputed, now: float) -> l
     bodies = (event.output, hop.targets)
     actions = hops.dispatcher.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
     actions += hops.report_successor(hop) + hops.restorer.advance(hop)
-    return actions + (hops.grant_credits() if hops.admission.admits(insist=False) else [])
+    return actions + (hops.grant_credits() if hops.admission.admits(insist=False) else [*hops.admission.replays()])
 
 
 def on_backward(
