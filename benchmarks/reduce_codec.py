@@ -62,7 +62,7 @@ def losses(tokens: Tensor, codec: str, microbatches: int, sequences: int, seed: 
         norm = group.sums.sum_of_squares() ** 0.5 / count
         scale = min(1.0, 1.0 / (norm + 1e-6)) / count
         optimizer.apply(group, group.sums.gradient(), scale, RATE * min(1.0, (step + 1) / 20), step)
-        group.learnt(group.sums)
+        group.learnt(group.sums, step)
         runner.clear()
         found.append(total / count)
     return found

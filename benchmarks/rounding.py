@@ -55,7 +55,7 @@ def made(stage: int, rounding: FixedPoint | Blockwise | None) -> StageRunner:
     init_stage(built, 0)
     for group in built.groups.values():
         if isinstance(group.sums, BlockwiseSums):
-            group.sums.grid.follow(torch.ones_like(group.sums.peaks))
+            group.sums.grid.follow(torch.ones_like(group.sums.peaks), 0)
     runner = StageRunner(built)
     runner.clear()
     return runner

@@ -95,11 +95,11 @@ class FlatGroup:
         sums = self.sums.nbytes if self.rounding is not None else 0
         return self.grads.nbytes + sums + sum(tensor.nbytes for tensor in self.tensors().values())
 
-    def learnt(self, sums: Sums) -> None:
-        """Record what the next step has to know of the sums that the parameters were updated with."""
+    def learnt(self, sums: Sums, step: int) -> None:
+        """Record what the next step has to know of the sums with which the parameters were updated in this one."""
         if isinstance(self.sums, BlockwiseSums):
             assert isinstance(sums, BlockwiseSums | StoredSums), "of the same group"
-            self.sums.grid.follow(sums.peaks)
+            self.sums.grid.follow(sums.peaks, step)
 
     def allocate(self, names: Iterable[str]) -> None:
         """Add a state tensor of zeros for each name that has none."""

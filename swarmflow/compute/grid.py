@@ -25,7 +25,9 @@ DITHER_ELEMENTS: Final = 1 << 16  # after which the elements' places in the sequ
 SUM_BITS: Final = 15  # of a sum, beside its sign
 FIRST_SUM_BITS: Final = 31  # the same in the first step
 FIRST_EXPONENT: Final = 23  # spacings of 1e-4 at first, with which a gradient of 1,000 fits in 256 microbatches
-HEADROOM_BITS: Final = 1  # of the largest gradient of the step before, to what still fits: 2 to 4 times as much
+PEAK_BITS: Final = 8  # of the largest gradient of the steps before; what more there are is room for larger ones
+HEADROOM_BITS: Final = 1  # at least so many are
+FINER_EVERY: Final = 4  # steps: what is rare, like a word, has large gradients now and then
 ADDENDS_MAX: Final = 1 << 10  # of a sum: with more of them too few bits are left to each
 # Spacings are 2 to a power within these, so that neither they nor their inverses leave fp32's normal numbers.
 _EXPONENT_MIN, _EXPONENT_MAX = -120, 120
@@ -81,16 +83,18 @@ class Grid:
         """
         return (1 << (SUM_BITS if self.known else FIRST_SUM_BITS)) // self.addends - 1
 
-    def follow(self, peaks: Tensor) -> None:
-        """Set the spacings for the next step. peaks: the largest gradient of a block in one microbatch, fp32 [blocks].
+    def follow(self, peaks: Tensor, step: int) -> None:
+        """Set the spacings for the step after this one.
 
-        A block's grid becomes finer by no more than a factor of two a step, and stays as it is where the block had no
-        gradient. One that had none in the first step begins with the geometric mean of the others' spacings.
+        peaks: the largest gradient of a block in one microbatch, fp32 [blocks]. A block's grid becomes finer in every
+        fourth step only, and by a factor of two, and stays as it is where the block had no gradient. One that had none
+        in the first step begins with the geometric mean of the others' spacings.
         """
-        bits = SUM_BITS - HEADROOM_BITS - (self.addends - 1).bit_length()
+        bits = SUM_BITS - (self.addends - 1).bit_length()
+        bits = min(bits - HEADROOM_BITS, PEAK_BITS)
         seen, wanted = peaks > 0, torch.frexp(peaks)[1].long() - bits  # a peak is below 2 to this exponent
         if self.known:
-            wanted = torch.maximum(wanted, torch.frexp(self.spacings)[1] - 2)
+            wanted = torch.maximum(wanted, torch.frexp(self.spacings)[1] - (2 if step % FINER_EVERY == 0 else 1))
             self.spacings.copy_(torch.where(seen, _power_of_two(wanted), self.spacings))
         else:
             mean = wanted.mul(seen).sum() // seen.sum().clamp(min=1)

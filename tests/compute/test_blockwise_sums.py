@@ -69,7 +69,7 @@ def grid_after(addends: Sequence[Tensor], limit: int = N) -> Grid:
     sums = sums_of(grid, list(enumerate(addends)))
     spacing = 2.0 ** (FIRST_EXPONENT - EXPONENT)
     torch.testing.assert_close(sums[:], torch.stack(list(addends)).sum(0), rtol=0.0, atol=len(addends) * spacing)
-    grid.follow(sums.peaks)
+    grid.follow(sums.peaks, 0)
     return grid
 
 
@@ -196,16 +196,19 @@ def test_a_piece_of_a_wrong_size_is_refused_and_any_other_is_one() -> None:
             sums.put(0, ELEMENTS, bytearray(random.randbytes(size)))
 
 
-def test_the_grid_follows_the_peaks_up_at_once_and_down_by_halves() -> None:
+def test_the_grid_follows_the_peaks_up_at_once_and_down_by_a_half_in_four_steps() -> None:
     grid = empty(2 * BLOCK_ELEMENTS)
-    grid.follow(torch.tensor([1.0, 0.0]))
+    grid.follow(torch.tensor([1.0, 0.0]), 0)
     assert grid.known
     begun = grid.spacings.clone()
     assert begun[0] == begun[1], "a block without a gradient begins like the others"
-    assert 2 <= grid.limit * begun[0] / 1.0 <= 4, "headroom"
-    grid.follow(torch.tensor([1e-6, 0.0]))
+    assert 16 <= grid.limit * begun[0] <= 32, "headroom"
+    for step in (1, 2, 3):
+        grid.follow(torch.tensor([1e-6, 0.0]), step)
+        assert grid.spacings.tolist() == begun.tolist()
+    grid.follow(torch.tensor([1e-6, 0.0]), 4)
     assert grid.spacings.tolist() == [begun[0] / 2, begun[1]]
-    grid.follow(torch.tensor([1024.0, 1.0]))
+    grid.follow(torch.tensor([1024.0, 1.0]), 5)
     assert grid.spacings.tolist() == [1024 * begun[0], begun[1]]
 
 

@@ -37,6 +37,7 @@ class _Buffer:
         self.names = names
         self.microbatches = microbatches
         self.spacing: NDArray[np.float32] | None = None  # of each block, from the second step on
+        self.steps = 0
         self.total: NDArray[np.int64] | None = None
         self.peak: NDArray[np.float32] | None = None
 
@@ -55,14 +56,16 @@ class _Buffer:
         assert self.total is not None
         assert self.peak is not None
         sums = self.total * (FIRST_SPACING if self.spacing is None else self.spacing.astype(np.float64)[:, None])
-        exponent = np.frexp(self.peak)[1] - (15 - 1 - (self.microbatches - 1).bit_length())
+        exponent = np.frexp(self.peak)[1] - min(8, 15 - 1 - (self.microbatches - 1).bit_length())
         wanted = np.ldexp(np.float32(1), exponent)
         if self.spacing is None:
             seen = self.peak > 0
             mean = np.ldexp(np.float32(1), exponent[seen].sum() // max(1, seen.sum()))
             self.spacing = np.where(seen, wanted, mean)
         else:
-            self.spacing = np.where(self.peak > 0, np.maximum(wanted, self.spacing / 2), self.spacing)
+            finest = self.spacing / (2 if self.steps % 4 == 0 else 1)
+            self.spacing = np.where(self.peak > 0, np.maximum(wanted, finest), self.spacing)
+        self.steps += 1
         self.total = self.peak = None
         return torch.from_numpy(sums.astype(np.float32)).flatten()
 

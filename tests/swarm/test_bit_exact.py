@@ -101,7 +101,7 @@ def alone(model: Path, corpus: Path, of: Recipe, codec: Codec, rounding: FixedPo
         for stage in stages:
             for group in stage.groups.values():
                 optimizer.apply(group, group.sums.gradient(), scale, given["lr"], step)
-                group.learnt(group.sums)
+                group.learnt(group.sums, step)
             stage.zero_grads()
     return {name: _bytes(value) for stage in stages for name, value, _ in stage.named_parameters()}, norms
 

@@ -191,7 +191,7 @@ def apply_update(served: Served, action: Apply) -> str:
     for name, group in served.stage.groups.items():
         sums = served.reduced.get(name, group.sums)
         served.optimizer.apply(group, sums.gradient(), action.scale, action.learning_rate, action.epoch.step)
-        group.learnt(sums)
+        group.learnt(sums, action.epoch.step)
     served.reduced.clear()
     served.runner.weights_written()
     served.runner.clear()
