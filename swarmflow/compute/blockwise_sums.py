@@ -23,6 +23,7 @@ _WIDE_BYTES = 8 * BLOCK_ELEMENTS + 4  # of a wide block in a packed piece: its s
 # Of 256 elements, and a multiple of the dither's: the temporaries of so many stay near a thread.
 _CHUNK_ROWS = 1 << 9
 _DEVICE_CHUNK_ROWS = 1 << 16
+_SEARCHED_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -200,7 +201,11 @@ class BlockwiseSums:
         return squares_of(self, self.elements)
 
     def first_not_finite(self) -> int | None:
-        """Return None: integers are finite."""
+        """Return the first element that is not finite: integers are, but not what too large ones stand for."""
+        for start in range(0, self.elements, _SEARCHED_ELEMENTS):
+            broken = torch.isfinite(self[start : start + _SEARCHED_ELEMENTS]).logical_not_().nonzero()
+            if broken.numel():
+                return start + int(broken[0])
         return None
 
     # --- details ------------------------------------------------------------------------------------------------------

@@ -9,6 +9,12 @@ from swarmflow.manifest import Manifest
 from tests.compute.models import VOCAB, config_of
 
 CUT = (2,)
+# How gradients add up, by a word for it.
+SUMS = {
+    "exact": {"accumulate": "exact"},
+    "fp32": {"accumulate": "fp32"},
+    "blockwise16": {"accumulate": "fp32", "reduce_codec": "blockwise16"},
+}
 SHAPE = (2, 8, 32)  # of a boundary tensor: B, T, H
 
 

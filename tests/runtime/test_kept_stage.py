@@ -12,7 +12,7 @@ from swarmflow.core.protocol.events import Applied, Sealed
 from swarmflow.core.protocol.messages import Held, state_name
 from swarmflow.core.protocol.types import Microbatch
 from swarmflow.runtime.execution.step_end import apply_update
-from tests.runtime.manifests import manifest
+from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, peers
 
 pytestmark = pytest.mark.asyncio
@@ -30,9 +30,9 @@ async def sealed(peer: Peer) -> None:
     assert isinstance(await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS)), Sealed)
 
 
-@pytest.mark.parametrize("accumulate", ["exact", "fp32"])
-async def test_a_reduced_gradient_that_was_kept_makes_the_same_update(accumulate: str) -> None:
-    async with peers(manifest(accumulate=accumulate), 2) as (one, other):
+@pytest.mark.parametrize("sums", SUMS)
+async def test_a_reduced_gradient_that_was_kept_makes_the_same_update(sums: str) -> None:
+    async with peers(manifest(**SUMS[sums]), 2) as (one, other):
         await sealed(one)
         await sealed(other)
         applied = await one.ask(APPLY)

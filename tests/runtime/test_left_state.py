@@ -31,7 +31,7 @@ from swarmflow.runtime.execution.stage_host import StageHost
 from swarmflow.runtime.execution.step_end import apply_update
 from swarmflow.runtime.execution.worker import Worker
 from tests.disks import flip_bit, no_more_files, small_disk
-from tests.runtime.manifests import manifest
+from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.nodes import started, until
 from tests.runtime.test_kept_stage import APPLY, FIRST, HELD, sealed
 from tests.runtime.test_session import opened
@@ -51,12 +51,12 @@ async def leave(peer: Peer, folder: Path, held: Held = HELD) -> None:
     LeftState(folder).write(kept)
 
 
-@pytest.mark.parametrize(("accumulate", "exponent"), [("exact", 36), ("exact", 20), ("fp32", 36)])
+@pytest.mark.parametrize(("sums", "exponent"), [("exact", 36), ("exact", 20), ("fp32", 36), ("blockwise16", 36)])
 async def test_the_next_life_makes_the_update_that_this_one_would_have_made(
-    accumulate: str, exponent: int, tmp_path: Path
+    sums: str, exponent: int, tmp_path: Path
 ) -> None:
     """Also in a step whose gradients had been too large for the exponent with which a stage is built."""
-    async with peers(manifest(accumulate=accumulate), 3) as (one, other, later):
+    async with peers(manifest(**SUMS[sums]), 3) as (one, other, later):
         for peer in (one, other):
             peer.driver.perform([Reset(exponent)])
         await sealed(one)

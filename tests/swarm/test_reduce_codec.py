@@ -51,6 +51,19 @@ def test_the_swarm_learns_what_a_plain_loop_learns_that_rounds_alike(tmp_path: P
     torch.testing.assert_close(losses, wanted_losses, rtol=1e-5, atol=0)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("_one_thread")
+def test_rounding_costs_no_loss(tmp_path: Path) -> None:
+    """The plain loop that rounds stands for the swarm, as shown above."""
+    model, corpus = prepare(tmp_path, "llama", corpus_bytes=12000)
+    of = recipe("adamw", steps=200, microbatches=4)
+    _, plain = train(model, corpus, of)
+    _, rounded = plain_loop(model, corpus, of)
+    assert plain[-1] < 0.9 * plain[0]
+    assert rounded[-1] == pytest.approx(plain[-1], rel=0.01)
+    assert rounded != plain
+
+
 def learnt(
     folder: Path, run: dict[str, Any], kills: Sequence[tuple[int, int]], forks: ForkServer
 ) -> tuple[dict[str, Tensor], list[float]]:
