@@ -63,6 +63,7 @@ def settings(model: Path, corpus: Path, steps: int) -> dict[str, Any]:
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_member_dies_at_each_piece_of_an_all_reduce(tmp_path: Path) -> None:
     model, corpus = write_files(tmp_path)
     assert sum(p.numel() for p in load_model(model).parameters()) / dying.PIECE_ELEMENTS > len(POSITIONS)
