@@ -74,11 +74,11 @@ def bound(of: Scenario, hardware: ScenarioHardware) -> Bound:
     tensor_s = hardware.boundary_bytes(0, "activation") / rate
 
     def stage_s(stage: int, peers: int) -> float:
-        ways = (stage < model.stages - 1) + (stage > 0)
+        directions = (stage < model.stages - 1) + (stage > 0)
         computing_s = 2 * hardware.pass_s(name, stage)
         sums = hardware.piece().least_bytes(1, hardware.elements(f"stage-{stage}"))
         all_reduce_s = 2 * (peers - 1) / peers * sums / rate
-        return model.microbatches * max(ways * tensor_s, computing_s) / peers + all_reduce_s
+        return model.microbatches * max(directions * tensor_s, computing_s) / peers + all_reduce_s
 
     def allotted(limit_s: float) -> list[int] | None:
         found = [
