@@ -18,25 +18,17 @@ from typing import Any
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from benchmarks.reduce_codec import MODEL
+from swarmflow.compute.families import model_config
+from swarmflow.compute.layout import stage_layout
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.local.swarm import LocalProcess, LocalSwarm
 
-MODEL: dict[str, Any] = {
-    "model_type": "llama",
-    "hidden_size": 128,
-    "intermediate_size": 352,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 4,
-    "vocab_size": 256,
-    "max_position_embeddings": 64,
-}
 STAGES, PEERS, MICROBATCHES, SEQUENCES, SEQ_LEN = 2, 4, 16, 1, 32
 WARMUP, STEPS = 5, 100
 WANTED_BYTES = 2.2  # a parameter and direction in the all-reduce of two peers
 RUN_S = 300.0
-BLOCK = 4 * 128 * 128 + 3 * 128 * 352 + 2 * 128
-PARAMETERS = [2 * BLOCK + 256 * 128, 2 * BLOCK + 256 * 128 + 128]  # with the embedding, and with the head
+CUT = (2,)
 HOPS, SUMS = ("Forward", "Backward"), ("ReducePart", "ReduceSum")
 
 
@@ -44,7 +36,7 @@ def settings(corpus: Path, reduce_codec: str) -> dict[str, dict[str, Any]]:
     """RUN.toml: more steps than are needed."""
     return {
         "run": {"name": "bytes", "output": "out"},
-        "model": {"config": MODEL, "cut": [2]},
+        "model": {"config": MODEL, "cut": list(CUT)},
         "data": {"path": str(corpus), "tokenizer": "bytes", "seq_len": SEQ_LEN},
         "optimizer": {"name": "adamw", "lr": 3e-4},
         "train": {
@@ -98,15 +90,16 @@ def measure(folder: Path, reduce_codec: str) -> list[dict[str, float]]:
 def main() -> int:
     """Print the table; 1 where blockwise16 takes more than is wanted."""
     argparse.ArgumentParser(prog="python -m benchmarks.step_bytes", description=__doc__).parse_args()
+    parameters = [stage_layout(model_config(MODEL), CUT, stage).parameters for stage in range(STAGES)]
     print(
-        f"2 stages of 2 peers, {sum(PARAMETERS):,} parameters, {MICROBATCHES} microbatches of {SEQ_LEN} tokens a step"
+        f"2 stages of 2 peers, {sum(parameters):,} parameters, {MICROBATCHES} microbatches of {SEQ_LEN} tokens a step"
     )
     print("bytes that a peer sends    a parameter, in the all-reduce    a microbatch, activations and gradients")
     worst = 0.0
     for reduce_codec in ("none", "blockwise16"):
         with TemporaryDirectory() as folder:
             peers = measure(Path(folder), reduce_codec)
-        sums = [sum(peer.get(kind, 0.0) for kind in SUMS) / PARAMETERS[n % STAGES] for n, peer in enumerate(peers)]
+        sums = [sum(peer.get(kind, 0.0) for kind in SUMS) / parameters[n % STAGES] for n, peer in enumerate(peers)]
         hops = sum(peer.get(kind, 0.0) for peer in peers for kind in HOPS) / MICROBATCHES
         print(f"{reduce_codec:25s} {statistics.mean(sums):30.2f} {hops:41,.0f}", flush=True)
         worst = max(sums)

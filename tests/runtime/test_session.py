@@ -28,18 +28,24 @@ async def opened(node: Node) -> Session:
     return session
 
 
+def freeze(session: Session) -> asyncio.Event:
+    """Have a session never answer to "state/read"; the event is set by the first question."""
+    received = asyncio.Event()
+
+    async def frozen(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
+        received.set()
+        await asyncio.Event().wait()
+        return []
+
+    session.requests.serve("state/read", frozen)
+    return received
+
+
 async def test_who_is_given_up_is_asked_in_vain_and_at_once(tmp_path: Path) -> None:
     """A frozen process keeps its connections: without this, whoever copies a state from it waits for a minute."""
     async with started(tmp_path, 2) as nodes:
         one, two = [await opened(node) for node in nodes]
-        received = asyncio.Event()
-
-        async def frozen(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-            received.set()
-            await asyncio.Event().wait()
-            return []
-
-        two.requests.serve("state/read", frozen)
+        received = freeze(two)
         one.driver.perform([Connect((Member(two.me, 0, 1, tuple(two.node.addresses())),))])
         asked = asyncio.create_task(one.requests.ask(two.me, "state/read", timeout_s=3600.0))
         await received.wait()
@@ -54,19 +60,13 @@ async def test_a_session_closes_though_an_answer_fails_at_that_moment(tmp_path: 
     """A peer whose trainer was killed while it was asked never came back: its question outlived its cancellation."""
     async with started(tmp_path, 2) as nodes:
         one, two = [await opened(node) for node in nodes]
-        received = asyncio.Event()
-
-        async def frozen(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-            received.set()
-            await asyncio.Event().wait()
-            return []
 
         async def ask_for_ever() -> None:
             while True:
                 with contextlib.suppress(NetworkError):
                     await one.requests.ask(two.me, "state/read", timeout_s=3600.0)
 
-        two.requests.serve("state/read", frozen)
+        received = freeze(two)
         one.driver.perform([Connect((Member(two.me, 0, 1, tuple(two.node.addresses())),))])
         one.spawn(ask_for_ever(), "a question")
         await received.wait()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+import torch
 
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import environment
@@ -15,3 +16,12 @@ def forks() -> Iterator[ForkServer]:
     """Starts processes of one thread without importing torch anew for each: most of a short swarm's time."""
     with ForkServer(environment(threads=1)) as server:
         yield server
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As many as the swarm's processes have: the last digit of what torch computes may depend on it."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,18 +29,9 @@ CUT = (1,)
 Learnt = tuple[dict[str, bytes], list[float]]  # every parameter's bytes, and the gradient norm of each step
 
 
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    """As many as the swarm's processes have: what torch computes may depend on it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.swarm
 @pytest.mark.slow
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
     ("codec", "train"),
     [

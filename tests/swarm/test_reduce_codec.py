@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,18 +23,9 @@ from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings, start
 CUT = [1, 2]
 
 
-@pytest.fixture
-def _one_thread() -> Iterator[None]:
-    """As many as the swarm's processes have: a rounded number may depend on the last digit of what is rounded."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
 @pytest.mark.swarm
 @pytest.mark.slow
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 def test_the_swarm_learns_what_a_plain_loop_learns_that_rounds_alike(tmp_path: Path, forks: ForkServer) -> None:
     """Not a bit shows that peers were killed; the plain loop and the swarm differ in the last digit of an update."""
     model, corpus = prepare(tmp_path, "llama")
@@ -52,7 +43,7 @@ def test_the_swarm_learns_what_a_plain_loop_learns_that_rounds_alike(tmp_path: P
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("_one_thread")
+@pytest.mark.usefixtures("one_thread")
 def test_rounding_costs_no_loss(tmp_path: Path) -> None:
     """The plain loop that rounds stands for the swarm, as shown above."""
     model, corpus = prepare(tmp_path, "llama", corpus_bytes=12000)
