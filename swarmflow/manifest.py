@@ -67,7 +67,8 @@ class Manifest:
     def plan(self) -> Plan:
         """What the machines of the core need to know of it."""
         boundary_bytes = self.microbatch_sequences * self.seq_len * self.hidden_size * _BYTES[self.codec]
-        return Plan(self.stages, self.microbatches, self.tied, self.costs, self.router, boundary_bytes, self.timeouts)
+        how = self.tied, self.costs, self.router, boundary_bytes
+        return Plan(self.stages, self.microbatches, *how, timeouts=self.timeouts)
 
     @property
     def piece(self) -> PieceFormat:

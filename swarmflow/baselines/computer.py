@@ -67,7 +67,7 @@ class Computer:
         if not self.alive:
             return
         self._since_s = None
-        self.spent.add(work, index, seconds)
+        self.spent.add(work, 0, index, seconds)
         done()
         if self._since_s is None:  # `done` may have begun the next task
             self._begin()

@@ -282,7 +282,7 @@ class BaselineWorld:
         for process in self.peers():
             if self.alive(process):
                 indices = {index for index, path in paths.items() if process in path}
-                self.processes[process].computer.spent.commit(indices, self.meter)
+                self.processes[process].computer.spent.commit(0, indices, self.meter)
         retries, self._retries = self.counts["retries"] - self._retries, self.counts["retries"]
         result = StepResult(
             term=0,

@@ -190,7 +190,9 @@ class Victim:
         """Return what it serves, holds and knows of the step."""
         machine = self.machine
         hops = machine.hops
-        held = None if hops is None else (hops.entries(), sorted(hops.hops), sorted(hops.admission.reserved))
+        held = (
+            None if hops is None else (hops.entries(machine.epoch), sorted(hops.hops), sorted(hops.admission.reserved))
+        )
         known = repr(machine.epoch_view)
         return machine.phase, machine.stage, machine.version, machine.epoch, held, known, machine.leader
 

@@ -123,8 +123,9 @@ class Recorder:
             host = self._world.hosts[process]
             table = host.machine.hops if host.alive and isinstance(host.machine, PeerMachine) else None
             if table is not None and table.epoch == lead.step.epoch:
-                for index, hop in table.hops.items():
-                    yield index, table.stage, str(process), "forward" if hop.done is None else "done"
+                for microbatch, hop in table.hops.items():
+                    if microbatch.epoch == lead.step.epoch:
+                        yield microbatch.index, table.stage, str(process), "forward" if hop.done is None else "done"
 
     def _host(self, peer: str) -> Host:
         if peer not in self._hosts:

@@ -45,14 +45,30 @@ class Weights:
     stage: int
     version: int
     parameters: str  # a digest
-    accumulated: Gradient = field(default_factory=Counter)  # of the present step
+    delay: int = 0  # steps that may be computed at this version, beside that whose gradient is applied next
+    accumulated: dict[int, Gradient] = field(default_factory=dict)  # by step
     reduced: dict[tuple[str, int], Sum] = field(default_factory=dict)  # by (group, piece)
+
+    def gradient(self, step: int) -> Gradient:
+        """Return what has been accumulated of a step. Raises ValueError for one that has other parameters.
+
+        At version v step v is computed with the parameters of version v - delay, and with a delay step v + 1 with those
+        of v.
+        """
+        if not self.version <= step <= self.version + self.delay:
+            raise ValueError(f"step {step} is computed at version {self.version}")
+        return self.accumulated.setdefault(step, Counter())
+
+    @property
+    def present(self) -> Gradient:
+        """What has been accumulated of the step whose gradient is applied next."""
+        return self.gradient(self.version)
 
     def apply(self, epoch: Epoch, gradient: Sum) -> None:
         """Apply an update: the name of the parameters depends on all that was ever added to them."""
         self.parameters = digest(self.parameters, self.stage, gradient.name)
         self.version = epoch.step + 1
-        self.accumulated = Counter()
+        self.accumulated.pop(epoch.step, None)
         self.reduced = {}
 
 
@@ -65,6 +81,6 @@ def exact(stage: int, version: int, microbatches: int) -> str:
     return expected
 
 
-def initial(stage: int) -> Weights:
+def initial(stage: int, delay: int = 0) -> Weights:
     """Return version 0 of a stage."""
-    return Weights(stage, 0, digest("initial", stage))
+    return Weights(stage, 0, digest("initial", stage), delay)

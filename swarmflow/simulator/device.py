@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -77,7 +76,8 @@ class Device:
                 self.executor.discard(action.microbatch)
             case Reset():
                 self.executor.reset()
-                self.stage_weights().accumulated, self.results.careful = Counter(), action.careful
+                self.stage_weights().accumulated.clear()
+                self.results.careful = action.careful
             case SumPiece() | StorePiece():
                 self.sums.reduce(action)
             case Seal():

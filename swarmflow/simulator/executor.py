@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SLOWNESS = 30.0  # how many times as long a computation takes on a slow device
 Computing = RunForward | RunLoss | RunBackward | RunReplay | Apply
-# As in the runtime: a gradient goes before an activation, and of each kind the first microbatches go first.
+# As in the runtime: an earlier step goes first, a gradient before an activation, and of each kind the first ones.
 _URGENCY: dict[type, int] = {Apply: 0, RunBackward: 1, RunReplay: 1, RunLoss: 2, RunForward: 2}
 _WORK: dict[type, str] = {
     Apply: "update",
@@ -40,6 +40,13 @@ def _purpose(action: Computing) -> str:
     return _WORK[type(action)]
 
 
+def _place(action: Computing) -> tuple[int, int]:
+    """Return the step that it is for, and the index of its microbatch, -1: of none."""
+    if isinstance(action, Apply):
+        return action.epoch.step, -1
+    return action.microbatch.epoch.step, action.microbatch.index
+
+
 @dataclass(slots=True)
 class Executor:
     """Computes for a device in virtual time. The device delivers the result of what is still wanted at its end."""
@@ -50,8 +57,8 @@ class Executor:
     slow_until_s: float = field(init=False, default=0.0)  # until then it takes SLOWNESS times as long
     busy_since_s: float | None = field(init=False, default=None)  # None: it is idle
     spent: Spent = field(init=False, default_factory=Spent)
-    # A heap: urgency, index of the microbatch, sequence number, action, and the run and the discards at submission.
-    _queue: list[tuple[int, int, int, Computing, int, int]] = field(init=False, default_factory=list)
+    # A heap: step, urgency, index of the microbatch, sequence number, action; run and discards at submission.
+    _queue: list[tuple[int, int, int, int, Computing, int, int]] = field(init=False, default_factory=list)
     _submitted: int = field(init=False, default=0)  # actions so far
     _discards: Counter[Microbatch] = field(init=False, default_factory=Counter)  # how often each was discarded
     _run: int = field(init=False, default=0)  # what was submitted in an earlier run is not wanted any more
@@ -62,10 +69,9 @@ class Executor:
     def submit(self, action: Computing) -> None:
         """Queue a computation, and begin it where the executor is idle."""
         self._submitted += 1
-        index, discards = -1, 0
-        if not isinstance(action, Apply):
-            index, discards = action.microbatch.index, self._discards[action.microbatch]
-        heapq.heappush(self._queue, (_URGENCY[type(action)], index, self._submitted, action, self._run, discards))
+        discards = 0 if isinstance(action, Apply) else self._discards[action.microbatch]
+        (step, index), urgency = _place(action), _URGENCY[type(action)]
+        heapq.heappush(self._queue, (step, urgency, index, self._submitted, action, self._run, discards))
         if self.busy_since_s is None:
             self._begin()
 
@@ -94,7 +100,7 @@ class Executor:
     def _begin(self) -> None:
         """Begin the most urgent computation that is still wanted."""
         while self._queue:
-            _, _, _, action, run, discards = heapq.heappop(self._queue)
+            *_, action, run, discards = heapq.heappop(self._queue)
             if self._wanted(action, run, discards):
                 stage = self.device.stage_weights().stage
                 seconds = self.world.hardware.compute_s(self.process.name, stage, _WORK[type(action)])
@@ -108,8 +114,7 @@ class Executor:
         if not self.world.alive(self.process):
             return
         self.busy_since_s = None
-        index = -1 if isinstance(action, Apply) else action.microbatch.index
-        self.spent.add(_purpose(action), index, seconds)
+        self.spent.add(_purpose(action), *_place(action), seconds)
         if self._wanted(action, run, discards):
             self.device.finish(action)
         if self.busy_since_s is None:  # what followed from it may have begun the next

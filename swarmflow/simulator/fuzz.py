@@ -36,10 +36,15 @@ class Hunt:
     partitions: bool = False  # every seed has partitions aimed at phases, else a share of them has
     # The kinds of faults that existed when most of the seeds that tests replay were found: the same swarms as then.
     earlier: bool = False
+    delay: int = 0  # of the updates, in steps
 
     def of(self, seed: int) -> Hunted:
         """Return what a seed stands for in this hunt."""
         found = _random_swarm(seed, self.router)
+        if self.delay:
+            settings = found.scenario.settings
+            delayed = replace(settings, plan=replace(settings.plan, delay=self.delay))
+            found = replace(found, scenario=replace(found.scenario, settings=delayed))
         if self.earlier:
             return found
         more = Random(f"more of {seed}")
@@ -54,6 +59,7 @@ class Hunt:
         options = [f" --router {self.router}"] if self.router else []
         options += [f" --only {','.join(self.only)}"] if self.only else []
         options += [" --partitions"] if self.partitions else []
+        options += [f" --delay {self.delay}"] if self.delay else []
         return "".join([*options, *([" --earlier"] if self.earlier else [])])
 
 
@@ -120,7 +126,7 @@ def _hunt_of(chosen: argparse.Namespace) -> Hunt:
     only = tuple(chosen.only.split(",")) if chosen.only else ()
     if unknown := [name for name in only if name not in FAULTS]:
         raise argparse.ArgumentTypeError(f"no such fault: {unknown}; there are {sorted(FAULTS)}")
-    return Hunt(chosen.router, only, chosen.partitions, chosen.earlier)
+    return Hunt(chosen.router, only, chosen.partitions, chosen.earlier, chosen.delay)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -132,6 +138,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", default="", metavar="KIND,...", help=f"only these faults: {', '.join(FAULTS)}")
     parser.add_argument("--partitions", action="store_true", help="only seeds with partitions aimed at phases")
     parser.add_argument("--earlier", action="store_true", help="only the faults that old seeds were found with")
+    parser.add_argument("--delay", type=int, choices=(0, 1), default=0, help="steps by which updates are delayed")
     parser.add_argument("--all", action="store_true", help="go on after a seed that fails; one line for each")
     chosen = parser.parse_args(arguments)
     try:

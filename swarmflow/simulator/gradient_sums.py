@@ -39,7 +39,7 @@ class GradientSums:
         weights = self.device.stage_weights()
         if body.reduced:
             return weights.reduced[body.group, body.start // PIECE_ELEMENTS]
-        return weights.accumulated.copy()
+        return weights.present.copy()
 
     def piece_bytes(self, elements: int) -> int:
         """Return the bytes of a piece of the gradient of the present step."""
@@ -67,7 +67,7 @@ class GradientSums:
 
     def _addend(self, part: Ref | None) -> Gradient:
         stored = self.world.hosts[self.process].stored
-        value = self.device.stage_weights().accumulated if part is None else stored[part.key]
+        value = self.device.stage_weights().present if part is None else stored[part.key]
         assert isinstance(value, Counter)
         return value
 
@@ -78,7 +78,7 @@ class GradientSums:
         self.sealed = {}
         for group in action.groups:
             if group in action.alone:
-                self.sealed[group] = Sum.of([weights.accumulated])
+                self.sealed[group] = Sum.of([weights.present])
                 continue
             pieces = -(-self.world.hardware.elements(group) // PIECE_ELEMENTS)
             sums = [weights.reduced[group, piece] for piece in range(pieces)]
@@ -87,7 +87,7 @@ class GradientSums:
             self.sealed[group] = odd
             if tuple(part.name for part in sums) != summed[group]:
                 flipped.add(group)
-        if (broken := without_norm(action.epoch, self.sealed, weights.accumulated)) is not None:
+        if (broken := without_norm(action.epoch, self.sealed, weights.present)) is not None:
             return self.device.answer(broken)
         results = [(group, 1.0, "" if group in flipped else value.name) for group, value in sorted(self.sealed.items())]
         self.device.answer(Sealed(action.epoch, action.ballot, tuple(results)))
@@ -96,7 +96,7 @@ class GradientSums:
         """Apply the reduced gradient to the parameters."""
         weights = self.device.stage_weights()
         gradient = self.sealed[f"stage-{weights.stage}"]
-        self.device.executor.spent.commit(set(weights.accumulated), self.world.meter)
+        self.device.executor.spent.commit(action.epoch.step, set(weights.present), self.world.meter)
         weights.apply(action.epoch, gradient)
         if self.flips_parameters:
             self.flips_parameters, weights.parameters = False, digest("flipped", weights.parameters)

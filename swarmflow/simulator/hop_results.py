@@ -14,7 +14,7 @@ from swarmflow.core.protocol.events import (
     LossComputed,
     Replayed,
 )
-from swarmflow.core.protocol.types import ProcessId, Ref
+from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
 from swarmflow.simulator.spoiling import SPOILT, spoiling, spoilt
 
 if TYPE_CHECKING:
@@ -46,11 +46,12 @@ class HopResults:
     def _computed(self, action: RunForward | RunLoss | RunBackward) -> Event:
         microbatch, weights = action.microbatch, self.device.stage_weights()
         if isinstance(action, RunForward):
+            weights.gradient(microbatch.epoch.step)  # whose parameters it has to be computed with
             self.world.counts["recomputed" if action.again else "forward"] += 1
             size_bytes = self.world.hardware.boundary_bytes(weights.stage, "activation")
             return ForwardComputed(microbatch, self.world.store(self.process, "activation", size_bytes))
-        weights.accumulated[microbatch.index] += 1
-        self._spoil()
+        weights.gradient(microbatch.epoch.step)[microbatch.index] += 1
+        self._spoil(microbatch)
         self.world.counts["backward"] += 1
         gradient = self._gradient()
         if isinstance(action, RunLoss):
@@ -58,12 +59,13 @@ class HopResults:
         return BackwardComputed(microbatch, gradient)
 
     def _replayed(self, action: RunReplay) -> Event:
-        microbatch, accumulated = action.microbatch, self.device.stage_weights().accumulated
+        microbatch = action.microbatch
+        accumulated = self.device.stage_weights().gradient(microbatch.epoch.step)
         if action.weight == 0:
             self.world.counts["recomputed"] += 1
             return Replayed(microbatch, 0, self._gradient())
         accumulated[microbatch.index] += action.weight
-        self._spoil()
+        self._spoil(microbatch)
         if accumulated[microbatch.index] == 0:
             del accumulated[microbatch.index]
         self.world.counts["undone" if action.weight < 0 else "backward"] += 1
@@ -76,9 +78,9 @@ class HopResults:
             return ComputeFailed(action.microbatch, "it does not decode")
         return spoilt(self.world, self.process, action, self.careful)
 
-    def _spoil(self) -> None:
+    def _spoil(self, microbatch: Microbatch) -> None:
         if spoiling(self.world, self.process).hides(self.world.clock.now_s, self.careful):
-            self.device.stage_weights().accumulated[SPOILT] = 1
+            self.device.stage_weights().gradient(microbatch.epoch.step)[SPOILT] = 1
 
     def _gradient(self) -> Ref | None:
         """Store the gradient of the stage's input; the first stage has none."""

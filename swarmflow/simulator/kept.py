@@ -24,7 +24,9 @@ class KeptState:
 
     def copied(self) -> KeptState:
         """Return an independent copy."""
-        return replace(self, weights=Weights(self.weights.stage, self.weights.version, self.weights.parameters))
+        return replace(
+            self, weights=Weights(self.weights.stage, self.weights.version, self.weights.parameters, self.weights.delay)
+        )
 
     def end_update(self, world: World) -> None:
         """Finish the update that was in progress before the next life begins."""

@@ -29,12 +29,12 @@ class Spent:
     hops: int = field(init=False, default=0)  # first passes of hops, in its whole life
     used_s: float = field(init=False, default=0.0)  # of busy_s, what was committed
     wasted_s: float = field(init=False, default=0.0)  # of busy_s, what was repeated or unused
-    # (index of the microbatch, whether it was the forward pass): seconds of the latest time
-    _latest: dict[tuple[int, bool], float] = field(init=False, default_factory=dict)
+    # (step and index of the microbatch, whether it was the forward pass): seconds of the latest time
+    _latest: dict[tuple[int, int, bool], float] = field(init=False, default_factory=dict)
     _in_vain_s: float = field(init=False, default=0.0)
     _twice_s: float = field(init=False, default=0.0)
 
-    def add(self, work: str, index: int, seconds: float) -> None:
+    def add(self, work: str, step: int, index: int, seconds: float) -> None:
         """Count a hop, or a part of one, that was computed (index -1: something else).
 
         work: "again" is what existed already; "replay" is the backward pass, after another forward pass, of a hop whose
@@ -47,16 +47,19 @@ class Spent:
             self._in_vain_s += seconds
             return
         if work == "replay":
-            self._twice_s += self._latest.pop((index, True), 0.0)
+            self._twice_s += self._latest.pop((step, index, True), 0.0)
         self.hops += work in ("forward", "loss")
-        part = (index, work == "forward")
+        part = (step, index, work == "forward")
         self._in_vain_s += self._latest.get(part, 0.0)
         self._latest[part] = seconds
 
-    def commit(self, indices: set[int], meter: Meter) -> None:
-        """Count the latest computing of these microbatches as useful, and all else as wasted."""
-        for (index, _), seconds in self._latest.items():
-            if index in indices:
+    def commit(self, step: int, indices: set[int], meter: Meter) -> None:
+        """Count the latest computing of these microbatches of a step as useful, and all else until then as wasted."""
+        later = {part: seconds for part, seconds in self._latest.items() if part[0] > step}
+        for (at, index, _), seconds in self._latest.items():
+            if at > step:
+                continue
+            if at == step and index in indices:
                 meter.useful_s += seconds
                 self.used_s += seconds
             else:
@@ -66,6 +69,7 @@ class Spent:
         self.wasted_s += self._in_vain_s
         meter.twice_s += self._twice_s
         self._clear()
+        self._latest = later
 
     def die(self, part_s: float, meter: Meter) -> None:
         """Count all as lost: the peer dies, part_s into what it is computing."""

@@ -59,6 +59,7 @@ class ModelPart:
     codec_ratio: Annotated[float, check.number(above=0)] = 1.0
     parameters: Annotated[int | tuple[int, ...], checks.whole_or_list(1)] = 1_000_000
     reduce_codec: Annotated[str, check.choice(*BY_CODEC)] = "none"
+    delay: Annotated[int, check.integer(0, 1)] = 0
     state_bytes: Annotated[float, check.number(at_least=0)] = 12.0
     forward_flops: Annotated[float, check.number(at_least=0)] = 0.0
     backward_flops: Annotated[float | None, check.number(at_least=0)] = None

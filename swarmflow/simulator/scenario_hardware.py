@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
-from swarmflow.core.protocol.piece_format import BY_CODEC, PieceFormat
+from swarmflow.core.protocol.piece_format import PieceFormat, piece_format
 from swarmflow.simulator.distributions import Constant, Distribution, share_of
 from swarmflow.simulator.network import INFINITE, Matrix, NetworkLinks, Port, Shared, Spread
 from swarmflow.simulator.scenario import PeersPart, Scenario
@@ -145,7 +145,7 @@ class ScenarioHardware:
 
     def piece(self) -> PieceFormat:
         """Return the bytes of a piece of an all-reduce, by the scenario's codec."""
-        return BY_CODEC[self.scenario.model.reduce_codec]
+        return piece_format(self.scenario.model.reduce_codec, self.scenario.model.delay)
 
     def state_bytes(self, stage: int) -> int:
         """Return bytes of weights and optimizer state."""

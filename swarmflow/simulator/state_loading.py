@@ -82,6 +82,7 @@ class StateLoading:
     def _serve(self, weights: Weights) -> None:
         """Serve a stage from now on, and say so to the machine."""
         hardware, stage = self.world.hardware, weights.stage
+        weights.accumulated.clear()
         self.device.weights = weights
         self.device.executor.reset()
         groups = tuple((group, hardware.elements(group)) for group in (f"stage-{stage}", "tied"))
@@ -91,8 +92,9 @@ class StateLoading:
 
     def _copy(self, action: LoadState) -> Weights | None:
         """Return a copy of the state of the first donor that has it; version 0 needs no donor."""
+        delay = self.world.settings.plan.delay
         if not action.donors and action.version == 0:
-            return initial(action.stage)
+            return initial(action.stage, delay)
         held = [self.device.storage.held(donor, action.stage, action.version) for donor in action.donors]
         parameters = next((found for found in held if found is not None), None)
-        return None if parameters is None else Weights(action.stage, action.version, parameters)
+        return None if parameters is None else Weights(action.stage, action.version, parameters, delay)

@@ -125,8 +125,8 @@ def _hops(step: Step, flights: FlightTable, further: Iterable[Hop]) -> list[Hop]
     """
     done = {(stage, index): holder for stage, index, holder, _ in step.ledger.manifest()}
     hops: list[Hop] = [(index, stage, str(holder), "done") for (stage, index), holder in done.items()]
-    for index, flight in flights.entries.items():
-        if flight.microbatch.epoch != step.epoch:
+    for (epoch, index), flight in flights.entries.items():
+        if epoch != step.epoch:
             continue
         for stage, holder in enumerate((flight.holder, flight.successor)):
             if holder is not None and (stage, index) not in done and stage < step.plan.stages:

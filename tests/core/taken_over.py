@@ -22,8 +22,8 @@ from swarmflow.core.protocol.messages import (
     StepResult,
     Tally,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Member, Plan, ProcessId, Roster
-from tests.core.samples import LINEAGE, member, microbatch, process
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Member, Microbatch, Plan, ProcessId, Roster
+from tests.core.samples import LINEAGE, member, process
 
 A, B, C = process("a"), process("b"), process("c")
 T0, ME, T2 = process("t0"), process("t1"), process("t2")
@@ -56,7 +56,7 @@ def peers(*but: ProcessId) -> list[ElectionReport]:
 
 
 def done(index: int) -> Done:
-    return Done(replace(microbatch(index), epoch=EPOCH), 0, FIRST_ATTEMPT, 20.0, 10)
+    return Done(Microbatch(EPOCH, index), 0, FIRST_ATTEMPT, 20.0, 10)
 
 
 @dataclass
@@ -75,7 +75,7 @@ class Bench:
         tried = Candidacy(TRAINERS[1], 4, EpochView(OPENED), self.now)
         for told in (self.own, *self.reports):
             tried.report(told.member.process, told)
-        estate = takeover_of(tried, PLAN, self.settings.learning_rate(5), 0.0, self.now)
+        estate = takeover_of(tried, PLAN, self.settings.learning_rate, 0.0, self.now)
         self.leader = Leader(TRAINERS[1], PLAN, self.settings, 4, 5, self.on_disk)
         self.began = self.leader.take_over(estate, self.now)
 

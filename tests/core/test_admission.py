@@ -151,7 +151,7 @@ def test_a_ballot_ends_what_was_reserved() -> None:
 
 def gradient(machine: HopTable, index: int) -> list[Action]:
     """The gradient of a microbatch comes from whoever has it."""
-    holder = machine.dispatcher.flights.holder(index)
+    holder = machine.dispatcher.flights.holder(microbatch(index))
     assert holder is not None
     return receive(machine, holder, Backward(microbatch(index), 1, FIRST_ATTEMPT), (GRADIENT,), 3.0)
 
@@ -298,14 +298,15 @@ def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_
     hop = Hop(microbatch(0), FIRST_ATTEMPT, UP, False, None, INPUT, TARGETS)
     hop.move(HopState.DISPATCHED)
     admission.note(hop)
-    admission.reserve(2, UP, FIRST_ATTEMPT)
+    admission.open(microbatch(2).epoch)
+    admission.reserve(microbatch(2), UP, FIRST_ATTEMPT)
     assert admission.admits(insist=False), "nothing is known yet"
     admission.now_s = 2.0
-    admission.give_up(2, FIRST_ATTEMPT)
-    admission.arrive(2, kept=True)
+    admission.give_up(microbatch(2), FIRST_ATTEMPT)
+    admission.arrive(microbatch(2), kept=True)
     admission.timer.watch(Tick(), [RunForward(microbatch(2), INPUT)], 2.0)
     admission.timer.watch(ForwardComputed(microbatch(2), INPUT), [], 2.4)
-    admission.reserve(3, UP, FIRST_ATTEMPT)
+    admission.reserve(microbatch(3), UP, FIRST_ATTEMPT)
     assert admission.admits(insist=False), "0.4 s a pass, four passes, and 2 s on the way"
-    admission.reserve(4, UP, FIRST_ATTEMPT)
+    admission.reserve(microbatch(4), UP, FIRST_ATTEMPT)
     assert not admission.admits(insist=False)

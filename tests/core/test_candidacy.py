@@ -66,7 +66,7 @@ def candidacy(*followers: ElectionReport, own: ElectionReport | None = None) -> 
 
 
 def inherit(*followers: ElectionReport, own: ElectionReport | None = None) -> Takeover:
-    return takeover_of(candidacy(*followers, own=own), PLAN, 0.1, 0.0, BEGAN_S)
+    return takeover_of(candidacy(*followers, own=own), PLAN, lambda step: 0.1, 0.0, BEGAN_S)
 
 
 def peers(*but: ProcessId) -> list[ElectionReport]:
@@ -276,7 +276,7 @@ class Line:
         tried = Candidacy(TRAINERS[1], 2, epoch_view(self.opened()), BEGAN_S)
         for told in (own, *reports):
             tried.report(told.member.process, told)
-        return takeover_of(tried, replace(PLAN, stages=5), 0.1, 0.0, BEGAN_S)
+        return takeover_of(tried, replace(PLAN, stages=5), lambda step: 0.1, 0.0, BEGAN_S)
 
 
 LINE = Line(tuple(member(name, stage) for stage, name in enumerate("abcde")), member("n", 4))
@@ -431,7 +431,7 @@ def test_the_shares_are_those_of_the_first_open_and_not_of_what_a_newcomer_was_t
     own = replace(report(TRAINERS[1]), gone=(T2,))  # t1 had microbatch 1, t0 had 0 and 3; 2, of t2, fell to t0
     others = [replace(told, gone=(T2,), newcomers=(came,)) for told in peers()]
     tried = candidacy(*others, report(came, opened=heard), own=own)
-    step = takeover_of(tried, replace(PLAN, microbatches=4), 0.1, 0.0, BEGAN_S).step
+    step = takeover_of(tried, replace(PLAN, microbatches=4), lambda step: 0.1, 0.0, BEGAN_S).step
     told = [sent for victim in (T0, T2) for sent in messages(step.gone(victim, "lost"), Assign)]
     assert {index for to, message in told if to == T1 for index in message.indices} == {0, 2, 3}
 

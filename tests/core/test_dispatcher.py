@@ -80,7 +80,7 @@ def test_a_repair_asks_before_it_sends() -> None:
     assert [to for to, _ in messages(actions, Adopt)] == [B]
     assert sent_to(actions) == []
     box.accepted(B, Accepted(microbatch(0), 1, REPAIR), 0.0)
-    assert box.flights.holder(0) == B
+    assert box.flights.holder(microbatch(0)) == B
     assert box.returned(B, microbatch(0), REPAIR, 1.0)
 
 
@@ -169,7 +169,7 @@ def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
     assert sent_to(box.offer(microbatch(0), BODIES, 0.0)) == [A]
     actions = box.offer(microbatch(1), BODIES, 0.0)
     assert (asked_of(actions), sent_to(actions)) == ([A], [])
-    assert box.flights.holder(1) is None
+    assert box.flights.holder(microbatch(1)) is None
     assert sent_to(box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT), 1.0)) == [A]
     assert box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT), 1.0) == [], "it was sent already"
     assert box.returned(A, microbatch(0), FIRST_ATTEMPT, 2.0)
@@ -218,7 +218,7 @@ def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
     actions, asked = box.offer(microbatch(0), BODIES, 0.0), 0
     while to := asked_of(actions):
         asked += 1
-        actions = box.denied(to[0], microbatch(0), box.flights.entries[0].attempt, "full", 0.0)
+        actions = box.denied(to[0], microbatch(0), box.flights.entries[microbatch(0)].attempt, "full", 0.0)
     assert asked == ASKED * 8, "four times log2 of 200"
     assert len(box.waiting) == 1
 
@@ -257,7 +257,7 @@ def test_room_reserved_for_an_attempt_that_is_over_is_given_back() -> None:
 def test_what_is_forgotten_needs_no_room() -> None:
     box = dispatcher(A, shares={})
     box.offer(microbatch(0), BODIES, 0.0)
-    assert messages(box.forget(0), Cancel) == [(A, Cancel(microbatch(0), 1, FIRST_ATTEMPT))]
+    assert messages(box.forget(microbatch(0)), Cancel) == [(A, Cancel(microbatch(0), 1, FIRST_ATTEMPT))]
 
 
 def test_clearing_releases_all_bytes() -> None:
@@ -308,7 +308,7 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
             case "tick":
                 lateness.tick(box, now)
         for index in range(offered):
-            entry = box.flights.entries[index]
+            entry = box.flights.entries[microbatch(index)]
             if entry.asked:
                 assert entry.holder is None
                 assert entry.asked <= alive

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -24,9 +23,9 @@ from swarmflow.core.protocol.messages import (
     Unrepairable,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import DEFAULT_EXPONENT, FIRST_ATTEMPT, ProcessId
+from swarmflow.core.protocol.types import DEFAULT_EXPONENT, FIRST_ATTEMPT, Microbatch, ProcessId
 from tests.core import test_leader
-from tests.core.samples import messages, microbatch, process
+from tests.core.samples import messages, process
 from tests.core.test_leader import ME, OTHER, TIMEOUTS, A, B, C
 
 
@@ -43,7 +42,7 @@ class Bench(test_leader.Bench):
         return [member.process for member in self.step.roster.peers]
 
     def work(self) -> list[Action]:
-        return self.hear(self.serving[0], Done(replace(microbatch(0), epoch=self.step.epoch), 0, FIRST_ATTEMPT, 2.0, 1))
+        return self.hear(self.serving[0], Done(Microbatch(self.step.epoch, 0), 0, FIRST_ATTEMPT, 2.0, 1))
 
     def reduce(self, **odd: str) -> list[Action]:
         """Work, and reduce; who is named has another digest than the others."""
@@ -54,7 +53,7 @@ class Bench(test_leader.Bench):
         return actions
 
     def overflow(self, peer: ProcessId) -> list[Action]:
-        return self.hear(peer, Overflow(replace(microbatch(0), epoch=self.step.epoch)))
+        return self.hear(peer, Overflow(Microbatch(self.step.epoch, 0)))
 
     def rejoin(self, peer: ProcessId) -> ProcessId:
         """Another life of a peer comes, is granted its stage if it is granted any, and is ready."""

@@ -69,7 +69,7 @@ def test_the_way_of_a_microbatch() -> None:
     actions = computed(machine, BackwardComputed(microbatch(0), OWN))
     assert Send(UP, Backward(microbatch(0), 0, FIRST_ATTEMPT), (OWN,)) in actions
     assert messages(actions, Done) == [(LEADER, Done(microbatch(0), 1, FIRST_ATTEMPT))]
-    assert machine.entries() == ((0, FIRST_ATTEMPT),)
+    assert machine.entries(machine.epoch) == ((0, FIRST_ATTEMPT),)
     assert machine.held == machine.queued == 0
 
 
@@ -96,7 +96,7 @@ def test_who_asks_again_is_answered_again_and_gets_the_gradient_again() -> None:
     assert messages(actions, Accepted) == [(UP, Accepted(microbatch(0), 1, FIRST_ATTEMPT))]
     assert Send(UP, Backward(microbatch(0), 0, FIRST_ATTEMPT), (OWN,)) in actions
     assert not of_type(actions, Count), "nothing is adopted"
-    assert machine.entries() == ((0, FIRST_ATTEMPT),)
+    assert machine.entries(machine.epoch) == ((0, FIRST_ATTEMPT),)
 
 
 def test_a_newer_attempt_adopts_what_is_here_and_computes_nothing() -> None:
@@ -106,7 +106,9 @@ def test_a_newer_attempt_adopts_what_is_here_and_computes_nothing() -> None:
     assert not of_type(actions, RunForward)
     assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
     assert Send(UP2, Backward(microbatch(0), 0, REPAIR), (OWN,)) in actions, "the stored gradient is handed over"
-    assert machine.entries() == ((0, FIRST_ATTEMPT),), "what is accumulated keeps the attempt that the leader was told"
+    assert machine.entries(machine.epoch) == ((0, FIRST_ATTEMPT),), (
+        "what is accumulated keeps the attempt that the leader was told"
+    )
 
 
 def test_who_has_had_the_gradient_gets_a_word() -> None:
@@ -131,12 +133,12 @@ def test_a_word_is_not_enough_for_who_has_not_had_the_gradient() -> None:
 
 def test_what_was_sent_again_after_its_gradient_had_come_says_so() -> None:
     machine, _ = finished()
-    holder = machine.dispatcher.flights.holder(0)
+    holder = machine.dispatcher.flights.holder(microbatch(0))
     assert holder is not None
     [(to, sent)] = messages(machine.gone(holder, 3.0), Forward)
     assert (to != holder, sent.repair, sent.settled) == (True, True, True)
     assert receive(machine, to, Backward(microbatch(0), 1, sent.attempt), (), 4.0) == []
-    assert machine.dispatcher.flights.entries[0].returned
+    assert machine.dispatcher.flights.entries[microbatch(0)].returned
 
 
 def test_an_adoption_under_way_gets_the_gradient_when_it_is_there() -> None:
@@ -185,7 +187,7 @@ def test_a_draining_peer_denies_unless_nobody_else_is_there() -> None:
 
 def test_a_second_gradient_is_not_accumulated() -> None:
     machine, _ = finished()
-    holder = machine.dispatcher.flights.holder(0)
+    holder = machine.dispatcher.flights.holder(microbatch(0))
     assert holder is not None
     actions = receive(machine, holder, Backward(microbatch(0), 1, FIRST_ATTEMPT), (Ref(8),), 3.0)
     assert released(actions) == [Ref(8)]
@@ -203,7 +205,7 @@ def test_an_unusable_tensor_is_undone_without_leaving_bytes() -> None:
     machine = hops()
     receive(machine, UP, forward(), (INPUT, TARGETS))
     computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
-    holder = machine.dispatcher.flights.holder(0)
+    holder = machine.dispatcher.flights.holder(microbatch(0))
     assert holder is not None
     receive(machine, holder, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
     culprit, actions = passes.failed(machine, microbatch(0))
@@ -218,11 +220,11 @@ def test_an_unusable_tensor_is_not_waited_for_any_more() -> None:
     machine = hops()
     receive(machine, UP, forward(), (INPUT, TARGETS))
     computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
-    holder = machine.dispatcher.flights.holder(0)
+    holder = machine.dispatcher.flights.holder(microbatch(0))
     assert holder is not None
     [other] = {DOWN, DOWN2} - {holder}
     receive(machine, holder, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
-    machine.gone(holder, 3.0, ((2, 0),))
+    machine.gone(holder, 3.0, [microbatch(0)])
     receive(machine, other, Denied(microbatch(0), 2, REPAIR, "full"), (), 4.0)
     assert len(machine.dispatcher.waiting) == 1
     _, actions = passes.failed(machine, microbatch(0))
@@ -249,7 +251,7 @@ def test_who_is_relieved_of_a_hop_drops_it_unless_its_gradient_is_being_added() 
     assert machine.held == 0
     receive(machine, UP, forward(), (INPUT, TARGETS))
     computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
-    holder = machine.dispatcher.flights.holder(0)
+    holder = machine.dispatcher.flights.holder(microbatch(0))
     assert holder is not None
     receive(machine, holder, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
     assert receive(machine, UP, relieve) == []

@@ -73,13 +73,13 @@ def test_within_its_bound_nothing_is_evicted_and_beyond_it_what_came_first() -> 
     machine.journal.bytes_max = 86
     assert released(finish(machine, 0)) == released(finish(machine, 1)) == []
     assert len(released(finish(machine, 2))) == 4
-    assert not machine.hops[0].kept
-    assert len(machine.hops[1].kept) == len(machine.hops[2].kept) == 3
+    assert not machine.hops[microbatch(0)].kept
+    assert len(machine.hops[microbatch(1)].kept) == len(machine.hops[microbatch(2)].kept) == 3
 
 
 def test_a_lost_successor_gets_the_output_again_from_the_predecessors_input() -> None:
     machine, _ = finished()
-    holder = machine.dispatcher.flights.holder(0)
+    holder = machine.dispatcher.flights.holder(microbatch(0))
     assert holder is not None
     actions = machine.gone(holder, 3.0)
     assert messages(actions, Recall) == [(UP, INPUT_ASKED)]
@@ -100,7 +100,7 @@ def test_a_lost_successor_gets_the_output_again_from_the_predecessors_input() ->
 
 def test_a_new_predecessor_gets_the_gradient_again_from_the_successors() -> None:
     machine, _ = finished()
-    holder = machine.dispatcher.flights.holder(0)
+    holder = machine.dispatcher.flights.holder(microbatch(0))
     assert holder is not None
     actions = receive(machine, UP2, Adopt(microbatch(0), 1, REPAIR))
     assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
@@ -112,7 +112,7 @@ def test_a_new_predecessor_gets_the_gradient_again_from_the_successors() -> None
     assert Send(UP2, Backward(microbatch(0), 0, REPAIR), (Ref(15, 10),)) in actions
     assert sorted(released(actions)) == [AGAIN[0], Ref(14, 10), Ref(15, 10)]
     assert not messages(actions, Done), "the leader knows of it"
-    assert machine.entries() == ((0, FIRST_ATTEMPT),)
+    assert machine.entries(machine.epoch) == ((0, FIRST_ATTEMPT),)
 
 
 def test_the_last_stage_computes_the_loss_again() -> None:
@@ -209,7 +209,7 @@ def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
     assert len(messages(actions, Recall)) == 2
     assert machine.settling
     machine.restorer.on_recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
-    holder = machine.dispatcher.flights.holder(0)
+    holder = machine.dispatcher.flights.holder(microbatch(0))
     assert holder is not None
     actions = machine.restorer.on_recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [-1]
@@ -232,7 +232,7 @@ def test_no_more_hops_than_fit_in_memory_are_brought_back_at_a_time() -> None:
     machine = hops(capacity=1)
     for index in range(4):
         finish(machine, index)
-    mine = {index for index in range(4) if machine.dispatcher.flights.holder(index) == DOWN}
+    mine = {index for index in range(4) if machine.dispatcher.flights.holder(microbatch(index)) == DOWN}
     assert len(mine) > 1
     [(_, first)] = messages(machine.gone(DOWN, 3.0), Recall)
     machine.restorer.on_recalled(UP, Recalled(first.microbatch, 0, gradient=False), AGAIN)
@@ -249,11 +249,11 @@ def test_what_waits_for_its_input_does_not_keep_one_waiting_whose_input_is_here(
     for index in range(4):
         finish(machine, index)
     [(_, first)] = messages(machine.gone(DOWN, 3.0), Recall)
-    second = next(index for index in machine.dispatcher.flights.starved if index != first.microbatch.index)
+    second = next(each for each in machine.dispatcher.flights.starved if each != first.microbatch)
     machine.gone(UP, 4.0)
-    receive(machine, UP2, Adopt(microbatch(second), 1, REPAIR))
-    actions = machine.restorer.on_recalled(UP2, Recalled(microbatch(second), 0, gradient=False), AGAIN)
-    assert [run.microbatch for run in of_type(actions, RunForward)] == [microbatch(second)]
+    receive(machine, UP2, Adopt(second, 1, REPAIR))
+    actions = machine.restorer.on_recalled(UP2, Recalled(second, 0, gradient=False), AGAIN)
+    assert [run.microbatch for run in of_type(actions, RunForward)] == [second]
 
 
 def test_what_cannot_be_brought_back_stays_in_the_sum() -> None:
@@ -264,4 +264,4 @@ def test_what_cannot_be_brought_back_stays_in_the_sum() -> None:
     hop = machine.find(microbatch(0))
     assert hop is not None
     assert hop.accumulated
-    assert machine.entries() == ((0, FIRST_ATTEMPT),)
+    assert machine.entries(machine.epoch) == ((0, FIRST_ATTEMPT),)

@@ -35,7 +35,7 @@ from swarmflow.core.protocol.messages import (
     Welcome,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Plan, ProcessId
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Microbatch, Plan, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process, written
 
 ME = member("t0", -1)
@@ -80,7 +80,7 @@ class Bench:
         step = self.leader.step
         assert step is not None
         epoch, peers = step.epoch, [peer.process for peer in step.roster.peers]
-        actions = self.hear(peers[0], Done(replace(microbatch(0), epoch=epoch), 0, FIRST_ATTEMPT, 2.0, 1))
+        actions = self.hear(peers[0], Done(Microbatch(epoch, 0), 0, FIRST_ATTEMPT, 2.0, 1))
         for asked, prepare in messages(actions, Prepare):
             self.hear(asked, Prepared(epoch, step.ballot.number, (("stage-0", 1.0, "x"),) if prepare.groups else ()))
         for peer in [each.process for each in step.roster.peers]:
@@ -123,7 +123,7 @@ def test_who_has_reduced_another_gradient_than_most_of_its_stage_is_put_out() ->
     bench.commit()
     step = bench.leader.step
     assert step is not None
-    bench.hear(A, Done(replace(microbatch(0), epoch=step.epoch), 0, FIRST_ATTEMPT, 2.0, 1))
+    bench.hear(A, Done(Microbatch(step.epoch, 0), 0, FIRST_ATTEMPT, 2.0, 1))
     for peer, digest in ((A, "x"), (B, "odd"), (C, "x")):
         actions = bench.hear(peer, Prepared(step.epoch, step.ballot.number, (("stage-0", 1.0, digest),)))
     assert [to for to, _ in messages(actions, Evicted)] == [B]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from swarmflow.core.protocol.actions import Abandon, Exit, Send, Validate, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, Progressed, SaveAsked, Validated
 from swarmflow.core.protocol.messages import Committed, Done, Drain, Finished, Granted, Prepared, StepResult
-from swarmflow.core.protocol.types import FIRST_ATTEMPT
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Microbatch
 from tests.core.samples import messages, microbatch, of_type, written
 from tests.core.test_leader import SETTINGS, A, B, Bench
 
@@ -17,8 +17,8 @@ def test_checkpoints_are_written_at_their_versions_and_hold_the_next_commit() ->
     bench.serve(A)
     [write] = of_type(bench.commit(), WriteCheckpoint)
     assert (write.version, write.last) == (1, False)
-    epoch = replace(microbatch(0).epoch, step=1)
-    bench.hear(A, Done(replace(microbatch(0), epoch=epoch), 0, FIRST_ATTEMPT, 2.0, 1))
+    epoch = microbatch(0).epoch._replace(step=1)
+    bench.hear(A, Done(Microbatch(epoch, 0), 0, FIRST_ATTEMPT, 2.0, 1))
     assert len(of_type(bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),))), Send)) == 0
     commit = of_type(written(bench.leader, CheckpointWritten(1, ok=True), 0.0), Send)
     assert [send.to for send in commit] == [A]

@@ -8,8 +8,8 @@ from swarmflow.core.membership.failures import EXPONENT_MIN, EXPONENT_STEP
 from swarmflow.core.protocol.actions import Action, Exit, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten
 from swarmflow.core.protocol.messages import OpenStep, Overflow
-from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch
-from tests.core.samples import messages, microbatch, of_type, written
+from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch, Microbatch
+from tests.core.samples import messages, of_type, written
 from tests.core.taken_over import COMMIT, A, B, Bench, peers, reduced
 
 
@@ -17,7 +17,7 @@ def overflow(bench: Bench) -> list[Action]:
     """The peers say so in turn."""
     assert bench.leader.step is not None
     epoch = bench.leader.step.epoch
-    return bench.hear((A, B)[epoch.generation % 2], Overflow(replace(microbatch(1), epoch=epoch)))
+    return bench.hear((A, B)[epoch.generation % 2], Overflow(Microbatch(epoch, 1)))
 
 
 def test_a_step_whose_gradients_overflow_starts_over_with_a_smaller_exponent() -> None:

@@ -119,7 +119,7 @@ def test_what_has_to_be_sent_again_goes_directly_until_the_next_epoch() -> None:
 def test_what_takes_a_detour_tells_nothing_of_the_way_itself() -> None:
     made = detours()
     made.around([forward(3)], 0.0)
-    assert made.link_rates.relayed == {3}
+    assert made.link_rates.relayed == {microbatch(3)}
     made.gone(VIA, 0.0)
     made.around([forward(3)], 0.0)
     assert made.link_rates.relayed == set()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +10,7 @@ from swarmflow.core.protocol.types import Epoch, Member, Roster
 from tests.core.samples import EPOCH, LINEAGE, process
 
 LEADER = process("t0")
-LATER = replace(EPOCH, step=EPOCH.step + 1)
+LATER = EPOCH.following
 
 
 @st.composite

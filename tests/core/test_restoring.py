@@ -32,8 +32,8 @@ from swarmflow.core.protocol.messages import (
     Welcome,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Holding, Plan, ProcessId, Snapshot
-from tests.core.samples import member, messages, microbatch, of_type, process, written
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Holding, Microbatch, Plan, ProcessId, Snapshot
+from tests.core.samples import member, messages, of_type, process, written
 from tests.core.test_memories import commit, held, name_of
 
 ME = member("t0", -1)
@@ -239,7 +239,7 @@ def test_a_step_that_is_decided_is_not_given_up_for_what_peers_still_hold() -> N
     actions = [
         each
         for peer, stage in ((C, 0), (D, 1))
-        for each in bench.hear(peer, Done(replace(microbatch(0), epoch=epoch), stage, FIRST_ATTEMPT, 2.0, 1))
+        for each in bench.hear(peer, Done(Microbatch(epoch, 0), stage, FIRST_ATTEMPT, 2.0, 1))
     ]
     for asked, prepare in messages(actions, Prepare):
         results = tuple((group.name, 1.0, "x") for group in prepare.groups)

@@ -24,7 +24,7 @@ from tests.core.samples import EPOCH, LINEAGE, member, messages, of_type, proces
 STAGES = 6
 LEADER = process("t0")
 TRAINERS = tuple(member(f"t{n}", -1) for n in range(3))
-LATER, LAST = (replace(EPOCH, step=EPOCH.step + n) for n in (1, 2))
+LATER, LAST = EPOCH.following, EPOCH.following.following
 
 
 def opened(peers: int, epoch: Epoch = EPOCH, but: int = -1) -> OpenStep:

@@ -33,14 +33,14 @@ def test_the_trainers_share_a_step_without_gap_or_overlap(trainers: int, microba
     formed: list[int] = []
     for number in range(trainers):
         machine = source(f"t{number}", microbatches)
-        actions = machine.open(opening(trainers, capacity=1000))
+        actions = machine.open(opening(trainers, capacity=1000), 0.0)
         formed += [action.microbatch.index for action in of_type(actions, FormMicrobatch)]
     assert sorted(formed) == list(range(microbatches))
 
 
 def test_no_more_are_under_way_than_the_first_stage_holds() -> None:
     machine = source(microbatches=12)
-    order = [action.microbatch.index for action in of_type(machine.open(opening(capacity=1)), FormMicrobatch)]
+    order = [action.microbatch.index for action in of_type(machine.open(opening(capacity=1), 0.0), FormMicrobatch)]
     assert order == list(range(1 + WITHOUT_GRAPH))
     finished: list[int] = []
     while order:
@@ -58,7 +58,7 @@ def test_no_more_are_under_way_than_the_first_stage_holds() -> None:
 
 def test_what_is_denied_is_never_dropped() -> None:
     machine = source()
-    machine.open(opening())
+    machine.open(opening(), 0.0)
     machine.formed(MicrobatchFormed(microbatch(0), Ref(1), Ref(2)), 0.0)
     machine.message(PEER, Denied(microbatch(0), 0, FIRST_ATTEMPT, "full"), 0.0)
     assert len(machine.dispatcher.waiting) == 1
@@ -67,13 +67,13 @@ def test_what_is_denied_is_never_dropped() -> None:
 
 def test_what_was_formed_for_another_epoch_is_released() -> None:
     machine = source()
-    machine.open(opening(epoch=Epoch(1, 0)))
+    machine.open(opening(epoch=Epoch(1, 0)), 0.0)
     assert released(machine.formed(MicrobatchFormed(microbatch(0), Ref(1), Ref(2)), 0.0)) == [Ref(1), Ref(2)]
     assert machine.message(PEER, Backward(microbatch(0), -1, FIRST_ATTEMPT), 0.0) == []
 
 
 def test_a_trainer_outside_the_roster_forms_nothing() -> None:
-    assert not of_type(source("stranger").open(opening()), FormMicrobatch)
+    assert not of_type(source("stranger").open(opening(), 0.0), FormMicrobatch)
 
 
 TAKEN_OVER = Attempt(reassignment=1)
@@ -82,7 +82,7 @@ TAKEN_OVER = Attempt(reassignment=1)
 def assigned() -> MicrobatchSource:
     """Trainer t0 of two, to which microbatches 1 and 3 of the dead t1 have fallen."""
     machine = source(microbatches=4)
-    machine.open(opening(trainers=2, capacity=100))
+    machine.open(opening(trainers=2, capacity=100), 0.0)
     formed = of_type(machine.assign(Assign(1, EPOCH, (1, 3), 1)), FormMicrobatch)
     assert [action.microbatch.index for action in formed] == [1, 3]
     return machine
@@ -90,7 +90,7 @@ def assigned() -> MicrobatchSource:
 
 def test_what_is_assigned_is_looked_for_before_it_is_sent() -> None:
     machine = assigned()
-    assert (machine.indices, machine.reassignment) == ((0, 1, 2, 3), 1)
+    assert (machine.indices(machine.epoch), machine.reassignment) == ((0, 1, 2, 3), 1)
     actions = machine.formed(MicrobatchFormed(microbatch(1), Ref(1), Ref(2)), 0.0)
     assert messages(actions, Adopt) == [(PEER, Adopt(microbatch(1), 0, TAKEN_OVER))]
     assert not messages(actions, Forward)
@@ -103,9 +103,9 @@ def test_what_is_assigned_and_held_is_only_waited_for() -> None:
     machine = assigned()
     machine.formed(MicrobatchFormed(microbatch(3), Ref(1), Ref(2)), 0.0)
     assert machine.message(PEER, Accepted(microbatch(3), 0, TAKEN_OVER), 0.0) == []
-    assert machine.dispatcher.flights.holder(3) == PEER
+    assert machine.dispatcher.flights.holder(microbatch(3)) == PEER
     machine.message(PEER, Backward(microbatch(3), -1, TAKEN_OVER), 0.0)
-    assert machine.dispatcher.flights.entries[3].returned
+    assert machine.dispatcher.flights.entries[microbatch(3)].returned
 
 
 def test_what_is_assigned_twice_is_formed_once_and_an_own_one_keeps_its_attempt() -> None:
@@ -118,13 +118,13 @@ def test_what_is_assigned_twice_is_formed_once_and_an_own_one_keeps_its_attempt(
 
 def test_what_was_assigned_ends_with_its_epoch() -> None:
     machine = assigned()
-    machine.open(opening(trainers=2, capacity=100, epoch=Epoch(1, 0)))
-    assert (machine.indices, machine.reassignment) == ((0, 2), 0)
+    machine.open(opening(trainers=2, capacity=100, epoch=Epoch(1, 0)), 0.0)
+    assert (machine.indices(machine.epoch), machine.reassignment) == ((0, 2), 0)
 
 
 def test_fewer_trainers_have_more_under_way_each() -> None:
     machine = source(microbatches=24)
-    formed = of_type(machine.open(opening(trainers=2, capacity=1)), FormMicrobatch)
+    formed = of_type(machine.open(opening(trainers=2, capacity=1), 0.0), FormMicrobatch)
     order = [action.microbatch.index for action in formed]
     assert (order, machine.window) == ([0, 2, 4, 6, 8], 5)
     formed = of_type(machine.trainer_gone(), FormMicrobatch)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio
 FIRST = (0.0,)
 APPLY = Apply(EPOCH, 0.25, 0.01)
 UPCOMING = state_name("lineage", EPOCH, 1)
-HELD = Held(1, EPOCH.step, state_name("lineage", replace(EPOCH, step=EPOCH.step - 1), 1), upcoming=UPCOMING)
+HELD = Held(1, EPOCH.step, state_name("lineage", EPOCH.former, 1), upcoming=UPCOMING)
 
 
 async def sealed(peer: Peer) -> None:

@@ -68,7 +68,7 @@ def test_a_death_redoes_only_the_dead_peers_work(seed: int) -> None:
         [victim] = one_of_each(world, (stage,))
         weights = world.hosts[victim].device.weights
         assert weights is not None
-        done_of_the_dead.append(sum(weights.accumulated.values()))
+        done_of_the_dead.append(sum(weights.present.values()))
         return [victim]
 
     kill_in_phase(world, "working", pick, SETTLED_S, world.random.uniform(0.0, 1.2))

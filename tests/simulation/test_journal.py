@@ -29,7 +29,7 @@ def learnt_exactly(world: World) -> None:
 def accumulated(world: World, process: ProcessId) -> int:
     weights = world.hosts[process].device.weights
     assert weights is not None
-    return sum(weights.accumulated.values())
+    return sum(weights.present.values())
 
 
 def first_of(stage: int, done: list[int]) -> Callable[[World], list[ProcessId]]:

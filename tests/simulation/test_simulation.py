@@ -167,7 +167,7 @@ def test_a_broken_promise_ends_the_simulation(tmp_path: Path) -> None:
         peer = simulation.world.alive_peers()[0]
         weights = simulation.world.hosts[peer].device.weights
         assert weights is not None
-        weights.accumulated[0] += 1
+        weights.present[0] += 1
 
     simulation.world.clock.after(15.0, forge)
     report = simulation.run()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from swarmflow.core.protocol.messages import ElectionReport
@@ -23,15 +23,30 @@ class Assignment:
         shared = shares(trainers, microbatches).items()
         return cls({index: trainer for trainer, share in shared for index in share})
 
-    def resume(self, reports: Collection[ElectionReport]) -> None:
-        """Set what the reports to a new leader say."""
-        for report in reports:
-            self.owners |= dict.fromkeys(report.indices, report.member.process)
-        self.reassignment = 1 + max(report.reassignment for report in reports)
+    def resume(self, reports: Mapping[ProcessId, ElectionReport], early: Mapping[ProcessId, ElectionReport]) -> None:
+        """Set what the reports to a new leader say. early: those of the step before, in which this one was begun."""
+        for process, report in reports.items():
+            self.owners |= dict.fromkeys(report.indices, process)
+        for process, report in early.items():
+            self.owners |= dict.fromkeys(report.ahead_indices, process)
+        self.reassignment = 1 + max(report.reassignment for report in (*reports.values(), *early.values()))
+
+    def shares(self) -> dict[ProcessId, tuple[int, ...]]:
+        """Return the microbatches of each trainer that has any."""
+        found: dict[ProcessId, list[int]] = {}
+        for index, owner in self.owners.items():
+            found.setdefault(owner, []).append(index)
+        return {owner: tuple(sorted(indices)) for owner, indices in found.items()}
 
     def reassign(self, failed: ProcessId, trainers: tuple[ProcessId, ...]) -> dict[ProcessId, tuple[int, ...]]:
         """Give a failed trainer's microbatches to others, and return the new indices of each that has any."""
-        orphaned = [index for index, owner in self.owners.items() if owner == failed]
+        return self._give([index for index, owner in self.owners.items() if owner == failed], trainers)
+
+    def reassign_missing(self, microbatches: int, trainers: tuple[ProcessId, ...]) -> dict[ProcessId, tuple[int, ...]]:
+        """Give the microbatches of a step that have no trainer to these; return the new indices of each."""
+        return self._give([index for index in range(microbatches) if index not in self.owners], trainers)
+
+    def _give(self, orphaned: list[int], trainers: tuple[ProcessId, ...]) -> dict[ProcessId, tuple[int, ...]]:
         self.reassignment += 1
         added: dict[ProcessId, tuple[int, ...]] = {}
         for trainer, share in shares(trainers, len(orphaned)).items():

@@ -162,12 +162,18 @@ class Step:
     # --- members ------------------------------------------------------------------------------------------------------
 
     def gone(
-        self, process: ProcessId, reason: str, taken_over: bool = False, ready: tuple[Member, ...] = ()
+        self,
+        process: ProcessId,
+        reason: str,
+        taken_over: bool = False,
+        ready: tuple[Member, ...] = (),
+        lost_ahead: tuple[tuple[int, int], ...] = (),
     ) -> list[Action]:
         """A process died. What it had accumulated is done again by others, from its neighbours' journals.
 
         taken_over: the ledger was put together from reports; what it lacks and somebody has dropped was the dead one's.
-        ready: peers of its stage that hold this version: they take part from now on.
+        ready: peers of its stage that hold this version: they take part from now on. lost_ahead: hops (stage, index) of
+        the next step that have lost their holder too.
         """
         members = self.members
         if process not in self.roster.id_set:
@@ -175,33 +181,48 @@ class Step:
         ballot = self.phase not in BEFORE_BALLOT
         fixed = self.ballot.inherited and self.phase is StepPhase.PREPARED  # it may be committed elsewhere, as it is
         entered = [] if fixed or self.phase in OVER else members.enter(ready, ballot)
-        trainer, stage = process in self.roster.ids_by_stage[-1], self.roster.stage_of(process)
+        stage = self.roster.stage_of(process)
         recipients = self.roster.ids if taken_over else members.concerned(stage, ballot)
-        members.remove(process)
-        reduced = self.ballot.gone(process)
-        self.digests.pop(process, None)
         if self.phase in (StepPhase.COMMITTING, StepPhase.COMMITTED):
+            members.remove(process)
+            self.digests.pop(process, None)
             return self._commit_if_all()  # nobody is notified: they would send again what needs no repair any more
         deserted = StepFailure(f"nobody is left on a stage after {process} went")
         if fixed:  # notified, the others would drop their sums
-            self.ballot.promised |= {process} if reduced else set()
+            members.remove(process)
+            self.ballot.promised |= {process} if self.ballot.gone(process) else set()
             return [] if all(self.roster.stages) else self.fail(deserted)
-        lost = self.ledger.gone(process)
-        if not trainer:
-            self.takeovers.died(process, stage)
+        lost, added = self.drop(process)
         dropped = tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
-        message = MemberFailed(self.term, self.epoch, process, reason, dropped if taken_over else lost)
+        message = MemberFailed(self.term, self.epoch, process, reason, dropped if taken_over else lost, lost_ahead)
         actions: list[Action] = [*entered, *(Send(other, message) for other in recipients)]
         if self.phase is StepPhase.FAILED:
             return actions
         if any(not each for each in members.opened.stages):
             return actions + self.fail(deserted)
-        self._move(StepPhase.COMPLETE if self.ledger.complete else StepPhase.WORKING)
-        if trainer:
-            added = self.assignment.reassign(process, members.trainers).items()
-            reassignment = self.assignment.reassignment
-            actions += [Send(to, Assign(self.term, self.epoch, indices, reassignment)) for to, indices in added]
+        self.reconsider()
+        reassignment = self.assignment.reassignment
+        actions += [Send(to, Assign(self.term, self.epoch, indices, reassignment)) for to, indices in added.items()]
         return actions + ([Count("hops_lost", amount=len(lost))] if lost else [])
+
+    def drop(self, process: ProcessId) -> tuple[tuple[tuple[int, int], ...], dict[ProcessId, tuple[int, ...]]]:
+        """Take a dead member out.
+
+        Returns the hops (stage, index) that no process holds any more, and a dead trainer's microbatches by the
+        trainers that form them from now on.
+        """
+        trainer, stage = process in self.roster.ids_by_stage[-1], self.roster.stage_of(process)
+        self.members.remove(process)
+        self.ballot.gone(process)
+        self.digests.pop(process, None)
+        if trainer:
+            return self.ledger.gone(process), self.assignment.reassign(process, self.members.trainers)
+        self.takeovers.died(process, stage)
+        return self.ledger.gone(process), {}
+
+    def reconsider(self) -> None:
+        """Go back to work after a death, or to the end of it where nothing was lost."""
+        self._move(StepPhase.COMPLETE if self.ledger.complete else StepPhase.WORKING)
 
     def entered(self) -> list[Action]:
         """Announce once more who came in amid the step: the former leader may have died while it did so."""
@@ -209,10 +230,11 @@ class Step:
 
     # --- the ballot ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, newcomers: tuple[Member, ...], links: LinkTable) -> list[Action]:
+    def prepare(self, newcomers: tuple[Member, ...], links: LinkTable, ahead: bool = False) -> list[Action]:
         """Begin a ballot: send each member what of its work counts, and who reduces what with whom.
 
         newcomers: peers that hold this version and are not in the roster. links: between the peers, where measured.
+        ahead: the next step begins already.
         """
         self.ledger.settle()
         self.ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))
@@ -226,7 +248,7 @@ class Step:
         newcomers = tuple(self.members.newcomers.values())
         for process in sorted(self.roster.peer_ids):
             own = entries.get(process, ()), tuple(groups[process])
-            actions.append(Send(process, self.ballot.message(self.term, self.epoch, newcomers, *own)))
+            actions.append(Send(process, self.ballot.message(self.term, self.epoch, newcomers, *own, ahead=ahead)))
         return actions
 
     def ask_trainers(self, bound: Set[ProcessId]) -> list[Action]:

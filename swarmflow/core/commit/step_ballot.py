@@ -38,10 +38,12 @@ class StepBallot:
         newcomers: tuple[Member, ...],
         entries: tuple[tuple[int, Attempt], ...] = (),
         groups: tuple[Group, ...] = (),
+        *,
+        ahead: bool = False,
     ) -> Prepare:
         """Return the message that asks a process for its part: to reduce these entries, or, without any, to promise."""
         assert self.tally is not None, "a ballot has a tally from its beginning"
-        return Prepare(term, epoch, self.number, entries, groups, self.tally, newcomers)
+        return Prepare(term, epoch, self.number, entries, groups, self.tally, newcomers, ahead)
 
     def resume(self, tally: Tally, results: dict[ProcessId, tuple[Row, ...]]) -> None:
         """Set what the reports to a new leader say of the ballot that its former leader may have committed."""

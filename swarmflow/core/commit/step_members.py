@@ -69,6 +69,10 @@ class StepMembers:
         self.opened = self.opened.without(process)
         self.newcomers.pop(process, None)
 
+    def follow(self, former: StepMembers) -> None:
+        """Take the members of the step before: this one was begun ahead, and is not open yet."""
+        self.roster, self.opened = former.roster, former.opened
+
     def resume(self, newcomers: dict[ProcessId, Member], entered: Set[ProcessId]) -> None:
         """Set what the reports to a new leader say of newcomers. entered: those of them that take work already."""
         self.newcomers = newcomers

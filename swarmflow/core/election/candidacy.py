@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
+from swarmflow.core.commit import ahead
 from swarmflow.core.commit.quorum import Quorum
 from swarmflow.core.commit.step import Step, StepFailure
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT
@@ -176,10 +177,13 @@ class Takeover:
         tuple[ProcessId, ProcessId], ...
     ]  # (accuser, accused) of those lost by a member and not declared dead
     doubtful: bool = False  # the step may be committed out of reach: another lineage follows
+    ahead: Step | None = None  # the next step, where the former leader has begun it
 
 
-def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: float, now: float) -> Takeover:
-    """Put together where the step stands, and which members are left. learning_rate: of the last epoch's step.
+def takeover_of(
+    candidacy: Candidacy, plan: Plan, learning_rate: Callable[[int], float], clip: float, now: float
+) -> Takeover:
+    """Put together where the step stands, and which members are left. learning_rate: of each step.
 
     A commit that anybody has heard of is finished. So is a ballot that the former leader may have committed: one in
     which all of its members that are left have reduced (`_resume`). Otherwise nobody can have heard of a commit, and
@@ -193,10 +197,12 @@ def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: fl
         named = open_step.roster.id_set
         dead |= {process for process, report in current.items() if report.abandoned and process in named}
     gone = tuple(p for p in open_step.roster.ids if p in dead or p not in candidacy.reports)
-    step = Step(plan, candidacy.term, open_step, learning_rate, clip, now)
+    step = Step(plan, candidacy.term, open_step, learning_rate(epoch.step), clip, now)
     step.members.resume(newcomers, {process for report in current.values() for process in report.entered})
     alive = {process: report for process, report in current.items() if process not in dead}
-    doubtful = _resume(step, alive, gone)
+    # Those that the OpenStep of a step which was begun ahead has not reached have worked for it all the same.
+    early = {p: r for p, r in sorted(candidacy.reports.items()) if r.ahead and r.opened.epoch == epoch.former}
+    doubtful = _resume(step, alive, early, gone)
     voids = [report.void for report in alive.values() if report.void]
     if voids and step.phase in BEFORE_BALLOT:
         step.fail(StepFailure(voids[0]))
@@ -209,7 +215,21 @@ def takeover_of(candidacy: Candidacy, plan: Plan, learning_rate: float, clip: fl
         tuple(sorted(dead & set(candidacy.reports))),
         tuple(pair for pair in lost if pair[1] not in spared),
         doubtful,
+        _begun_ahead(step, alive, learning_rate(epoch.step + 1)),
     )
+
+
+def _begun_ahead(step: Step, alive: dict[ProcessId, ElectionReport], learning_rate: float) -> Step | None:
+    """Return the step after this one, where any member knows that it has begun."""
+    if not any(report.ahead for report in alive.values()):
+        return None
+    shares = {process: report.ahead_indices for process, report in alive.items() if report.ahead_indices}
+    reassignment = max(report.reassignment for report in alive.values())
+    following = ahead.resume(step, shares, reassignment, learning_rate)
+    for process, report in alive.items():
+        for done in report.done:
+            following.done(process, done)
+    return following
 
 
 def _with_newcomers(
@@ -228,15 +248,22 @@ def _with_newcomers(
     return open_step, newcomers
 
 
-def _resume(step: Step, alive: dict[ProcessId, ElectionReport], gone: tuple[ProcessId, ...]) -> bool:
+def _resume(
+    step: Step,
+    alive: dict[ProcessId, ElectionReport],
+    early: dict[ProcessId, ElectionReport],
+    gone: tuple[ProcessId, ...],
+) -> bool:
     """Bring a step to where the members alive have come.
+
+    early: reports of the step before, by those that have worked ahead for this one.
 
     Returns whether it may be committed elsewhere while too little is left here to do the same.
     """
     if not alive:
         step.fail(StepFailure("nobody who is left knows how far it has come"))
         return True
-    step.assignment.resume(alive.values())
+    step.assignment.resume(alive, early)
     step.ballot.number = max(report.ballot for report in alive.values())
     left = step.roster
     for process in gone:
@@ -244,7 +271,8 @@ def _resume(step: Step, alive: dict[ProcessId, ElectionReport], gone: tuple[Proc
     members = {member.process: alive.get(member.process) for member in left.peers}
     commits = [report.commit for report in alive.values() if report.commit is not None]
     if commits:
-        step.members.roster = left
+        for process in gone:
+            step.members.remove(process)
         step.resume_commit(commits[0], {p: report.digest for p, report in members.items() if report and report.digest})
         return False
     reduced = {p: r for p, r in members.items() if r is not None and r.ballot == step.ballot.number and r.results}
@@ -254,12 +282,14 @@ def _resume(step: Step, alive: dict[ProcessId, ElectionReport], gone: tuple[Proc
         if missed or not all(left.stages):
             step.fail(StepFailure("another leader may have committed it, with peers that cannot be reached"))
             return True
-        step.members.roster = left
+        for process in gone:
+            step.members.remove(process)
         tally = next(report.tally for report in reduced.values() if report.tally is not None)
         step.resume_prepared(tally, {process: report.results for process, report in reduced.items()})
         return False
-    for process, report in alive.items():
+    for report in alive.values():
         step.dropped |= {(report.member.stage, index) for index in report.dropped}
+    for process, report in (*alive.items(), *early.items()):
         for done in report.done:
             step.done(process, done)
     return False

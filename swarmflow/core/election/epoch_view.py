@@ -81,6 +81,8 @@ class EpochView:
         done: tuple[Done, ...] = (),
         dropped: tuple[int, ...] = (),
         indices: tuple[int, ...] = (),
+        ahead: bool = False,
+        ahead_indices: tuple[int, ...] = (),
         reassignment: int = 0,
         known: str = "",
     ) -> ElectionReport:
@@ -112,6 +114,8 @@ class EpochView:
             self.digest,
             change,
             self.abandoned,
+            ahead,
+            ahead_indices,
             self.void,
         )
 

@@ -6,11 +6,21 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from swarmflow.core.commit import ahead
 from swarmflow.core.commit.announcing import announce
 from swarmflow.core.commit.step import AboutStep, Step, received, summary, waits_for
 from swarmflow.core.commit.step_phase import OVER, StepPhase
 from swarmflow.core.election.candidacy import Takeover
-from swarmflow.core.machines.leading import between_steps, departures, joining, opening, plausibility, progress, saving
+from swarmflow.core.machines.leading import (
+    between_steps,
+    departures,
+    going_ahead,
+    joining,
+    opening,
+    plausibility,
+    progress,
+    saving,
+)
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
@@ -33,6 +43,7 @@ from swarmflow.core.protocol.events import (
 )
 from swarmflow.core.protocol.messages import (
     CopiesHeld,
+    Done,
     Drain,
     Evicted,
     Heartbeat,
@@ -98,7 +109,7 @@ class Leader(LeaderState):
                 actions += announce(step.open_step, (known.member,), self.plan.tied)
         for known in self.membership.loading():
             actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
-        self.step = step
+        self.step, self.ahead = step, takeover.ahead
         self.move(LeaderPhase.RUNNING)
         actions += [*step.entered(), *step.commit_again()]
         if step.phase is StepPhase.PREPARED:
@@ -107,8 +118,10 @@ class Leader(LeaderState):
         why = "not heard of after the former leader was lost"
         for process in takeover.gone:
             # Forgotten first: it may yet live, and then it has to hear that it is gone.
-            actions += [Forget(process), *step.gone(process, why, taken_over=True)]
+            actions += [Forget(process), *going_ahead.lose_member(self, process, why, taken_over=True)]
             actions += departures.tell_loading(self, process, why)
+        if self.ahead is not None:
+            actions += ahead.reassigned(self.ahead)
         for accuser, accused in takeover.suspects:
             if accused in self.membership.known:
                 self.faults.suspicions.accuse(accuser, accused, "lost while nobody led", now)
@@ -293,7 +306,11 @@ class Leader(LeaderState):
         newcomers = tuple(member for member in ready if member.process not in present)
         # After two ballots in vain nobody sums for another stage: it may be to blame.
         links = _links(self.membership) if self.ballots.in_vain < 2 else LinkTable()
-        return [*step.prepare(newcomers, links), *step.ask_trainers(self.lineage.committed_followers)]
+        begun = going_ahead.go_ahead(self, step, now)
+        prepared = step.prepare(newcomers, links, self.ahead is not None)
+        if self.ahead is not None:
+            self.ahead.members.follow(step.members)
+        return [*prepared, *step.ask_trainers(self.lineage.committed_followers), *begun]
 
     def _ask_again(self, step: Step, now: float) -> list[Action]:
         """Ask for promises again: by another ballot, unless this one may be committed elsewhere."""
@@ -365,6 +382,8 @@ def _on_link_rates(leader: LeaderState, known: MemberRecord, message: LinkRateRe
 
 
 def _on_about_step(leader: LeaderState, known: MemberRecord, message: AboutStep, now: float) -> list[Action]:
+    if leader.ahead is not None and isinstance(message, Done) and message.microbatch.epoch == leader.ahead.epoch:
+        return leader.ahead.done(known.process, message)
     return received(leader.step, known.process, message) if leader.step is not None else []
 
 

@@ -178,7 +178,7 @@ class PeerMachine(PeerState):
         if inbound.scope is Scope.LEADER:
             if event.sender != leader:
                 return leaders.on_order_of_another(self, event.sender, message)
-        elif self._is_early(inbound, message):
+        elif self._is_early(inbound, message, event.sender):
             return self._keep_early(event, now)
         elif self._is_void(inbound, event):
             return release(event.bodies)
@@ -189,8 +189,8 @@ class PeerMachine(PeerState):
     def _relayed(self, event: Received, message: RelayedTensor, now: float) -> list[Action]:
         """Take a tensor that another peer has relayed, as from its origin."""
         inner = message.forward or message.backward
-        stranger = self.epoch_view is None or not self.epoch_view.takes_part(event.sender)
-        early = inner is not None and self._is_early(INBOUND[type(inner)], inner)
+        stranger = not self._named(event.sender)
+        early = inner is not None and self._is_early(INBOUND[type(inner)], inner, message.origin)
         if inner is None or (stranger and not early):
             return release(event.bodies)
         if early:  # whole, since the peer that relayed it answers for it then too
@@ -203,12 +203,16 @@ class PeerMachine(PeerState):
         self._early.append((now, event))
         return []
 
-    def _is_early(self, inbound: Inbound, message: Message) -> bool:
-        """Peers' first messages may arrive before the leader's OpenStep or Prepare, which use another connection."""
+    def _is_early(self, inbound: Inbound, message: Message, sender: ProcessId) -> bool:
+        """Peers' first messages may arrive before the leader's OpenStep or Prepare, which use another connection.
+
+        So may those of a peer that comes in with the step that was begun ahead here.
+        """
         about: Any = message
         match inbound.scope:
             case Scope.HOP:
-                return bool(about.microbatch.epoch is not self.epoch and about.microbatch.epoch > self.epoch)
+                epoch = about.microbatch.epoch
+                return bool(epoch > self.epoch and not (self.takes(epoch) and self._named(sender)))
             case Scope.BALLOT:
                 ballot = self.epoch_view.ballot if self.epoch_view is not None else -1
                 ballot -= self.unsettled is not None  # parts of the ballot that waits for orphans to be subtracted
@@ -229,24 +233,29 @@ class PeerMachine(PeerState):
                 epoch = self.epoch
             case _:
                 epoch = message.epoch
-        if (epoch is not self.epoch and epoch != self.epoch) or self.hops is None:
+        current = epoch == self.epoch or (inbound.scope is Scope.HOP and self.takes(epoch))
+        if not current or self.hops is None:
             return True
         if inbound.scope is Scope.BALLOT:
             return False  # the ballot's groups say which members may send: newcomers are not in the roster yet
-        epoch_view = self.epoch_view
-        return epoch_view is None or not (epoch_view.takes_part(event.sender) and epoch_view.takes_part(self.me))
+        return not (self._named(event.sender) and self._named(self.me))
+
+    def _named(self, process: ProcessId) -> bool:
+        """Return whether a process takes part in the current epoch."""
+        return self.epoch_view is not None and self.epoch_view.takes_part(process)
 
     @property
-    def _known_ballot(self) -> tuple[Epoch, int]:
-        """The epoch and ballot at hand: what is about a later one comes too early."""
-        return self.epoch, self.ballot.number if self.ballot is not None else -1
+    def _known_ballot(self) -> tuple[Epoch, int, bool]:
+        """The epoch and ballot at hand, and whether the next epoch has begun: what is about a later one is early."""
+        ahead = self.hops is not None and self.hops.ahead is not None
+        return self.epoch, self.ballot.number if self.ballot is not None else -1, ahead
 
     def _replay_early(self, now: float) -> list[Action]:
         early, self._early = self._early, []
         actions: list[Action] = []
         for since_s, event in early:
             inbound = INBOUND.get(type(event.message))
-            if inbound is not None and self._is_early(inbound, event.message):
+            if inbound is not None and self._is_early(inbound, event.message, event.sender):
                 self._early.append((since_s, event))
             else:
                 actions += self._received(event, now)

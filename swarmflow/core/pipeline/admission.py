@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.hop import COMPUTING, ORPHANED, UNFINISHED, Hop, HopState
 from swarmflow.core.protocol.actions import Discard, RunReplay
-from swarmflow.core.protocol.types import Attempt, ProcessId
+from swarmflow.core.protocol.types import Attempt, Epoch, Microbatch, ProcessId
 from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.smoothing import smoothed
 
@@ -28,28 +28,43 @@ class Admission:
     capacity: int  # microbatches whose graphs fit in memory
     extra: int = 0  # extra slots without a graph, as a multiple of capacity
     timer: ComputeTimer = field(default_factory=ComputeTimer)
-    closed: bool = field(default=False, init=False)  # a ballot is under way: nothing is admitted
+    steps: set[Epoch] = field(default_factory=set, init=False)  # that take microbatches: none whose ballot is under way
     draining: bool = field(default=False, init=False)
-    reserved: dict[int, tuple[ProcessId, Attempt]] = field(default_factory=dict, init=False)  # index -> sender, attempt
-    # Indices of hops by state. Kept up to date rather than counted, because every event asks for their sizes.
-    held: set[int] = field(default_factory=set, init=False)  # with a graph, gradient not accumulated yet
-    without_graph: set[int] = field(default_factory=set, init=False)  # without a graph, gradient not accumulated yet
-    queued: set[int] = field(default_factory=set, init=False)  # waiting for, or in, computation
-    orphans: set[int] = field(default_factory=set, init=False)  # to be subtracted, or being subtracted
-    waiting: dict[int, Hop] = field(default_factory=dict, init=False)  # those in NO_MEMORY, in order
-    dispatched: dict[int, Hop] = field(default_factory=dict, init=False)  # with a graph that a gradient is awaited for
+    reserved: dict[Microbatch, tuple[ProcessId, Attempt]] = field(default_factory=dict, init=False)  # by whom, attempt
+    # Microbatches by the state of their hops. Kept up to date, because every event asks for their sizes.
+    held: set[Microbatch] = field(default_factory=set, init=False)  # with a graph, gradient not accumulated yet
+    without_graph: set[Microbatch] = field(default_factory=set, init=False)  # the same without a graph
+    queued: set[Microbatch] = field(default_factory=set, init=False)  # waiting for, or in, computation
+    orphans: set[Microbatch] = field(default_factory=set, init=False)  # to be subtracted, or being subtracted
+    waiting: dict[Microbatch, Hop] = field(default_factory=dict, init=False)  # those in NO_MEMORY, in order
+    dispatched: dict[Microbatch, Hop] = field(
+        default_factory=dict, init=False
+    )  # with a graph that a gradient is awaited for
     now_s: float = field(default=0.0, init=False)
     _transfer_s: float = field(default=0.0, init=False)  # smoothed time from a reservation to the tensor's arrival
-    _reserved_s: dict[int, float] = field(default_factory=dict, init=False)  # since when a slot is reserved
+    _reserved_s: dict[Microbatch, float] = field(default_factory=dict, init=False)  # since when a slot is reserved
     _denied: dict[ProcessId, None] = field(default_factory=dict, init=False)  # senders to notify of a free slot
     _unasked: Counter[ProcessId] = field(default_factory=Counter, init=False)  # arrived without asking, by sender
 
-    def open(self) -> None:
+    def open(self, epoch: Epoch) -> None:
         """Begin an epoch: no slot is taken and no sender waits."""
-        self.closed = False
+        self.steps = {epoch}
         self._denied.clear()
         self._unasked.clear()
         self.clear()
+
+    def finish(self, epoch: Epoch) -> None:
+        """Free the slots that were reserved for microbatches of a step that is committed, or of earlier ones."""
+        self.reserved = {microbatch: slot for microbatch, slot in self.reserved.items() if microbatch.epoch > epoch}
+        self._reserved_s = {microbatch: s for microbatch, s in self._reserved_s.items() if microbatch.epoch > epoch}
+
+    def close(self, epoch: Epoch) -> None:
+        """Admit nothing more of a step, whose ballot begins: what would still arrive has been overtaken, and is denied.
+
+        Nor is a slot kept for it.
+        """
+        self.steps.discard(epoch)
+        self.reserved = {microbatch: slot for microbatch, slot in self.reserved.items() if microbatch.epoch != epoch}
 
     def clear(self) -> None:
         """Free all slots."""
@@ -57,27 +72,27 @@ class Admission:
         self._reserved_s.clear()
         self.waiting.clear()
         self.dispatched.clear()
-        for indices in (self.held, self.without_graph, self.queued, self.orphans):
-            indices.clear()
+        for microbatches in (self.held, self.without_graph, self.queued, self.orphans):
+            microbatches.clear()
 
     def note(self, hop: Hop) -> None:
         """Record the state of a hop."""
-        index, unfinished = hop.microbatch.index, hop.state in UNFINISHED
-        (self.held.add if unfinished and hop.graph else self.held.discard)(index)
-        (self.without_graph.add if unfinished and not hop.graph else self.without_graph.discard)(index)
-        (self.queued.add if hop.state in COMPUTING else self.queued.discard)(index)
-        (self.orphans.add if hop.state in ORPHANED else self.orphans.discard)(index)
+        microbatch, unfinished = hop.microbatch, hop.state in UNFINISHED
+        (self.held.add if unfinished and hop.graph else self.held.discard)(microbatch)
+        (self.without_graph.add if unfinished and not hop.graph else self.without_graph.discard)(microbatch)
+        (self.queued.add if hop.state in COMPUTING else self.queued.discard)(microbatch)
+        (self.orphans.add if hop.state in ORPHANED else self.orphans.discard)(microbatch)
         if hop.state is HopState.DISPATCHED and hop.graph:
-            self.dispatched[index] = hop
+            self.dispatched[microbatch] = hop
         else:
-            self.dispatched.pop(index, None)
+            self.dispatched.pop(microbatch, None)
 
-    def forget(self, index: int) -> None:
+    def forget(self, microbatch: Microbatch) -> None:
         """Free the slot of a hop that was dropped."""
-        self.waiting.pop(index, None)
-        self.dispatched.pop(index, None)
-        for indices in (self.held, self.without_graph, self.queued, self.orphans):
-            indices.discard(index)
+        self.waiting.pop(microbatch, None)
+        self.dispatched.pop(microbatch, None)
+        for microbatches in (self.held, self.without_graph, self.queued, self.orphans):
+            microbatches.discard(microbatch)
 
     @property
     def unfinished(self) -> int:
@@ -97,7 +112,7 @@ class Admission:
         of a long pipeline, with its gradients here, would wait for as long as a microbatch takes to the end and back.
         """
         begun: list[RunReplay | Discard] = []
-        while self.waiting and not self.closed:
+        while (first := self._first_waiting()) is not None:
             if not self.graph:
                 spared = self._spared() if len(self.queued) == len(self.waiting) and not begun else None
                 if spared is None:
@@ -105,7 +120,7 @@ class Admission:
                 spared.graph = False
                 self.note(spared)
                 begun.append(Discard(spared.microbatch))
-            hop = self.waiting.pop(next(iter(self.waiting)))
+            hop = self.waiting.pop(first)
             assert hop.input is not None, "only what is done is evicted"
             hop.graph = True
             hop.move(HopState.ACCUMULATING)
@@ -113,18 +128,24 @@ class Admission:
             begun.append(RunReplay(hop.microbatch, hop.input, hop.targets, hop.gradient_in, 1))
         return begun
 
+    def _first_waiting(self) -> Microbatch | None:
+        """Return what waits for memory and goes first: the present step goes before the one that was begun ahead."""
+        open_ = (microbatch for microbatch in self.waiting if microbatch.epoch in self.steps)
+        return min(open_, key=lambda microbatch: microbatch.epoch, default=None)
+
     def _spared(self) -> Hop | None:
         """Return the hop whose graph gives way to a gradient that is here: the last that was sent on."""
         return next((hop for hop in reversed(self.dispatched.values()) if hop.wanted is None), None)
 
-    def admits(self, insist: bool, ahead: int = 0) -> bool:
-        """Return whether there is a slot for one more.
+    def admits(self, insist: bool, epoch: Epoch | None = None, unarrived: int = 0) -> bool:
+        """Return whether there is a slot for one more microbatch of a step. None: of any.
 
-        insist: no other peer can take it, so a draining peer does. ahead: slots that others will take first.
+        insist: no other peer can take it, so a draining peer does. unarrived: slots that others will take first.
         """
-        if self.closed or (self.draining and not insist):
+        is_open = bool(self.steps) if epoch is None else epoch in self.steps
+        if not is_open or (self.draining and not insist):
             return False
-        taken = len(self.held) + len(self.without_graph) + len(self.reserved) + ahead
+        taken = len(self.held) + len(self.without_graph) + len(self.reserved) + unarrived
         return taken < self.capacity or (self._idle and taken < self.capacity * (1 + self.extra))
 
     @property
@@ -141,42 +162,44 @@ class Admission:
         self._denied[sender] = None
         return "draining" if self.draining and not insist else "full"
 
-    def landed(self, sender: ProcessId, index: int) -> None:
+    def landed(self, sender: ProcessId, microbatch: Microbatch) -> None:
         """Record that a tensor has arrived, whether it is admitted or not."""
-        self._unasked[sender] += self.reserved.get(index, (None,))[0] != sender
+        self._unasked[sender] += self.reserved.get(microbatch, (None,))[0] != sender
 
-    def ahead(self, sender: ProcessId, sent: int) -> int:
+    def unarrived(self, sender: ProcessId, sent: int) -> int:
         """Return how many of those that a sender has sent without asking are on their way: a question overtakes them.
 
         Only those: a peer that denies, and holds nothing, has no slot to free and so never a credit to send.
         """
         return max(0, sent - self._unasked[sender])
 
-    def reserve(self, index: int, sender: ProcessId, attempt: Attempt) -> None:
+    def reserve(self, microbatch: Microbatch, sender: ProcessId, attempt: Attempt) -> None:
         """Reserve a slot for a microbatch that a sender is about to send."""
-        self.reserved[index] = (sender, attempt)
-        self._reserved_s[index] = self.now_s
+        self.reserved[microbatch] = (sender, attempt)
+        self._reserved_s[microbatch] = self.now_s
 
-    def arrive(self, index: int, kept: bool) -> None:
+    def arrive(self, microbatch: Microbatch, kept: bool) -> None:
         """Record that the tensor has arrived. kept: in a reserved slot, which times the transfer."""
         if kept:
-            self._transfer_s = smoothed(self._transfer_s or None, self.now_s - self._reserved_s.pop(index, self.now_s))
+            self._transfer_s = smoothed(
+                self._transfer_s or None, self.now_s - self._reserved_s.pop(microbatch, self.now_s)
+            )
 
-    def give_up(self, index: int, attempt: Attempt) -> bool:
+    def give_up(self, microbatch: Microbatch, attempt: Attempt) -> bool:
         """Free the slot that this or an earlier attempt of a microbatch reserved; return whether there was one.
 
         A microbatch is with one peer at a time, so a later attempt shows that the earlier one is over. The Cancel that
         should have said so may be lost.
         """
-        slot = self.reserved.get(index)
+        slot = self.reserved.get(microbatch)
         if slot is None or slot[1] > attempt:
             return False
-        del self.reserved[index]
+        del self.reserved[microbatch]
         return True
 
     def connection_lost(self, sender: ProcessId) -> bool:
         """Free the slots reserved for a sender: the bytes, or the Cancel, may be lost. Return whether there was one."""
-        kept = {index: slot for index, slot in self.reserved.items() if slot[0] != sender}
+        kept = {microbatch: slot for microbatch, slot in self.reserved.items() if slot[0] != sender}
         freed, self.reserved = len(kept) < len(self.reserved), kept
         return freed
 

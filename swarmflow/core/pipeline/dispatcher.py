@@ -50,7 +50,7 @@ class Dispatcher:
     link_rates: LinkRates = field(init=False)
     next_stage: NextStage = field(init=False)
     flights: FlightTable = field(default_factory=FlightTable, init=False)
-    waiting: dict[int, None] = field(default_factory=dict, init=False)  # no peer could take them
+    waiting: dict[Microbatch, None] = field(default_factory=dict, init=False)  # no peer could take them
     due_s: float = field(default=0.0, init=False)  # a tick before this time does nothing
     trainers: tuple[ProcessId, ...] = field(default=(), init=False)  # in the order in which microbatches fall to them
 
@@ -76,8 +76,32 @@ class Dispatcher:
         self.due_s = 0.0
         return actions
 
+    def go_on(
+        self,
+        epoch: Epoch,
+        peers: tuple[ProcessId, ...],
+        shares: Mapping[ProcessId, int],
+        mates: tuple[ProcessId, ...],
+        now: float,
+    ) -> list[Action]:
+        """Begin an epoch whose microbatches are in flight already, with these peers of the stage (see `open`)."""
+        left = [process for process in self.next_stage.alive if process not in peers]
+        actions = [action for process in left for action in self.gone(process, now)]
+        for process in peers:
+            self.next_stage.enter(process, shares.get(process, 0))
+        unmeasured_mates = self.link_rates.open(mates, peers)
+        strangers = (peer for peer in peers if self.router.probes and not self.router.links.is_fresh(peer))
+        self.prober.open(epoch, strangers, unmeasured_mates)
+        self.due_s = 0.0
+        return actions + self.retry(now)
+
+    def finish(self, epoch: Epoch) -> list[Action]:
+        """Release what was kept for repairs of a committed step, and of earlier ones."""
+        over = [microbatch for microbatch in self.flights.entries if microbatch.epoch <= epoch]
+        return [action for microbatch in over for action in self.forget(microbatch)]
+
     def clear(self) -> list[Action]:
-        """Release all that was kept for repairs, once the step is committed or void."""
+        """Release all that was kept for repairs, since the step is void."""
         refs = self.flights.clear()
         self.next_stage.clear()
         self.waiting.clear()
@@ -109,7 +133,7 @@ class Dispatcher:
         """Record that a peer holds it; the transfer took from sending its bytes until now."""
         entry = self.flights.held_by(sender, message.microbatch, message.attempt)
         if entry is not None and not entry.reserving and not entry.measured:
-            direct = message.microbatch.index not in self.link_rates.relayed
+            direct = message.microbatch not in self.link_rates.relayed
             self.router.links.record_transfer(sender, entry.size_bytes, now - entry.sent_at_s, now, direct)
             self.router.refresh(sender)
             entry.arrived_s = now
@@ -198,14 +222,14 @@ class Dispatcher:
         self.next_stage.returned(entry)
         return True
 
-    def refill(self, index: int, data: Ref, now: float) -> list[Action]:
+    def refill(self, microbatch: Microbatch, data: Ref, now: float) -> list[Action]:
         """Take evicted bytes back, and re-send them if that is due."""
-        entry = self.flights.entries.get(index)
+        entry = self.flights.entries.get(microbatch)
         if entry is None or entry.data is not None:
             return [Release((data,))]
         return self.route(entry, now) if self.flights.refill(entry, data) else []
 
-    def gone(self, process: ProcessId, now: float, lost: Collection[int] = ()) -> list[Action]:
+    def gone(self, process: ProcessId, now: float, lost: Collection[Microbatch] = ()) -> list[Action]:
         """Re-send what a dead process held to others.
 
         lost: microbatches of this stage that no process holds any more, whoever the holder seemed to be: its hop may
@@ -217,7 +241,7 @@ class Dispatcher:
         for entry in list(self.flights.entries.values()):
             if process in entry.asked:
                 actions += self._unanswered(entry, process, now)
-            elif entry.holder == process or (entry.returned and entry.microbatch.index in lost):
+            elif entry.holder == process or (entry.returned and entry.microbatch in lost):
                 actions += self._send_again(entry, now)
         # If only draining peers are left, they have to take what waits.
         return actions + (self.retry(now) if served else [])
@@ -240,10 +264,10 @@ class Dispatcher:
         self.next_stage.withdraw(entry, FlightState.WAITING)
         return again + self.route(entry, now)
 
-    def forget(self, index: int) -> list[Action]:
+    def forget(self, microbatch: Microbatch) -> list[Action]:
         """Drop a microbatch whose own hop was dropped."""
-        self.waiting.pop(index, None)
-        entry = self.flights.remove(index)
+        self.waiting.pop(microbatch, None)
+        entry = self.flights.remove(microbatch)
         if entry is None:
             return []
         actions: list[Action] = []
@@ -291,12 +315,12 @@ class Dispatcher:
 
     def route(self, entry: InFlight, now: float, but: ProcessId | None = None) -> list[Action]:
         """Send it to the peer that the router chooses, or let it wait. but: exclude this peer."""
-        index = entry.microbatch.index
+        microbatch = entry.microbatch
         chosen = self.next_stage.choose(but, entry.source)
         if chosen is None:
-            self.waiting[index] = None
+            self.waiting[microbatch] = None
             return []
-        self.waiting.pop(index, None)
+        self.waiting.pop(microbatch, None)
         entry.sent_at_s, entry.measured = now, False
         if not self.next_stage.asks(chosen):
             self.next_stage.assign(entry, chosen, FlightState.UNREQUESTED)
@@ -316,9 +340,9 @@ class Dispatcher:
     def retry(self, now: float) -> list[Action]:
         """Route what waits, in order, until no peer can take the next."""
         actions: list[Action] = []
-        for index in list(self.waiting):
-            actions += self.route(self.flights.entries[index], now)
-            if index in self.waiting:
+        for microbatch in list(self.waiting):
+            actions += self.route(self.flights.entries[microbatch], now)
+            if microbatch in self.waiting:
                 break
         return actions
 

@@ -74,7 +74,7 @@ def again(hops: HopTable, to: ProcessId, message: Forward | Backward, now: float
     if to in hops.dead:
         return []
     if isinstance(message, Forward):
-        return lateness.send_again(hops.dispatcher, message.microbatch.index, to, now)
+        return lateness.send_again(hops.dispatcher, message.microbatch, to, now)
     hop = hops.find(message.microbatch)
     due = hop is not None and hop.state is HopState.DONE and hop.upstream == to
     return hops.restorer.give_back(hop) if hop is not None and due else []

@@ -13,10 +13,12 @@ from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId, Ref
 class FlightTable:
     """One sender's microbatches in flight. Their bytes stay here until the step is committed."""
 
-    entries: dict[int, InFlight] = field(default_factory=dict, init=False)  # by index
-    starved: dict[int, None] = field(default_factory=dict, init=False)  # those in STARVED, in the order of their loss
+    entries: dict[Microbatch, InFlight] = field(default_factory=dict, init=False)
+    starved: dict[Microbatch, None] = field(
+        default_factory=dict, init=False
+    )  # those in STARVED, in the order of their loss
     size_bytes: int = field(default=0, init=False)
-    _deadlines: list[tuple[float, int]] = field(default_factory=list, init=False)  # heap of (late_s, index)
+    _deadlines: list[tuple[float, Microbatch]] = field(default_factory=list, init=False)  # heap by late_s
 
     def clear(self) -> tuple[Ref, ...]:
         """Forget all of them; return their tensors."""
@@ -28,50 +30,50 @@ class FlightTable:
         return refs
 
     def add(self, entry: InFlight) -> None:
-        """Add a microbatch, in the place of an earlier one of its index."""
-        former = self.entries.get(entry.microbatch.index)
+        """Add a microbatch, in the place of an earlier attempt at it."""
+        former = self.entries.get(entry.microbatch)
         self.size_bytes += entry.size_bytes - (0 if former is None else former.size_bytes)
-        self.entries[entry.microbatch.index] = entry
+        self.entries[entry.microbatch] = entry
 
-    def remove(self, index: int) -> InFlight | None:
+    def remove(self, microbatch: Microbatch) -> InFlight | None:
         """Remove a microbatch and return it."""
-        entry = self.entries.pop(index, None)
-        self.starved.pop(index, None)
+        entry = self.entries.pop(microbatch, None)
+        self.starved.pop(microbatch, None)
         if entry is not None:
             self.size_bytes -= entry.size_bytes
         return entry
 
     def find(self, microbatch: Microbatch, attempt: Attempt) -> InFlight | None:
         """Return the entry of a microbatch, if this is its present attempt."""
-        entry = self.entries.get(microbatch.index)
-        return entry if entry is not None and entry.microbatch == microbatch and entry.attempt == attempt else None
+        entry = self.entries.get(microbatch)
+        return entry if entry is not None and entry.attempt == attempt else None
 
     def held_by(self, process: ProcessId, microbatch: Microbatch, attempt: Attempt) -> InFlight | None:
         """Return the entry of a microbatch, if this process holds its present attempt."""
         entry = self.find(microbatch, attempt)
         return entry if entry is not None and entry.holder == process else None
 
-    def holder(self, index: int) -> ProcessId | None:
+    def holder(self, microbatch: Microbatch) -> ProcessId | None:
         """Return the known holder of a microbatch."""
-        entry = self.entries.get(index)
+        entry = self.entries.get(microbatch)
         return None if entry is None or entry.reserving else entry.holder
 
-    def has_input(self, index: int) -> bool:
+    def has_input(self, microbatch: Microbatch) -> bool:
         """Return whether the input of a dispatched microbatch is here."""
-        entry = self.entries.get(index)
+        entry = self.entries.get(microbatch)
         return entry is not None and entry.data is not None
 
     def starve(self, entry: InFlight) -> None:
         """Note that a microbatch without holder waits for its input to be computed again."""
         entry.move(FlightState.STARVED)
-        self.starved[entry.microbatch.index] = None
+        self.starved[entry.microbatch] = None
 
-    def evict(self, index: int) -> Ref | None:
+    def evict(self, microbatch: Microbatch) -> Ref | None:
         """Give up the input of a microbatch whose gradient has returned: only a repair needs it.
 
         The targets stay: they are small beside an activation, and a repair need not ask for them.
         """
-        entry = self.entries.get(index)
+        entry = self.entries.get(microbatch)
         if entry is None or not entry.returned:
             return None
         data, entry.data = entry.data, None
@@ -85,7 +87,7 @@ class FlightTable:
         self.size_bytes += data.size_bytes
         if entry.state is not FlightState.STARVED:
             return False
-        del self.starved[entry.microbatch.index]
+        del self.starved[entry.microbatch]
         entry.move(FlightState.WAITING)
         entry.restored = True
         return True
@@ -93,13 +95,13 @@ class FlightTable:
     def expect(self, entry: InFlight, late_s: float) -> None:
         """Set the time from which its holder is late."""
         entry.late_s = late_s
-        heapq.heappush(self._deadlines, (late_s, entry.microbatch.index))
+        heapq.heappush(self._deadlines, (late_s, entry.microbatch))
 
     def first_late(self) -> InFlight | None:
         """Return the watched entry that is late first; drop the deadlines of others."""
         while self._deadlines:
-            late_s, index = self._deadlines[0]
-            entry = self.entries.get(index)
+            late_s, microbatch = self._deadlines[0]
+            entry = self.entries.get(microbatch)
             if entry is not None and entry.watched and entry.late_s == late_s:
                 return entry
             heapq.heappop(self._deadlines)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline import lateness
@@ -36,10 +36,11 @@ class HopTable:
     journal_bytes_max: int = 1 << 30  # kept for repairs
     recompute: bool = True  # microbatches without a graph are admitted too
     epoch: Epoch = field(default=NO_EPOCH, init=False)
-    hops: dict[int, Hop] = field(default_factory=dict, init=False)  # by index
-    dropped: dict[int, None] = field(default_factory=dict, init=False)  # orphans that were subtracted
+    ahead: Epoch | None = field(default=None, init=False)  # the next step, begun while this one is reduced
+    hops: dict[Microbatch, Hop] = field(default_factory=dict, init=False)
+    dropped: dict[Microbatch, None] = field(default_factory=dict, init=False)  # orphans that were subtracted
     dead: set[ProcessId] = field(default_factory=set, init=False)
-    floor: dict[int, Attempt] = field(default_factory=dict, init=False)  # index -> lowest attempt that is admitted
+    floor: dict[Microbatch, Attempt] = field(default_factory=dict, init=False)  # the lowest attempts admitted
     journal: Journal = field(init=False)
     restorer: Restorer = field(init=False)
     timer: ComputeTimer = field(init=False, default_factory=ComputeTimer)  # of the passes of this stage
@@ -64,15 +65,56 @@ class HopTable:
         before: the peers of the stage before, or the trainers. shares: slots of each peer of the next stage for this
         peer. mates: the other peers of the own stage.
         """
-        self.epoch = epoch
+        self.epoch, self.ahead = epoch, None
         self.dead.clear()
         actions = self.clear()
-        self.admission.open()
+        self.admission.open(epoch)
         self.restorer.before = dict.fromkeys(before)
         return [*actions, *self.dispatcher.open(epoch, next_stage, shares, mates)]
 
+    def begin_ahead(self) -> list[Action]:
+        """Admit microbatches of the next step too, while this one is reduced."""
+        self.ahead = self.epoch.following
+        self.admission.steps.add(self.ahead)
+        return self.grant_credits()
+
+    def go_on(
+        self,
+        next_stage: tuple[ProcessId, ...],
+        before: tuple[ProcessId, ...],
+        shares: Mapping[ProcessId, int],
+        mates: tuple[ProcessId, ...],
+        now: float,
+    ) -> list[Action]:
+        """Begin the epoch that was begun ahead: what is here of it stays. Members that are not named any more are gone.
+
+        The arguments are those of `open`.
+        """
+        assert self.ahead is not None, "no step was begun ahead"
+        former, self.epoch, self.ahead = self.epoch, self.ahead, None
+        actions = self.finish(former)
+        self.admission.steps = {self.epoch}
+        for process in [process for process in self.restorer.before if process not in before]:
+            actions += self.gone(process, now)
+        self.restorer.before = dict.fromkeys(before)
+        actions += self.dispatcher.go_on(self.epoch, next_stage, shares, mates, now)
+        return self.report_successors(actions) + self.restorer.resend()
+
+    def finish(self, epoch: Epoch) -> list[Action]:
+        """Drop the hops and the journal of a step that is committed, and of earlier ones."""
+        for kept in (self.dropped, self.floor):
+            for microbatch in [microbatch for microbatch in kept if microbatch.epoch <= epoch]:
+                del kept[microbatch]
+        over = [hop for hop in self.hops.values() if hop.microbatch.epoch <= epoch]
+        again: list[Action] = [Discard(hop.microbatch) for hop in over if hop.wanted is not None]
+        for hop in over:
+            self.delete(hop)
+        self.admission.finish(epoch)
+        self.restorer.finish(epoch)
+        return [*again, *self.journal.finish(epoch, over)]
+
     def clear(self) -> list[Action]:
-        """Drop all hops and the journal, once the step is committed or void."""
+        """Drop all hops and the journal: they are void."""
         self.dropped.clear()
         self.floor.clear()
         self.admission.clear()
@@ -102,16 +144,15 @@ class HopTable:
         return bool(self.admission.orphans)
 
     def find(self, microbatch: Microbatch) -> Hop | None:
-        """Return the hop of a microbatch of this epoch."""
-        hop = self.hops.get(microbatch.index)
-        return hop if hop is not None and hop.microbatch == microbatch else None
+        """Return the hop of a microbatch."""
+        return self.hops.get(microbatch)
 
-    def entries(self) -> tuple[tuple[int, Attempt], ...]:
-        """Return (index, attempt) of every accumulated hop."""
-        return tuple((done.microbatch.index, done.attempt) for done in self.done())
+    def entries(self, epoch: Epoch) -> tuple[tuple[int, Attempt], ...]:
+        """Return (index, attempt) of every accumulated hop of a step."""
+        return tuple((done.microbatch.index, done.attempt) for done in self.done() if done.microbatch.epoch == epoch)
 
     def done(self) -> tuple[Done, ...]:
-        """Return the Done of every accumulated hop, by index."""
+        """Return the Done of every accumulated hop, in order."""
         return tuple(hop.done for _, hop in sorted(self.hops.items()) if hop.done is not None)
 
     # --- members and time ---------------------------------------------------------------------------------------------
@@ -120,11 +161,11 @@ class HopTable:
         """Add a peer of the next stage. share: its slots for this peer."""
         return self.report_successors(self.dispatcher.enter(process, share, now))
 
-    def gone(self, process: ProcessId, now: float, lost: tuple[tuple[int, int], ...] = ()) -> list[Action]:
-        """Re-send what a dead process held downstream. lost: hops (stage, index) without a holder."""
+    def gone(self, process: ProcessId, now: float, lost: Collection[Microbatch] = ()) -> list[Action]:
+        """Re-send what a dead process held downstream. lost: microbatches without a holder on the next stage."""
         self.admission.gone(process)
         self.dead.add(process)
-        after = {index for stage, index in lost if stage == self.stage + 1 and index in self.hops}
+        after = self.hops.keys() & set(lost)
         return self.report_successors(self.dispatcher.gone(process, now, after)) + self.restorer.gone(process)
 
     def unreachable(self, process: ProcessId, now: float) -> list[Action]:
@@ -160,8 +201,8 @@ class HopTable:
 
     def delete(self, hop: Hop) -> None:
         """Remove a hop from the table, and free its slot."""
-        del self.hops[hop.microbatch.index]
-        self.admission.forget(hop.microbatch.index)
+        del self.hops[hop.microbatch]
+        self.admission.forget(hop.microbatch)
 
     def grant_credits(self) -> list[Action]:
         """Begin backward passes that waited for memory, then give the slots that are free to denied senders."""
@@ -183,7 +224,7 @@ class HopTable:
         """Tell the predecessor which peer holds the next hop, in case this process dies."""
         if hop is None:
             return []
-        successor = self.dispatcher.flights.holder(hop.microbatch.index)
+        successor = self.dispatcher.flights.holder(hop.microbatch)
         if successor is None or successor == hop.reported:
             return []
         hop.reported = successor

@@ -24,19 +24,19 @@ Bodies = tuple[Ref, ...]
 
 def on_forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies, now: float) -> list[Action]:
     """Admit a microbatch from a predecessor and compute it, or deny it."""
-    hops.admission.landed(sender, message.microbatch.index)
+    hops.admission.landed(sender, message.microbatch)
     refuse = _refusal(hops, message) or (None if len(bodies) == 2 else "invalid")
-    hop = hops.hops.get(message.microbatch.index)
+    hop = hops.hops.get(message.microbatch)
     drop: list[Action] = [Release(bodies)] if bodies else []
     if refuse is not None:
         return [*drop, *hops.deny(sender, message, refuse)]
     if hop is not None and not hop.orphan:
         return [*hops.restorer.offered(hop, bodies), *_take_over(hops, hop, sender, message)]
-    admission, index = hops.admission, message.microbatch.index
-    reserved = admission.give_up(index, message.attempt)
-    if hop is not None or not (reserved or admission.admits(message.insist)):
+    admission = hops.admission
+    reserved = admission.give_up(message.microbatch, message.attempt)
+    if hop is not None or not (reserved or admission.admits(message.insist, message.microbatch.epoch)):
         return [*drop, *hops.deny(sender, message, admission.deny(sender, message.insist))]
-    admission.arrive(index, reserved)
+    admission.arrive(message.microbatch, reserved)
     return _begin(hops, sender, message, bodies)
 
 
@@ -49,7 +49,7 @@ def _begin(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies) 
     if hops.last:
         hop.move(HopState.ACCUMULATING)
         work = RunLoss(hop.microbatch, data, targets)
-    hops.hops[message.microbatch.index] = hop
+    hops.hops[message.microbatch] = hop
     hops.admission.note(hop)
     hops.journal.weigh(hop)
     return [Send(sender, _accepted(hops, hop)), work]
@@ -59,33 +59,34 @@ def on_reserve_slot(
     hops: HopTable, sender: ProcessId, message: ReserveSlot, bodies: Bodies, now: float
 ) -> list[Action]:
     """Reserve a slot for a microbatch before its bytes are sent, or deny it."""
-    refuse, index = _refusal(hops, message), message.microbatch.index
+    refuse, microbatch = _refusal(hops, message), message.microbatch
     if refuse is not None:
         return hops.deny(sender, message, refuse)
-    hop, admission = hops.hops.get(index), hops.admission
+    hop, admission = hops.hops.get(microbatch), hops.admission
     if hop is not None and not hop.orphan:
         return _take_over(hops, hop, sender, message)
-    reserved = index in admission.reserved
-    if hop is not None or not (reserved or admission.admits(message.insist, admission.ahead(sender, message.sent))):
+    reserved = microbatch in admission.reserved
+    unarrived = admission.unarrived(sender, message.sent)
+    if hop is not None or not (reserved or admission.admits(message.insist, microbatch.epoch, unarrived)):
         return hops.deny(sender, message, admission.deny(sender, message.insist))
-    admission.reserve(index, sender, message.attempt)
+    admission.reserve(microbatch, sender, message.attempt)
     downstream_s = hops.dispatcher.router.downstream_s
     return [Send(sender, SlotReserved(message.microbatch, hops.stage, message.attempt, downstream_s))]
 
 
 def on_adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, now: float) -> list[Action]:
     """Take a new predecessor for a hop that is here already, or answer that it is not."""
-    hop = hops.hops.get(message.microbatch.index)
+    hop = hops.hops.get(message.microbatch)
     if hop is None or hop.orphan:
-        hops.floor[message.microbatch.index] = message.attempt
-        hops.admission.give_up(message.microbatch.index, message.attempt)
+        hops.floor[message.microbatch] = message.attempt
+        hops.admission.give_up(message.microbatch, message.attempt)
         return [Send(sender, Denied(message.microbatch, hops.stage, message.attempt, "unknown"))]
     return _take_over(hops, hop, sender, message)
 
 
 def on_cancel(hops: HopTable, sender: ProcessId, message: Cancel, bodies: Bodies, now: float) -> list[Action]:
     """Drop a hop or a reservation that was cancelled, unless its gradient is being accumulated already."""
-    if hops.admission.give_up(message.microbatch.index, message.attempt):
+    if hops.admission.give_up(message.microbatch, message.attempt):
         return hops.grant_credits()
     hop = hops.find(message.microbatch)
     if hop is None or (hop.upstream, hop.attempt) != (sender, message.attempt):
@@ -109,7 +110,7 @@ def on_probe(hops: HopTable, sender: ProcessId, message: Probe, bodies: Bodies, 
 def _refusal(hops: HopTable, message: Forward | ReserveSlot) -> str | None:
     if message.stage != hops.stage:
         return "stage"
-    return "stale" if message.attempt < hops.floor.get(message.microbatch.index, FIRST_ATTEMPT) else None
+    return "stale" if message.attempt < hops.floor.get(message.microbatch, FIRST_ATTEMPT) else None
 
 
 def _accepted(hops: HopTable, hop: Hop) -> Accepted:
@@ -121,7 +122,7 @@ def _take_over(hops: HopTable, hop: Hop, sender: ProcessId, message: Forward | R
     attempt = message.attempt
     if attempt < hop.attempt and hop.upstream not in hops.dead:
         return [Send(sender, Denied(hop.microbatch, hops.stage, attempt, "stale"))]
-    hops.admission.give_up(hop.microbatch.index, attempt)
+    hops.admission.give_up(hop.microbatch, attempt)
     again = (hop.upstream, hop.attempt) == (sender, attempt)  # the same predecessor asks again
     hop.upstream, hop.attempt, hop.reported, hop.settled = sender, attempt, None, message.settled
     counted: list[Action] = [] if again else [Count("adoptions")]

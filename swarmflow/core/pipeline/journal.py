@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.protocol.actions import Action, Count, Release
-from swarmflow.core.protocol.types import Ref
+from swarmflow.core.protocol.types import Epoch, Microbatch, Ref
 
 
 @dataclass(slots=True)
@@ -19,14 +20,22 @@ class Journal:
 
     dispatcher: Dispatcher
     bytes_max: int
-    hops: dict[int, Hop]  # of the peer, by index
-    _weights: dict[int, int] = field(default_factory=dict, init=False)  # bytes by index, without the dispatcher's
+    hops: dict[Microbatch, Hop]  # of the peer
+    _weights: dict[Microbatch, int] = field(default_factory=dict, init=False)  # bytes, without the dispatcher's
     _kept_bytes: int = field(default=0, init=False)  # their sum
 
     @property
     def size_bytes(self) -> int:
         """Bytes kept for repairs until the step is committed."""
         return self._kept_bytes + self.dispatcher.flights.size_bytes
+
+    def finish(self, epoch: Epoch, over: Collection[Hop]) -> list[Action]:
+        """Release the tensors of the hops of a committed step, and what was sent on of it."""
+        refs = tuple(ref for hop in over for ref in self._refs(hop))
+        for hop in over:
+            self._kept_bytes -= self._weights.pop(hop.microbatch, 0)
+        actions = self.dispatcher.finish(epoch)
+        return [*actions, Release(refs)] if refs else actions
 
     def clear(self) -> list[Action]:
         """Drop all hops and their tensors."""
@@ -39,16 +48,16 @@ class Journal:
 
     def drop(self, hop: Hop) -> list[Action]:
         """Release the tensors of a hop that was dropped."""
-        self._kept_bytes -= self._weights.pop(hop.microbatch.index, 0)
+        self._kept_bytes -= self._weights.pop(hop.microbatch, 0)
         refs = self._refs(hop)
         actions: list[Action] = [Release(refs)] if refs else []
-        return actions + self.dispatcher.forget(hop.microbatch.index)
+        return actions + self.dispatcher.forget(hop.microbatch)
 
     def weigh(self, hop: Hop) -> None:
         """Count the bytes of a hop anew, after a tensor was added or released."""
-        index, weight = hop.microbatch.index, sum(ref.size_bytes for ref in hop.kept)
-        self._kept_bytes += weight - self._weights.get(index, 0)
-        self._weights[index] = weight
+        microbatch, weight = hop.microbatch, sum(ref.size_bytes for ref in hop.kept)
+        self._kept_bytes += weight - self._weights.get(microbatch, 0)
+        self._weights[microbatch] = weight
 
     def evict(self) -> list[Action]:
         """Release the oldest tensors beyond the bound; those of hops that are unfinished or being restored stay."""
@@ -59,7 +68,7 @@ class Journal:
                 break
             if hop.state is not HopState.DONE or hop.wanted is not None:
                 continue
-            sent = self.dispatcher.flights.evict(hop.microbatch.index)
+            sent = self.dispatcher.flights.evict(hop.microbatch)
             refs = (*hop.kept, *(() if sent is None else (sent,)))
             hop.input = hop.gradient_in = hop.gradient = None
             self.weigh(hop)
@@ -69,5 +78,5 @@ class Journal:
 
     def _refs(self, hop: Hop) -> tuple[Ref, ...]:
         """Return what is to be released with a hop; its targets belong to the dispatcher once they are in it."""
-        sent = hop.microbatch.index in self.dispatcher.flights.entries
+        sent = hop.microbatch in self.dispatcher.flights.entries
         return hop.kept if sent else (*hop.kept, hop.targets)

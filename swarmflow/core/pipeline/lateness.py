@@ -14,7 +14,7 @@ from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.in_flight import FlightState, InFlight
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Adopt, Cancel, ReserveSlot
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.types import Microbatch, ProcessId
 
 ASK_AFTER_S = 1.0  # from a broken connection until a peer is asked what has reached it; twice as long each time
 
@@ -102,9 +102,9 @@ def on_connection_lost(dispatcher: Dispatcher, process: ProcessId, now: float) -
     return actions
 
 
-def send_again(dispatcher: Dispatcher, index: int, to: ProcessId, now: float) -> list[Action]:
+def send_again(dispatcher: Dispatcher, microbatch: Microbatch, to: ProcessId, now: float) -> list[Action]:
     """Send a microbatch once more whose relay has died, unless it has arrived at its holder or has another one."""
-    entry = dispatcher.flights.entries.get(index)
+    entry = dispatcher.flights.entries.get(microbatch)
     if entry is None or entry.holder != to or entry.arrived_s is not None or entry.reserving or entry.returned:
         return []
     return dispatcher.send(entry, to, now)

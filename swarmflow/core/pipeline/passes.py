@@ -46,7 +46,7 @@ def on_backward(
     hops.journal.weigh(hop)
     if hop.graph:
         return [RunBackward(hop.microbatch, bodies[0])]
-    hops.admission.waiting[hop.microbatch.index] = hop
+    hops.admission.waiting[hop.microbatch] = hop
     return [*hops.admission.replays()]
 
 
@@ -76,7 +76,7 @@ def on_replayed(hops: HopTable, event: Replayed) -> list[Action]:
         return hops.restorer.replayed(hop, event)
     if event.weight > 0:
         return _finish(hops, hop, event.gradient, Done(hop.microbatch, hops.stage, hop.attempt))
-    hops.dropped[event.microbatch.index] = None
+    hops.dropped[event.microbatch] = None
     return hops.drop(hop)
 
 
@@ -87,7 +87,7 @@ def failed(hops: HopTable, microbatch: Microbatch) -> tuple[ProcessId | None, li
         return None, []
     assert not hop.accumulated, "its gradient is in the sum"
     hops.delete(hop)
-    sent = hops.dispatcher.flights.entries.get(microbatch.index)
+    sent = hops.dispatcher.flights.entries.get(microbatch)
     culprit = hop.upstream if sent is None else sent.holder
     denied = Send(hop.upstream, Denied(microbatch, hops.stage, hop.attempt, "invalid"))
     return culprit, [*hops.restorer.drop(hop), denied, *hops.admission.replays()]

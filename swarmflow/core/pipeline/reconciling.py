@@ -6,27 +6,27 @@ from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.messages import Denied
-from swarmflow.core.protocol.types import Attempt
+from swarmflow.core.protocol.types import Attempt, Microbatch
 
 
 def reconcile(hops: HopTable, entries: tuple[tuple[int, Attempt], ...]) -> tuple[list[Action], str]:
-    """Hold exactly the entries of a ballot: begin to subtract everything else that was accumulated.
+    """Hold exactly the entries of the epoch's ballot: begin to subtract everything else that was accumulated of it.
 
     Return the actions, and a reason if one of the entries is not here.
     """
-    here = dict(hops.entries())
+    here = dict(hops.entries(hops.epoch))
     if any(here.get(index) != attempt for index, attempt in entries):
         return [], f"{len(here)} accumulated, {len(entries)} listed"
-    hops.admission.closed = True
-    hops.admission.reserved.clear()  # all is done: what would still arrive has been overtaken, and is denied then
-    listed = {index for index, _ in entries}
-    orphans = [hop for index, hop in sorted(hops.hops.items()) if index not in listed and not hop.orphan]
+    hops.admission.close(hops.epoch)
+    listed = {Microbatch(hops.epoch, index) for index, _ in entries}
+    own = sorted(microbatch for microbatch in hops.hops if microbatch.epoch == hops.epoch)
+    orphans = [hops.hops[each] for each in own if each not in listed and not hops.hops[each].orphan]
     return [action for hop in orphans for action in _disown(hops, hop)], ""
 
 
 def reopen(hops: HopTable) -> list[Action]:
     """Admit microbatches again after a ballot was revoked."""
-    hops.admission.closed = False
+    hops.admission.steps.add(hops.epoch)
     return hops.grant_credits()
 
 

@@ -11,7 +11,7 @@ from swarmflow.core.pipeline.journal import Journal
 from swarmflow.core.protocol.actions import Action, Count, Release, RunForward, RunReplay, Send
 from swarmflow.core.protocol.events import Replayed
 from swarmflow.core.protocol.messages import Backward, Recall, Recalled
-from swarmflow.core.protocol.types import ProcessId, Ref
+from swarmflow.core.protocol.types import Epoch, Microbatch, ProcessId, Ref
 
 
 @dataclass(slots=True)
@@ -28,9 +28,14 @@ class Restorer:
     capacity: int  # hops whose output is restored at a time
     dispatcher: Dispatcher
     journal: Journal
-    hops: dict[int, Hop]  # of the peer, by index
+    hops: dict[Microbatch, Hop]  # of the peer
     before: dict[ProcessId, None] = field(default_factory=dict, init=False)  # peers of the stage before, or trainers
-    _open: dict[int, Hop] = field(default_factory=dict, init=False)  # hops with `wanted`
+    _open: dict[Microbatch, Hop] = field(default_factory=dict, init=False)  # hops with `wanted`
+
+    def finish(self, epoch: Epoch) -> None:
+        """Restore nothing of a committed step any more."""
+        for microbatch in [microbatch for microbatch in self._open if microbatch.epoch <= epoch]:
+            del self._open[microbatch]
 
     def clear(self) -> None:
         """Restore nothing any more."""
@@ -39,7 +44,7 @@ class Restorer:
     def drop(self, hop: Hop) -> list[Action]:
         """Forget a hop that was dropped; processes that wait for its tensors have to ask others."""
         wanted, hop.wanted = hop.wanted, None
-        self._open.pop(hop.microbatch.index, None)
+        self._open.pop(hop.microbatch, None)
         actions = self.journal.drop(hop)
         for gradient, askers in ((False, wanted.outputs), (True, wanted.gradients)) if wanted is not None else ():
             actions += [Send(asker, Recalled(hop.microbatch, self.stage, gradient)) for asker in askers]
@@ -55,16 +60,16 @@ class Restorer:
         """
         if not self.dispatcher.flights.starved:
             return []
-        begun = {index: hop for index, hop in self._open.items() if hop.wanted is not None and hop.wanted.resend}
+        begun = {key: hop for key, hop in self._open.items() if hop.wanted is not None and hop.wanted.resend}
         waiting = sum(hop.input is None for hop in begun.values())
         flights = self.dispatcher.flights
         busy = len(begun) - waiting + sum(e.restored and not e.returned for e in flights.entries.values())
         actions: list[Action] = []
-        for index in list(flights.starved):
-            hop = self.hops[index]
+        for microbatch in list(flights.starved):
+            hop = self.hops[microbatch]
             if busy >= self.capacity:
                 break
-            if hop.orphan or index in begun or (hop.input is None and busy + waiting >= self.capacity):
+            if hop.orphan or microbatch in begun or (hop.input is None and busy + waiting >= self.capacity):
                 continue
             waiting += hop.input is None
             busy += hop.input is not None
@@ -86,9 +91,9 @@ class Restorer:
 
     def on_recall(self, sender: ProcessId, message: Recall) -> list[Action]:
         """Give a neighbour a tensor of this hop again: the gradient of its input, or its output."""
-        hop = self.hops.get(message.microbatch.index)
+        hop = self.hops.get(message.microbatch)
         gives = message.stage == self.stage and (self.stage > 0 if message.gradient else not self.last)
-        if hop is None or hop.microbatch != message.microbatch or not gives:
+        if hop is None or not gives:
             return [Send(sender, Recalled(message.microbatch, message.stage, message.gradient))]
         wanted = self._want(hop)
         (wanted.gradients if message.gradient else wanted.outputs)[sender] = None
@@ -106,11 +111,11 @@ class Restorer:
 
     def on_recalled(self, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...]) -> list[Action]:
         """Take a neighbour's answer: the tensor, or none where it does not have that hop."""
-        hop, gradient = self.hops.get(message.microbatch.index), message.gradient
+        hop, gradient = self.hops.get(message.microbatch), message.gradient
         near = (sender in self.dispatcher.next_stage.alive) if gradient else (sender in self.before)
         right = message.stage == self.stage + (1 if gradient else -1)
         drop: list[Action] = [Release(bodies)] if bodies else []
-        if hop is None or hop.microbatch != message.microbatch or not (near and right and self._missing(hop, gradient)):
+        if hop is None or not (near and right and self._missing(hop, gradient)):
             return drop
         if not bodies:
             return self._ask(hop, gradient, whole_stage=True, but=sender)
@@ -141,7 +146,7 @@ class Restorer:
         if hop.wanted is None or not hop.wanted.forward:
             return [Release((output,))]
         hop.wanted.forward = False
-        return [*self.dispatcher.refill(hop.microbatch.index, output, now), *self.advance(hop)]
+        return [*self.dispatcher.refill(hop.microbatch, output, now), *self.advance(hop)]
 
     def replayed(self, hop: Hop, event: Replayed) -> list[Action]:
         """Continue with the gradient of the input of a hop that is done, computed again."""
@@ -207,7 +212,7 @@ class Restorer:
         actions = self._give(hop, wanted)
         if not wanted.anything:
             hop.wanted = None
-            del self._open[hop.microbatch.index]
+            del self._open[hop.microbatch]
             return actions + self.journal.evict()
         if hop.state is not HopState.DONE and not wanted.undo:
             return actions  # it is being computed for the first time
@@ -222,7 +227,7 @@ class Restorer:
     def _want(self, hop: Hop) -> Wanted:
         if hop.wanted is None:
             hop.wanted = Wanted()
-            self._open[hop.microbatch.index] = hop
+            self._open[hop.microbatch] = hop
         return hop.wanted
 
     def _give(self, hop: Hop, wanted: Wanted) -> list[Action]:
@@ -250,7 +255,7 @@ class Restorer:
         if hop.input is None:
             return []
         actions: list[Action] = []
-        if wanted.output and not self.dispatcher.flights.has_input(hop.microbatch.index) and not wanted.forward:
+        if wanted.output and not self.dispatcher.flights.has_input(hop.microbatch) and not wanted.forward:
             wanted.forward = True
             actions += [Count("recomputations"), RunForward(hop.microbatch, hop.input, keep=False, again=True)]
         ends = self.last or hop.gradient_in is not None
@@ -267,7 +272,7 @@ class Restorer:
         """Ask the peer that should have a tensor; its whole stage if it is gone, silent, or does not have it."""
         wanted = hop.wanted
         assert wanted is not None, "only what is wanted is asked for"
-        known = self.dispatcher.flights.holder(hop.microbatch.index) if gradient else hop.upstream
+        known = self.dispatcher.flights.holder(hop.microbatch) if gradient else hop.upstream
         stage = self.dispatcher.next_stage.alive if gradient else tuple(self.before)
         whole_stage = whole_stage or known not in stage
         query = wanted.asked.setdefault(gradient, HopQuery(whole_stage=False))
@@ -285,7 +290,7 @@ class Restorer:
         through = wanted.whole_hop(hop)
         if gradient:
             return through and not self.last and hop.gradient_in is None
-        output_here = self.dispatcher.flights.has_input(hop.microbatch.index)
+        output_here = self.dispatcher.flights.has_input(hop.microbatch)
         return hop.input is None and (through or (wanted.output and not output_here))
 
     def _expected(self, hop: Hop) -> bool:
@@ -294,4 +299,4 @@ class Restorer:
         return entry is not None and not entry.returned and not entry.settled and not hop.orphan
 
     def _entry(self, hop: Hop) -> InFlight | None:
-        return self.dispatcher.flights.entries.get(hop.microbatch.index)
+        return self.dispatcher.flights.entries.get(hop.microbatch)

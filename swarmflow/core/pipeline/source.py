@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.admission import WITHOUT_GRAPH
@@ -35,39 +36,58 @@ class MicrobatchSource:
     microbatches: int  # of a step
     dispatcher: Dispatcher
     epoch: Epoch = field(init=False, default=NO_EPOCH)
+    ahead: Epoch | None = field(init=False, default=None)  # the next step, begun while this one is reduced
     window: int = field(init=False, default=1)  # microbatches in flight at a time: its share of stage 0's slots
     reassignment: int = field(init=False, default=0)  # the highest that was assigned
     done: int = field(init=False, default=0)  # microbatches formed in this life
-    _attempts: dict[int, Attempt] = field(init=False, default_factory=dict)  # by index, of the own microbatches
-    _todo: list[int] = field(init=False, default_factory=list)
-    _in_flight: set[int] = field(init=False, default_factory=set)
+    _attempts: dict[Microbatch, Attempt] = field(init=False, default_factory=dict)  # of the own microbatches
+    _todo: deque[Microbatch] = field(init=False, default_factory=deque)
+    _in_flight: set[Microbatch] = field(init=False, default_factory=set)
     _room: int = field(init=False, default=1)  # slots of the first stage
     _trainers: int = field(init=False, default=1)
 
-    @property
-    def indices(self) -> tuple[int, ...]:
-        """This trainer's microbatches of the epoch."""
-        return tuple(sorted(self._attempts))
+    def indices(self, epoch: Epoch | None) -> tuple[int, ...]:
+        """Return this trainer's microbatches of a step."""
+        return tuple(sorted(microbatch.index for microbatch in self._attempts if microbatch.epoch == epoch))
 
-    def open(self, message: OpenStep) -> list[Action]:
-        """Begin an epoch with this trainer's share of its microbatches."""
-        trainers = [member.process for member in message.roster.trainers]
-        first = message.roster.stages[0]
-        self.dispatcher.trainers = tuple(trainers)
-        actions = self.dispatcher.open(
-            message.epoch, message.roster.ids_by_stage[0], message.roster.slots_per_sender[0]
-        )
-        self.epoch, self.reassignment = message.epoch, 0
-        self._in_flight.clear()
-        self._attempts = dict.fromkeys(shares(tuple(trainers), self.microbatches).get(self.me, ()), FIRST_ATTEMPT)
-        self._todo = list(self._attempts)
+    def open(self, message: OpenStep, now: float) -> list[Action]:
+        """Begin an epoch with this trainer's share of its microbatches, or go on with what it has begun ahead."""
+        trainers, first = message.roster.ids_by_stage[-1], message.roster.stages[0]
+        self.dispatcher.trainers = trainers
         self._room = (1 + WITHOUT_GRAPH) * sum(member.capacity for member in first)
         self._trainers = len(trainers)
+        peers = message.roster.ids_by_stage[0], message.roster.slots_per_sender[0]
+        if message.epoch == self.ahead:
+            self.epoch, self.ahead = self.ahead, None
+            return [*self.finish(message.epoch.former), *self.dispatcher.go_on(message.epoch, *peers, (), now)]
+        actions = self.dispatcher.open(message.epoch, *peers)
+        self.epoch, self.ahead, self.reassignment = message.epoch, None, 0
+        self._in_flight.clear()
+        # A step that others have begun ahead is all theirs.
+        share = () if message.ahead else shares(trainers, self.microbatches).get(self.me, ())
+        self._attempts = dict.fromkeys([Microbatch(message.epoch, index) for index in share], FIRST_ATTEMPT)
+        self._todo = deque(self._attempts)
         return actions + self._feed()
 
+    def finish(self, epoch: Epoch) -> list[Action]:
+        """Drop what is kept of a committed step, and of earlier ones."""
+        for microbatch in [microbatch for microbatch in self._attempts if microbatch.epoch <= epoch]:
+            del self._attempts[microbatch]
+            self._in_flight.discard(microbatch)
+        self._todo = deque(microbatch for microbatch in self._todo if microbatch.epoch > epoch)
+        return self.dispatcher.finish(epoch) + self._feed()
+
     def assign(self, message: Assign) -> list[Action]:
-        """Take over microbatches of a dead trainer; stage 0 is asked who holds them before they are sent."""
-        fresh = [index for index in message.indices if index not in self._attempts]
+        """Take over microbatches of a dead trainer, or a share of the next step.
+
+        Stage 0 is asked who holds those of a dead trainer before they are sent.
+        """
+        if message.epoch not in (self.epoch, self.epoch.following):
+            return []
+        if message.epoch != self.epoch:
+            self.ahead = message.epoch
+        every = (Microbatch(message.epoch, index) for index in message.indices)
+        fresh = [microbatch for microbatch in every if microbatch not in self._attempts]
         self.reassignment = max(self.reassignment, message.reassignment)
         self._attempts |= dict.fromkeys(fresh, Attempt(message.reassignment))
         self._todo += fresh
@@ -87,17 +107,17 @@ class MicrobatchSource:
     def formed(self, event: MicrobatchFormed, now: float) -> list[Action]:
         """Dispatch a microbatch that was formed."""
         self.done += 1
-        if event.microbatch.epoch != self.epoch:
+        attempt = self._attempts.get(event.microbatch)
+        if attempt is None:
             return [Release((event.tokens, event.targets))]
-        attempt = self._attempts[event.microbatch.index]
         return self.dispatcher.offer(
             event.microbatch, (event.tokens, event.targets), now, attempt, repair=attempt.reassignment > 0
         )
 
     def on_recall(self, sender: ProcessId, message: Recall) -> list[Action]:
         """Return the input that a peer of stage 0 has evicted."""
-        entry = self.dispatcher.flights.entries.get(message.microbatch.index)
-        here = entry is not None and entry.microbatch == message.microbatch and not message.gradient
+        entry = self.dispatcher.flights.entries.get(message.microbatch)
+        here = entry is not None and not message.gradient
         bodies = entry.bodies if entry is not None and here else ()
         return [Send(sender, Recalled(message.microbatch, message.stage, message.gradient), bodies)]
 
@@ -106,7 +126,7 @@ class MicrobatchSource:
     ) -> list[Action]:
         """Handle an answer of stage 0."""
         microbatch = message.microbatch
-        if microbatch.epoch != self.epoch:
+        if microbatch not in self._attempts:
             return []
         match message:
             case Accepted():
@@ -119,7 +139,7 @@ class MicrobatchSource:
                 self.dispatcher.routed(sender, microbatch, message.attempt, message.successor, now)
             case Backward():
                 if self.dispatcher.returned(sender, microbatch, message.attempt, now):
-                    self._in_flight.discard(microbatch.index)
+                    self._in_flight.discard(microbatch)
                     return self._feed()
         return []
 
@@ -127,7 +147,7 @@ class MicrobatchSource:
         self.window = max(1, -(-self._room // self._trainers))
         actions: list[Action] = []
         while self._todo and len(self._in_flight) < self.window:
-            index = self._todo.pop(0)
-            self._in_flight.add(index)
-            actions.append(FormMicrobatch(Microbatch(self.epoch, index)))
+            microbatch = self._todo.popleft()
+            self._in_flight.add(microbatch)
+            actions.append(FormMicrobatch(microbatch))
         return actions

@@ -57,8 +57,7 @@ class Padding:
 Body = Ref | Slice | Padding
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Epoch:
+class Epoch(NamedTuple):
     """One try at one optimizer step. Later epochs compare greater.
 
     generation: rises whenever a step is started over from nothing or the run goes back to an earlier version, and
@@ -68,17 +67,29 @@ class Epoch:
     generation: int
     step: int
 
+    @property
+    def following(self) -> Epoch:
+        """The epoch of the next step, if nothing starts over."""
+        return Epoch(self.generation, self.step + 1)
+
+    @property
+    def former(self) -> Epoch:
+        """The epoch of the step before, if nothing has started over."""
+        return Epoch(self.generation, self.step - 1)
+
 
 NO_EPOCH = Epoch(-1, 0)
 DEFAULT_EXPONENT = 36  # of a step whose gradients add up as integers, unless they are too large for it
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Microbatch:
-    """Microbatch `index` of a step, in one try at that step. What it holds depends on (step, index) alone."""
+class Microbatch(NamedTuple):
+    """Microbatch `index` of a step, in one try at that step. What it holds depends on (step, index) alone.
+
+    A named tuple, as Epoch is: hops and what is in flight are looked up by it at each event.
+    """
 
     epoch: Epoch
-    index: int
+    index: int  # type: ignore[assignment]  # nobody looks for a value in it, which is what a tuple's `index` does
 
     def __str__(self) -> str:
         return f"{self.epoch.step}/{self.index}"
@@ -277,7 +288,9 @@ class Plan:
 
     stages: their number. microbatches: N a step. tied: whether the first and the last stage share a weight. costs:
     relative computation of each stage, for the placement of peers (empty: all alike). router: how the next hop is
-    chosen. boundary_bytes: of a tensor between stages, about; 0: unknown. timeouts: of all processes of the run.
+    chosen. boundary_bytes: of a tensor between stages, about; 0: unknown. delay: how many steps
+    after its own a step's gradient is applied, 0 or 1; with 1 the next step is computed meanwhile. timeouts: of all
+    processes of the run.
     """
 
     stages: int
@@ -286,4 +299,5 @@ class Plan:
     costs: tuple[float, ...] = ()
     router: str = "shortest"
     boundary_bytes: int = 0
+    delay: int = 0
     timeouts: Timeouts = field(default_factory=Timeouts)

@@ -7,7 +7,7 @@ from functools import cached_property
 from statistics import median
 
 from swarmflow.core.protocol.messages import LinkRateReport
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.types import Microbatch, ProcessId
 from swarmflow.core.routing.link_estimates import LinkEstimates
 
 NEAR_MAX = 16  # peers of a stage: the rates of links between two peers of a larger one are not needed
@@ -28,7 +28,7 @@ class LinkRates:
     """The rates of the direct links to the peers of the own stage and of the next one, and their reports."""
 
     links: LinkEstimates = field(default_factory=LinkEstimates)
-    relayed: set[int] = field(default_factory=set, init=False)  # microbatches sent on another path, through a relay
+    relayed: set[Microbatch] = field(default_factory=set, init=False)  # those sent on another path, through a relay
     _reported: dict[ProcessId, float] = field(default_factory=dict, init=False)  # bytes/s, as last reported
     _near: dict[ProcessId, None] = field(default_factory=dict, init=False)  # the peers whose links are measured
 
@@ -46,12 +46,12 @@ class LinkRates:
         """Return the rate of a link, in bytes/s; 0: it is not known."""
         return self.links.rate(process) or 0.0 if process in self._near else 0.0
 
-    def sent(self, index: int, *, direct: bool) -> None:
+    def sent(self, microbatch: Microbatch, *, direct: bool) -> None:
         """Record whether a microbatch is sent directly: a relayed one does not measure the link to its receiver."""
         if direct:
-            self.relayed.discard(index)
+            self.relayed.discard(microbatch)
         else:
-            self.relayed.add(index)
+            self.relayed.add(microbatch)
 
     def forget_reports(self) -> None:
         """Report everything again, to a new leader."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Backward, Forward, LinkRateReport, RelayTensor
-from swarmflow.core.protocol.types import ProcessId, Ref
+from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
 from swarmflow.core.routing.link_rates import REPORTED_MAX, LinkRates, plausible_rates
 from swarmflow.core.routing.prober import large
 from swarmflow.core.routing.router import Router
@@ -66,7 +66,7 @@ class Relays:
     _direct: dict[ProcessId, float] = field(default_factory=dict, init=False)  # rates of direct links, in bytes/s
     _free_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict, init=False)  # when a link is idle
     _in_flight: dict[ProcessId, list[_Sent]] = field(default_factory=dict, init=False)  # relayed tensors, by relay
-    _relayed: set[tuple[ProcessId, int, type]] = field(default_factory=set, init=False)  # sent through a relay before
+    _relayed: set[tuple[ProcessId, Microbatch, type]] = field(default_factory=set, init=False)  # sent so before
 
     def open(self, link_rates: LinkRates, around: Mapping[int, Iterable[ProcessId]]) -> None:
         """Begin an epoch, nothing in flight. around: peers of the stage before (-1), the own (0) and the next (1)."""
@@ -112,10 +112,10 @@ class Relays:
             return [action]
         to, message = action.to, action.message
         size_bytes = sum(body.size_bytes for body in action.bodies if isinstance(body, Ref))
-        key = (to, message.microbatch.index, type(message))
+        key = (to, message.microbatch, type(message))
         relay = None if key in self._relayed else self._choose_path(to, size_bytes, now)
         if isinstance(message, Forward):
-            self.link_rates.sent(message.microbatch.index, direct=relay is None)
+            self.link_rates.sent(message.microbatch, direct=relay is None)
         if relay is None:
             return [action]
         self._relayed.add(key)

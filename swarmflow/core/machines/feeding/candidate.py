@@ -81,8 +81,8 @@ def _take_over(trainer: TrainerState, candidacy: Candidacy, now: float, elected:
 def _lead_on(trainer: TrainerState, candidacy: Candidacy, now: float, elected: bool) -> tuple[Leader, list[Action]]:
     """Make a leader from the reports. Changes nothing of the trainer."""
     version = candidacy.latest().epoch.step
-    rate = trainer.settings.learning_rate(version)
-    takeover = takeover_of(candidacy, trainer.plan, rate, trainer.settings.clip, now)
+    settings = trainer.settings
+    takeover = takeover_of(candidacy, trainer.plan, settings.learning_rate, settings.clip, now)
     disk = trainer.on_disk, trainer.digests
     lead = Leader(trainer.me, trainer.plan, trainer.settings, candidacy.term, version, *disk)
     lead.safe.copies.record(trainer.me, trainer.parts)
@@ -99,7 +99,9 @@ def _report(trainer: TrainerState, known: str = "") -> ElectionReport:
         ready=True,
         version=trainer.epoch.step,
         draining=trainer.draining,
-        indices=source.indices,
+        indices=source.indices(trainer.epoch),
+        ahead=source.ahead is not None,
+        ahead_indices=source.indices(source.ahead),
         reassignment=source.reassignment,
         known=known,
     )

@@ -17,6 +17,7 @@ from swarmflow.core.protocol.messages import (
     StepResult,
     Suspect,
 )
+from swarmflow.core.protocol.types import Microbatch
 
 
 def on_open_step(trainer: TrainerState, message: OpenStep | RosterDelta, now: float) -> list[Action]:
@@ -33,7 +34,7 @@ def on_open_step(trainer: TrainerState, message: OpenStep | RosterDelta, now: fl
     trainer.peers = set(roster.peer_ids)
     others = tuple(member for member in roster.members if member.process != me)
     flows = trainer.flows.open(roster, now) if trainer.flows is not None else []
-    return [Connect(others), *trainer.source.open(epoch_view.opened), *flows]
+    return [Connect(others), *trainer.source.open(epoch_view.opened, now), *flows]
 
 
 def on_member_entered(trainer: TrainerState, message: MemberEntered, now: float) -> list[Action]:
@@ -61,7 +62,8 @@ def on_member_failed(trainer: TrainerState, message: MemberFailed, now: float) -
     if message.process not in trainer.peers:
         actions += trainer.source.trainer_gone()
     trainer.peers.discard(message.process)
-    first = {index for stage, index in message.lost if stage == 0}
+    first = {Microbatch(trainer.epoch, index) for stage, index in message.lost if stage == 0}
+    first |= {Microbatch(trainer.epoch.following, index) for stage, index in message.lost_ahead if stage == 0}
     return actions + trainer.source.dispatcher.gone(message.process, now, first)
 
 
@@ -71,8 +73,8 @@ def on_suspect(trainer: TrainerState, message: Suspect, now: float) -> list[Acti
 
 
 def on_assign(trainer: TrainerState, message: Assign, now: float) -> list[Action]:
-    """Take over microbatches of a failed trainer."""
-    return trainer.source.assign(message) if message.epoch == trainer.epoch else []
+    """Take over microbatches of a failed trainer, or a share of the next step's."""
+    return trainer.source.assign(message)
 
 
 def on_prepare(trainer: TrainerState, message: Prepare, now: float) -> list[Action]:
@@ -88,5 +90,4 @@ def on_step_result(trainer: TrainerState, message: StepResult, now: float) -> li
     if message.epoch <= trainer.recorded:
         return []
     trainer.recorded = message.epoch
-    journal = trainer.source.dispatcher.clear() if message.epoch >= trainer.epoch else []
-    return [*journal, Record(message)]
+    return [*trainer.source.finish(message.epoch), Record(message)]

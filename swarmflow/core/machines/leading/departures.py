@@ -6,6 +6,7 @@ from functools import partial
 
 from swarmflow.core.commit.step import Step, received
 from swarmflow.core.commit.step_phase import StepPhase
+from swarmflow.core.machines.leading.going_ahead import lose_member
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import try_open
@@ -23,8 +24,7 @@ def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: floa
     """Let a process go: at once, or after the step that it takes part in."""
     leader.membership.drain(known)
     needed = _needed(leader, known) if _alone(leader, known) else []
-    serving = leader.step is not None and known.process in leader.step.roster.id_set
-    if serving and known.process != leader.me.process:
+    if known.process in leader.serving and known.process != leader.me.process:
         text = f"{known.process} leaves after this step"
         return [Log("info", text, EventKind.LEAVING, known.process, known.member.stage), *needed]
     return needed + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
@@ -33,10 +33,9 @@ def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: floa
 def let_go(leader: LeaderState) -> list[Action]:
     """Release the draining members; one whose stage would be lost only after its state is on disk."""
     actions: list[Action] = []
-    serving = leader.step.roster.id_set if leader.step is not None else ()
     if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.UNMEASURED, LeaderPhase.VALIDATING):
         return []  # told to go as soon as the output is written, or the result is known
-    for entry in [e for e in leader.membership.known.values() if e.draining and e.process not in serving]:
+    for entry in [e for e in leader.membership.known.values() if e.draining and e.process not in leader.serving]:
         if _alone(leader, entry) and leader.step is None and leader.safe.durable < leader.version:
             actions += [*save(leader), *_needed(leader, entry, saving=True)]
             leader.move(LeaderPhase.SAVING)
@@ -132,10 +131,11 @@ def gone(leader: LeaderState, process: ProcessId, reason: str, now: float) -> li
         Count("gone"),
         *tell_loading(leader, process, reason),
     ]
+    ready = () if stage < 0 else leader.membership.roster(leader.version).stages[stage]
+    actions += lose_member(leader, process, reason, ready=ready)
     if leader.step is not None:
-        ready = () if stage < 0 else leader.membership.roster(leader.version).stages[stage]
-        actions += leader.step.gone(process, reason, ready=ready)
-    elif leader.phase is LeaderPhase.GATHERING:
+        return actions
+    if leader.phase is LeaderPhase.GATHERING:
         actions += try_open(leader, now)
     elif leader.phase is LeaderPhase.VALIDATING:
         leader.move(LeaderPhase.UNMEASURED)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set
 from dataclasses import InitVar, dataclass, field
 
 from swarmflow.core.commit.lineage import Lineage
@@ -80,6 +81,7 @@ class LeaderState:
     safe: Durability = field(init=False)
     # --- the step ---
     step: Step | None = field(init=False, default=None)
+    ahead: Step | None = field(init=False, default=None)  # the next one, begun while that one is reduced
     exponent: int = field(init=False, default=DEFAULT_EXPONENT)  # of the next one
     opened: OpenStep | None = field(init=False, default=None)  # the last one sent
     recipients: dict[ProcessId, int] = field(init=False, default_factory=dict)  # of that one: the stage of each then
@@ -125,6 +127,17 @@ class LeaderState:
     def epoch(self) -> Epoch:
         """Of the step at hand, or of the next one."""
         return Epoch(self.generation, self.version)
+
+    @property
+    def serving(self) -> Set[ProcessId]:
+        """The members of the step at hand, and of the one that was begun ahead."""
+        rosters = [step.roster.id_set for step in (self.step, self.ahead) if step is not None]
+        return frozenset().union(*rosters)
+
+    def start_over(self) -> None:
+        """Void the step at hand, and what was begun ahead: the next OpenStep begins with nothing."""
+        self.generation += 1
+        self.step = self.ahead = None
 
     @property
     def others(self) -> list[ProcessId]:

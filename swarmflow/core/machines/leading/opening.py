@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swarmflow.core.commit import ahead
 from swarmflow.core.commit.quorum import change_since, electorate_of
 from swarmflow.core.commit.step import Step, StepFailure
 from swarmflow.core.durability.memories import NOTHING, Former, Remembered, holds
@@ -22,7 +23,7 @@ from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.protocol.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.protocol.messages import OpenStep
 from swarmflow.core.protocol.timeline import EventKind
-from swarmflow.core.protocol.types import Epoch, ProcessId
+from swarmflow.core.protocol.types import Epoch, ProcessId, Roster
 
 
 def try_open(leader: LeaderState, now: float) -> list[Action]:
@@ -47,18 +48,42 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
     if lack := leader.safe.holds_up(leader.version):
         return _pause(leader, lack)
     leader.waits_for = ""
-    roster = membership.roster(leader.version)
+    roster = _roster(leader)
     change = change_since(leader.lineage.electorate, roster)
     careful = bool(leader.faults.findings.of(leader.version))
     open_step = OpenStep(
-        leader.term, leader.epoch, roster, leader.lineage.name, exponent=leader.exponent, careful=careful, change=change
+        leader.term,
+        leader.epoch,
+        roster,
+        leader.lineage.name,
+        exponent=leader.exponent,
+        careful=careful,
+        change=change,
+        ahead=leader.ahead is not None,
     )
     leader.lineage.electorate = leader.lineage.electorate or electorate_of(open_step)
-    leader.step = Step(leader.plan, leader.term, open_step, settings.learning_rate(leader.version), settings.clip, now)
+    assigned: list[Action] = []
+    if leader.ahead is None:
+        rate = settings.learning_rate(leader.version)
+        leader.step = Step(leader.plan, leader.term, open_step, rate, settings.clip, now)
+    else:
+        assigned = ahead.opened(leader.ahead, open_step, now)
+        leader.step, leader.ahead = leader.ahead, None
     leader.move(LeaderPhase.RUNNING)
     begun = leader.step.members.open(leader.opened, leader.recipients)
     leader.opened, leader.recipients = open_step, {member.process: member.stage for member in roster.members}
-    return [Connect(tuple(m for m in roster.members if m.process != leader.me.process)), *begun]
+    return [Connect(tuple(m for m in roster.members if m.process != leader.me.process)), *begun, *assigned]
+
+
+def _roster(leader: LeaderState) -> Roster:
+    """Return the members of the next step. Who wants to leave and has begun it stays for it."""
+    roster = leader.membership.roster(leader.version)
+    if leader.ahead is None:
+        return roster
+    known = leader.membership.known
+    begun = [known[process] for process in leader.ahead.roster.ids if process in known and known[process].draining]
+    stay = [entry.member for entry in begun if entry.role == "trainer" or entry.holds(leader.version)]
+    return roster.changed((), tuple(stay)) if stay else roster
 
 
 def _pause(leader: LeaderState, lack: str) -> list[Action]:
@@ -106,10 +131,10 @@ def _await(leader: LeaderState, away: list[Absent]) -> list[Action]:
 def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]:
     """Go back to the newest version on a disk: a stage has lost all peers, and with them its state."""
     text, before = ", ".join(str(stage) for stage in lost), leader.version
-    leader.version, leader.step = leader.safe.durable, None
+    leader.version = leader.safe.durable
     leader.lineage.rename(leader.settings.new_lineage())  # in each, a version is committed once
     abandoned = leader.safe.went_back()
-    leader.generation += 1
+    leader.start_over()
     seek(leader, now)
     opened = try_open(leader, now)
     back = f"back from version {before}" + (f" to {leader.version}" if leader.recovery.restoring is None else "")
@@ -187,9 +212,8 @@ def reconsider_version(leader: LeaderState, now: float) -> list[Action]:
         on_disks = began_here and leader.safe.later(leader.version, begun)
         if not (on_disks or leader.recovery.memories.later(leader.version)):
             return []
-        leader.step = None
+        leader.start_over()
         leader.gather()
-        leader.generation += 1
         seek(leader, now)
     return try_open(leader, now) if leader.recovery.restoring is not None else []
 
@@ -216,8 +240,8 @@ def restart(leader: LeaderState, now: float) -> list[Action]:
             return stop_run(leader, reason)
     if step is not None and step.ballot.inherited:  # it may be committed elsewhere, with those who cannot be reached
         leader.lineage.rename(leader.settings.new_lineage())
-    leader.generation += 1
-    leader.step = leader.ballots.complete_s = None
+    leader.start_over()
+    leader.ballots.complete_s = None
     return stop_now(leader) if leader.stopping else try_open(leader, now)
 
 

@@ -43,6 +43,8 @@ def implausible(leader: LeaderState, sender: MemberRecord, message: Message) -> 
             return f"version {message.version} of a run of {leader.settings.steps} steps"
         case CopiesHeld() if any(copy.snapshot.version > leader.settings.steps for copy in message.copies):
             return f"a copy of a version after the last one, {leader.settings.steps}"
+        case Done() if leader.ahead is not None and message.microbatch.epoch == leader.ahead.epoch:
+            return _misplaced(leader.ahead, sender.process, message)
     step = leader.step
     if step is None or sender.process not in step.roster.peer_ids:
         return None
@@ -52,8 +54,8 @@ def implausible(leader: LeaderState, sender: MemberRecord, message: Message) -> 
 def _about_step(step: Step, sender: ProcessId, message: Message) -> str | None:
     """Return why a member of the current step cannot have sent a message about it."""
     match message:
-        case Done() if message.microbatch.epoch == step.epoch and message.stage != step.roster.stage_by_id[sender]:
-            return f"a Done of stage {message.stage} from stage {step.roster.stage_by_id[sender]}"
+        case Done() if message.microbatch.epoch == step.epoch:
+            return _misplaced(step, sender, message)
         case Prepared() if step.phase is StepPhase.PREPARING and (message.epoch, message.ballot) == (
             step.epoch,
             step.ballot.number,
@@ -63,6 +65,12 @@ def _about_step(step: Step, sender: ProcessId, message: Message) -> str | None:
         case Committed() if message.epoch == step.epoch and message.version != step.epoch.step + 1:
             return f"a Committed of version {message.version} in step {step.epoch.step}"
     return None
+
+
+def _misplaced(step: Step, sender: ProcessId, message: Done) -> str | None:
+    """Return why a member cannot have done this hop: it serves another stage."""
+    stage = step.roster.stage_by_id.get(sender, message.stage)
+    return None if stage == message.stage else f"a Done of stage {message.stage} from stage {stage}"
 
 
 def evict(leader: LeaderState, sender: ProcessId, message: Message | None, reason: str, now: float) -> list[Action]:

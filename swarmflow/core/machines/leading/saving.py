@@ -86,7 +86,8 @@ def stopped(leader: LeaderState, ok: bool = True) -> list[Action]:
 
 def stop_run(leader: LeaderState, reason: str) -> list[Action]:
     """Stop a run that cannot go on: keep its last good version, tell all members why, and exit."""
-    leader.stopping, leader.fate, leader.step = True, reason, None
+    leader.stopping, leader.fate = True, reason
+    leader.step = leader.ahead = None
     return [Log("warning", f"the run stops: {reason}", EventKind.FINISHED), *stop_now(leader)]
 
 

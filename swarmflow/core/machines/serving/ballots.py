@@ -29,6 +29,8 @@ def on_prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
     peer.epoch_view.prepare(message)
     taken, missing = reconciling.reconcile(peer.hops, message.entries)
     actions = [*revoke(peer), *taken]
+    if message.ahead and peer.hops.ahead is None:
+        actions += peer.hops.begin_ahead()
     if missing:
         return [*actions, Send(peer.leader, Unprepared(peer.epoch, message.ballot, missing))]
     if peer.hops.settling:
@@ -125,7 +127,7 @@ def on_applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
     if peer.epoch_view is not None:
         peer.epoch_view.digest = event.digest
         peer.memory.applied(event.digest)
-    journal = peer.hops.clear() if peer.hops is not None else []
+    journal = peer.hops.finish(event.epoch) if peer.hops is not None else []
     return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
 
 

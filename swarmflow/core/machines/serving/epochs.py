@@ -10,6 +10,7 @@ from swarmflow.core.pipeline import downstream, reconciling
 from swarmflow.core.protocol.actions import Action, Connect, Forget, Log, Reset
 from swarmflow.core.protocol.events import Received
 from swarmflow.core.protocol.messages import MemberEntered, MemberFailed, OpenStep, RosterDelta
+from swarmflow.core.protocol.types import Microbatch
 from swarmflow.core.routing.link_rates import NEAR_MAX
 
 
@@ -34,12 +35,17 @@ def on_open_step(peer: PeerState, event: Received, now: float) -> list[Action]:
         actions.append(Log("info", f"serving stage {peer.stage} from step {peer.epoch.step} on"))
     peer.move(PeerPhase.MEMBER)
     around = message.roster.around(peer.stage, peer.plan.tied).members
-    actions += [Connect(tuple([m for m in around if m.process != peer.me])), Reset(message.exponent, message.careful)]
+    actions.append(Connect(tuple([m for m in around if m.process != peer.me])))
     next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
     shares = message.roster.slots_per_sender[peer.stage + 1] if not peer.hops.last else {}
     mates, before = tuple([mate for mate in ids[peer.stage] if mate != peer.me]), ids[peer.stage - 1]
     peer.hops.dispatcher.trainers = ids[-1]
-    actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
+    if peer.epoch == peer.hops.ahead:
+        actions += peer.hops.go_on(next_stage, before, shares, mates, now) + peer.void_deferred()
+    else:
+        peer.deferred = None
+        actions.append(Reset(message.exponent, message.careful))
+        actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
     nearby = {0: mates, 1: next_stage, -1: before if peer.stage > 0 else ()}
     few = {place: stage for place, stage in nearby.items() if len(stage) <= NEAR_MAX}
     peer.relays.open(peer.hops.dispatcher.link_rates, few)
@@ -81,10 +87,13 @@ def on_member_failed(peer: PeerState, event: Received, now: float) -> list[Actio
     if message.process == peer.me:
         return peer.leave(f"taken for dead: {message.reason}")
     peer.epoch_view.died(message.process)
-    actions = [*revoke(peer), *peer.hops.gone(message.process, now, message.lost), *reconciling.reopen(peer.hops)]
-    lost = peer.relays.gone(message.process, now)
+    after = peer.stage + 1
+    lost = [Microbatch(peer.epoch, index) for stage, index in message.lost if stage == after]
+    lost += [Microbatch(peer.epoch.following, index) for stage, index in message.lost_ahead if stage == after]
+    actions = [*revoke(peer), *peer.hops.gone(message.process, now, lost), *reconciling.reopen(peer.hops)]
+    relayed = peer.relays.gone(message.process, now)
     peer.relays.report_changes(peer.hops.dispatcher.router)
-    actions += [action for to, sent in lost for action in downstream.again(peer.hops, to, sent, now)]
+    actions += [action for to, sent in relayed for action in downstream.again(peer.hops, to, sent, now)]
     if peer.flows is not None:
         actions += peer.flows.gone(message.process, now)
     return [*actions, Forget(message.process)]

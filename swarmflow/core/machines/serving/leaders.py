@@ -82,9 +82,11 @@ def on_elect(peer: PeerState, event: Received, now: float) -> list[Action]:
 def _report(peer: PeerState, epoch_view: EpochView, message: Elect) -> ElectionReport:
     done: tuple[Done, ...] = ()
     dropped: tuple[int, ...] = ()
+    ahead = False
     capacity = peer.settings.join.member.capacity  # as a user set it; once a stage is loaded, as measured
     if peer.hops is not None:
-        done, dropped, capacity = peer.hops.done(), tuple(peer.hops.dropped), peer.hops.capacity
+        done, capacity, ahead = peer.hops.done(), peer.hops.capacity, peer.hops.ahead is not None
+        dropped = tuple(microbatch.index for microbatch in peer.hops.dropped if microbatch.epoch == peer.epoch)
     return epoch_view.report(
         message.term,
         peer.join(),
@@ -94,6 +96,7 @@ def _report(peer: PeerState, epoch_view: EpochView, message: Elect) -> ElectionR
         draining=peer.drain_until_s is not None,
         done=done,
         dropped=dropped,
+        ahead=ahead,
         known=message.roster,  # which the candidate has: the report need not repeat it
     )
 

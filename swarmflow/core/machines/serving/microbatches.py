@@ -73,7 +73,7 @@ def on_compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list
     hop = peer.hops.find(event.microbatch)
     if hop is not None and hop.accumulated:
         reason = f"the bytes of microbatch {event.microbatch.index} that were brought back cannot be used"
-        return [*actions, *peer.void(Unrepairable(peer.epoch, reason), reason)]
+        return [*actions, *peer.void(Unrepairable(event.microbatch.epoch, reason), reason)]
     culprit, dropped = passes.failed(peer.hops, event.microbatch)
     if culprit is not None:
         dropped.append(Send(peer.leader, Suspect(culprit, f"sent an unusable tensor: {event.reason}")))
@@ -82,14 +82,14 @@ def on_compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list
 
 def on_overflowed(peer: PeerState, event: Overflowed, now: float) -> list[Action]:
     """A gradient does not fit into the step's fixed-point numbers."""
-    if event.microbatch.epoch != peer.epoch:
+    if not peer.takes(event.microbatch.epoch):
         return []
     return peer.void(Overflow(event.microbatch), f"a gradient of microbatch {event.microbatch.index} is too large")
 
 
 def on_not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list[Action]:
     """A value computed here is not finite: it goes nowhere, and the leader voids the try at the step."""
-    if event.epoch != peer.epoch or peer.hops is None:
+    if not peer.takes(event.epoch) or peer.hops is None:
         return []
     owner = None
     if event.piece >= 0:

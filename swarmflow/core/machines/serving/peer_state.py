@@ -55,6 +55,7 @@ class PeerState:
     flows: FlowNegotiation | None = field(init=False, default=None)  # where the router follows flows
     done: int = field(init=False, default=0)  # units of work in its life, as its heartbeats report
     postponed: str = field(init=False, default="")  # why the leader does not let it in yet
+    deferred: tuple[Unrepairable | Overflow | NotFinite, str] | None = field(init=False, default=None)  # see `void`
     needed: Needed | None = field(init=False, default=None)  # what its leaving would cost, if it alone has its stage
     memory: Memory = field(init=False)
 
@@ -98,14 +99,27 @@ class PeerState:
         voter = self.epoch_view is not None and not self.lease.lost and self.leader != self.me
         return [Send(self.leader, Left(self.lease.term, held))] if voter else []
 
+    def takes(self, epoch: Epoch) -> bool:
+        """Return whether microbatches of this epoch may be here: of the current one, or one that was begun ahead."""
+        return epoch == self.epoch or (self.hops is not None and epoch == self.hops.ahead)
+
     def void(self, message: Unrepairable | Overflow | NotFinite, reason: str) -> list[Action]:
         """Tell the leader that the step must start over, and remember why, for a leader after it.
 
-        The message is sent once. If the leader dies with it, the step stands still: nobody else knows of it.
+        The message is sent once. If the leader dies with it, the step stands still: nobody else knows of it. What voids
+        a step that was begun ahead is sent when it is opened: the one before may be committed meanwhile.
         """
+        if _epoch_of(message) != self.epoch:
+            self.deferred = message, reason
+            return []
         if self.epoch_view is not None:
             self.epoch_view.void = reason
         return [Send(self.leader, message)]
+
+    def void_deferred(self) -> list[Action]:
+        """Void the step that was begun ahead and is open now, where that is due."""
+        deferred, self.deferred = self.deferred, None
+        return [] if deferred is None else self.void(*deferred)
 
     @property
     def alone(self) -> bool:
@@ -120,6 +134,10 @@ class PeerState:
             return self.memory.held
         sealed = self.ballot.number if self.ballot is not None and self.ballot.sealed else None
         return self.memory.kept(self.stage, self.version, self.epoch_view, sealed)
+
+
+def _epoch_of(message: Unrepairable | Overflow | NotFinite) -> Epoch:
+    return message.microbatch.epoch if isinstance(message, Overflow) else message.epoch
 
 
 def release(bodies: tuple[Ref, ...]) -> list[Action]:

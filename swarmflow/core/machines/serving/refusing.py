@@ -27,6 +27,8 @@ def on_mishandled(peer: PeerState, event: Mishandled, now: float) -> list[Action
     if peer.phase is PeerPhase.MEMBER:
         reason = f"{event.process} {event.reason}"
         actions += peer.void(Unrepairable(peer.epoch, reason), reason)
+        if peer.hops is not None and peer.hops.ahead is not None:
+            actions += peer.void(Unrepairable(peer.hops.ahead, reason), reason)
     return actions
 
 

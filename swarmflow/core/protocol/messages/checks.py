@@ -61,6 +61,7 @@ BODIES_MAX: dict[type, int] = {
     ReduceSum: 1,
 }
 
+_NAMED_TUPLES = (ProcessId, Attempt, Epoch, Microbatch)
 Check = Callable[[Any], bool]
 Range = tuple[float, float]
 
@@ -68,6 +69,7 @@ Range = tuple[float, float]
 _ITEMS: dict[str, tuple[str, ...]] = {
     "entries": ("index", "attempt"),
     "lost": ("stage", "index"),
+    "lost_ahead": ("stage", "index"),
     "results": ("group", "norm", "results.digest"),
     "LinkRateReport.elements": ("group", "elements"),
     "rates": ("process", "rate"),
@@ -84,7 +86,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         **dict.fromkeys(("stage", "stages"), stage),
         **{f"{kind}.stage": stage_or_none for kind in ("Member", "Recall", "Recalled", "Backward", "Negotiate")},
         "Join.member.stage": (-1, 1 << 31),
-        **dict.fromkeys(("index", "indices", "dropped"), index),
+        **dict.fromkeys(("index", "indices", "ahead_indices", "dropped"), index),
         "NotFinite.index": (-1, microbatches - 1),
         **dict.fromkeys(counts.split(), count),
         **dict.fromkeys(("generation", "grant", "Heartbeat.version", "ElectionReport.version"), count_or_none),
@@ -149,10 +151,12 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "digests": 4096,
         "stages": stages,
         "indices": microbatches,
+        "ahead_indices": microbatches,
         "dropped": microbatches,
         "entries": microbatches,
-        "done": microbatches,
+        "done": 2 * microbatches,
         "lost": stages * microbatches,
+        "lost_ahead": stages * microbatches,
         "results": 8,
         "groups": stages + 1,
         "peers": stages,
@@ -193,7 +197,7 @@ class MessageChecks:
     def _of_class(self, kind: type, inside: str) -> tuple[tuple[tuple[str, Check], ...], Check]:
         """The checks of the fields of a class, and of the whole. inside: `Class.field` where it stands."""
         hints = typing.get_type_hints(kind)
-        names = list(hints) if kind in (ProcessId, Attempt) else [field.name for field in fields(kind)]
+        names = list(hints) if kind in _NAMED_TUPLES else [field.name for field in fields(kind)]
         made = [(name, self._of(hints[name], (f"{inside}.{name}", f"{kind.__name__}.{name}", name))) for name in names]
         checks = tuple((name, check) for name, check in made if check is not None)
         whole: Check | None = self._report if kind is ElectionReport else _WHOLE.get(kind)

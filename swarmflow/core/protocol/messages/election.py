@@ -37,7 +37,7 @@ class ElectionReport:
     newcomers: tuple[Member, ...] = ()  # members that came in for the update, from Prepare
     entered: tuple[ProcessId, ...] = ()  # members that came in before the update
     suspects: tuple[ProcessId, ...] = ()  # lost by the sender although no leader has declared them failed
-    done: tuple[Done, ...] = ()  # accumulated here
+    done: tuple[Done, ...] = ()  # accumulated here, also of a step that was begun ahead
     dropped: tuple[int, ...] = ()  # orphans that were taken away
     indices: tuple[int, ...] = ()  # a trainer's own microbatches
     reassignment: int = 0  # of the highest Assign
@@ -48,6 +48,8 @@ class ElectionReport:
     digest: str = ""  # of the parameters, once the commit is applied
     change: RosterDelta | None = None  # as received instead of an OpenStep
     abandoned: bool = False  # the sender has dropped its part in the epoch: it was granted another state since
+    ahead: bool = False  # the next step was begun ahead
+    ahead_indices: tuple[int, ...] = ()  # a trainer's own microbatches of that one
     void: str = ""  # why the sender has found that the step must start over; its report to the leader may be lost
 
 

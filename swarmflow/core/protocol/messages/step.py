@@ -34,6 +34,7 @@ class OpenStep:
     named: int = 0  # where the roster is a part: size of the whole one
     careful: bool = False  # an earlier try gave a value that was not finite: check each layer and each microbatch
     change: ElectorateChange | None = None  # since the last committed step; None: the lineage's first OpenStep
+    ahead: bool = False  # it was begun ahead: what members have of it stays, and no other trainer has a share of it
 
     @property
     def partial(self) -> bool:
@@ -74,6 +75,7 @@ class RosterDelta:
     named: int = 0
     careful: bool = False
     change: ElectorateChange | None = None
+    ahead: bool = False
 
     @classmethod
     def after(cls, base: OpenStep, opened: OpenStep) -> RosterDelta | None:
@@ -82,7 +84,8 @@ class RosterDelta:
         now = {member.process: member for member in (*opened.roster.peers, *opened.roster.trainers)}
         entered = tuple(member for process, member in now.items() if before.get(process) != member)
         gone = tuple(process for process in before if process not in now)
-        rest = (opened.lineage, opened.exponent, opened.digest, opened.size, opened.careful, opened.change)
+        whole = opened.digest, opened.size
+        rest = (opened.lineage, opened.exponent, *whole, opened.careful, opened.change, opened.ahead)
         reopen = cls(opened.term, opened.epoch, base.epoch, gone, entered, *rest)
         return reopen if reopen.unfolded(base) == opened else None
 
@@ -90,12 +93,12 @@ class RosterDelta:
         """Return the OpenStep that it stands for."""
         if not base.partial:
             roster = base.roster.changed(self.gone, self.entered)
-            rest = (self.exponent, "", 0, self.careful, self.change)
+            rest = (self.exponent, "", 0, self.careful, self.change, self.ahead)
             return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
         near = tuple(m for m in self.entered if m.stage < 0 or base.roster.stages[m.stage])
         far = tuple(m.process for m in self.entered if m not in near)
         roster = base.roster.changed((*self.gone, *far), near)
-        rest = (self.exponent, self.whole, self.named, self.careful, self.change)
+        rest = (self.exponent, self.whole, self.named, self.careful, self.change, self.ahead)
         return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
 
 
@@ -104,6 +107,7 @@ class MemberFailed:
     """A member is out of this epoch; a ballot under way is revoked.
 
     lost: hops (stage, index) that have no holder any more; whoever counts one of them as done sends it again.
+    lost_ahead: the same of the next step, where that was begun ahead.
     """
 
     term: int
@@ -111,6 +115,7 @@ class MemberFailed:
     process: ProcessId
     reason: str
     lost: tuple[tuple[int, int], ...] = ()
+    lost_ahead: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +129,10 @@ class MemberEntered:
 
 @dataclass(frozen=True, slots=True)
 class Assign:
-    """Give a trainer the microbatches of a dead one.
+    """Give a trainer microbatches: those of a dead one, or its share of the next step, which begins ahead.
 
     reassignment: of the attempts at them, above those of the dead one. The trainer asks who holds them already before
-    it sends them again.
+    it sends them again; 0: nobody can.
     """
 
     term: int
@@ -177,6 +182,7 @@ class Prepare:
     groups: tuple[Group, ...]  # that the receiver reduces in
     tally: Tally  # of the whole step, so that another leader can finish the ballot
     newcomers: tuple[Member, ...] = ()  # loaded this version meanwhile: they reduce and update, with nothing to add
+    ahead: bool = False  # the microbatches of the next step follow already, while this one is reduced
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,46 @@
+"""The next step begins while the present one is reduced, where the run delays its updates by a step."""
+
+from __future__ import annotations
+
+from swarmflow.core.commit import ahead
+from swarmflow.core.commit.step import Step
+from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.membership import placement
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.types import Member, ProcessId
+
+
+def go_ahead(leader: LeaderState, step: Step, now: float) -> list[Action]:
+    """Begin the next step, unless something has to happen between the two: all microbatches of this one are done."""
+    if leader.ahead is not None or not _may_go_ahead(leader, step, now):
+        return []
+    leader.ahead, actions = ahead.begin(step, leader.settings.learning_rate(leader.version + 1), now)
+    return actions
+
+
+def _may_go_ahead(leader: LeaderState, step: Step, now: float) -> bool:
+    """Return whether the next step can have the members of this one, and nobody waits for the edge between them."""
+    following, membership = leader.version + 1, leader.membership
+    if leader.plan.delay == 0 or following >= leader.settings.steps or leader.stopping:
+        return False
+    if step.open_step.careful or membership.suspended or leader.safe.holds_up(following):
+        return False
+    members = [membership.known[process] for process in step.roster.id_set if process in membership.known]
+    if any(entry.draining for entry in members) or not all(step.members.opened.stages):
+        return False
+    moves = placement.homeward(membership, leader.version) or placement.better_placed(membership, leader.version, now)
+    return not moves
+
+
+def lose_member(
+    leader: LeaderState, process: ProcessId, reason: str, taken_over: bool = False, ready: tuple[Member, ...] = ()
+) -> list[Action]:
+    """Take a failed member out of the present step, and of the next one where that has begun (see `Step.gone`)."""
+    step, following = leader.step, leader.ahead
+    lost, assigned = ahead.gone(following, process) if following is not None else ((), [])
+    if step is None:
+        return assigned
+    actions = step.gone(process, reason, taken_over, ready, lost)
+    if following is not None:
+        following.members.follow(step.members)
+    return actions + assigned
