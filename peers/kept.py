@@ -20,9 +20,11 @@ class KeptStage:
     def settle(self) -> None:
         """Free the memory of the current step, but for a gradient that is reduced and may have been committed."""
         if self.held.upcoming:
-            self.served.runner.forget_graphs()
+            for runner in self.served.runners:
+                runner.forget_graphs()
         else:
-            self.served.runner.clear()
+            for runner in self.served.runners:
+                runner.clear()
             self.served.reduced.clear()
 
 

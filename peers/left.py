@@ -80,7 +80,7 @@ class LeftState:
         with self._lock:
             if self._note is not None and (self._note.held, self._note.run) == (kept.held, kept.run):
                 return
-            rounding = kept.served.stage.rounding
+            rounding = kept.served.runner(kept.served.version).stage.rounding
             exponent = EXPONENT if rounding is None else rounding.exponent
             try:
                 self._write(_Note(kept.held, kept.run, kept.capacity, exponent), kept.served)
@@ -91,7 +91,7 @@ class LeftState:
     def _write(self, note: _Note, served: Served) -> None:
         """Replace the earlier state once the new one is whole, or before that where there is no room for both."""
         assert self._folder is not None, "a peer without a folder is not asked"
-        held, state = note.held, _state(served, with_gradient=bool(note.held.upcoming))
+        held, state = note.held, _state(served, note.held.version, with_gradient=bool(note.held.upcoming))
         elements = state.elements()
         what, needed = f"stage {held.stage} at version {held.version}", file_bytes(elements)
         earlier = None
@@ -118,18 +118,20 @@ class LeftState:
         if note is None:
             raise CheckpointError("no state of a stage was left here")
         if note.held.upcoming:
-            for name, group in served.stage.groups.items():
+            for name, group in served.groups(note.held.version).items():
                 served.reduced[name] = group.sums.empty().storable()
-        state = _state(served, with_gradient=bool(note.held.upcoming))
+        state = _state(served, note.held.version, with_gradient=bool(note.held.upcoming))
         with self._lock, self._checkpoint(note).state(note.held.stage) as file:
             if file.elements != state.elements():
                 raise CheckpointError(f"{file.path} does not hold stage {note.held.stage}")
             for name, start, stop in _chunks(file.elements):
                 state.write(name, start, memoryview(bytearray(file.read(name, start, stop))))
-        if served.stage.rounding is not None:
-            served.stage.rounding.exponent = note.exponent
-        served.runner.weights_written()
         served.version = note.held.version
+        rounding = served.runner(served.version).stage.rounding
+        if rounding is not None:
+            rounding.exponent = note.exponent
+        for runner in served.runners:
+            runner.weights_written()
         return KeptStage(note.held, served, note.run, note.capacity)
 
     def remove(self) -> None:
@@ -175,13 +177,13 @@ class LeftState:
             return f"; it cannot be set aside: {error.strerror}"
 
 
-def _state(served: Served, with_gradient: bool) -> StageState:
+def _state(served: Served, version: int, with_gradient: bool) -> StageState:
     """Return all tensors to store, as fp32."""
-    groups = served.stage.groups
+    state, groups = served.state_of(version), served.groups(version)
     if not with_gradient:
-        return served.state
+        return state
     sums = {name: served.reduced.get(name, group.sums).storable().stored() for name, group in groups.items()}
-    return StageState(groups, {tensor_name(name, part): t for name, parts in sums.items() for part, t in parts.items()})
+    return state.beside({tensor_name(n, part): tensor for n, parts in sums.items() for part, tensor in parts.items()})
 
 
 def _chunks(elements: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:

@@ -20,7 +20,6 @@ from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
-from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.weights import init_stage
 from swarmflow.core.protocol.actions import LoadState, Resume, StoreState
 from swarmflow.core.protocol.events import Progressed, StateLoaded, StateNotLoaded, StateStored
@@ -33,7 +32,6 @@ from swarmflow.runtime.execution.served import Served
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.stage_host import StageHost
 from swarmflow.runtime.execution.state_transfer import Listing, first_donor, serve_state
-from swarmflow.runtime.execution.step_end import apply_update
 from swarmflow.runtime.execution.worker import Worker
 
 log = logging.getLogger("swarmflow")
@@ -131,7 +129,7 @@ class StageLoader:
                 served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
                 self._progressed()
                 await self._fill(action, served)
-                digest = await self._compute.call(_FIRST, served.state.digest)
+                digest = await self._compute.call(_FIRST, served.state_of(action.version).digest)
             capacity = self._budget.fitting(self._manifest, action.stage, one_bytes)
         except NetworkError as error:
             await asyncio.sleep(_RETRY_S)  # the leader grants again at once: limit the rate
@@ -152,8 +150,9 @@ class StageLoader:
 
         def update_once() -> str:
             if update is not None and served.version == update.epoch.step:  # else an earlier grant has applied it
-                apply_update(served, update)
-            served.runner.clear()
+                served.update(update.epoch.step, update.scale, update.learning_rate)
+            for runner in served.runners:
+                runner.clear()
             return served.state.digest()
 
         await self._host.warm_up()
@@ -198,24 +197,30 @@ class StageLoader:
         """Return the stage with zeros for weights, and the bytes of a held microbatch."""
         manifest = self._manifest
         self._budget.check_stage(manifest, number)
+        runners = tuple(self._runner(number) for _ in range(1 + manifest.delay))
+        settings = OptimizerSettings(
+            manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay
+        )
+        optimizer = make_optimizer(settings)
+        one_bytes = self._trial(runners[0])
+        for group in runners[0].stage.groups.values():
+            group.allocate(optimizer.state_names())
+        return Served(runners, optimizer, -1), one_bytes
+
+    def _runner(self, number: int) -> StageRunner:
+        """Return the stage with zeros for weights."""
+        manifest = self._manifest
         rounding = rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches)
         stage = build_stage(
             manifest.model, manifest.cut, number, device=self._device, dropout=manifest.dropout, rounding=rounding
         )
-        settings = OptimizerSettings(
-            manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay
-        )
-        optimizer, runner = make_optimizer(settings), StageRunner(stage, manifest.precision)
-        one_bytes = self._trial(runner)
-        for group in stage.groups.values():
-            group.allocate(optimizer.state_names())
-        return Served(stage, runner, optimizer, StageState(stage.groups), -1), one_bytes
+        return StageRunner(stage, manifest.precision)
 
     async def _fill(self, action: LoadState, served: Served) -> None:
         if not action.donors:
-            await self._compute.call(_FIRST, lambda: init_stage(served.stage, self._manifest.seed))
+            await self._compute.call(_FIRST, lambda: self._init(served))
             return
-        state = served.state
+        state = served.state_of(action.version)
         args = action.donors, action.stage, action.version, state.elements(), state.write
         with self._meter.loading(action.stage, action.version) as measure:
 
@@ -227,7 +232,15 @@ class StageLoader:
         found = await self._compute.call(_FIRST, state.digest)
         if listing.digest and found != listing.digest:
             raise NetworkError(f"what {donor} sent of stage {action.stage} is not what it listed")
-        served.runner.weights_written()
+        if action.version == 0:
+            await self._compute.call(_FIRST, served.begin)
+        for runner in served.runners:
+            runner.weights_written()
+
+    def _init(self, served: Served) -> None:
+        """Set the weights that the run's seed gives."""
+        init_stage(served.runner(1).stage, self._manifest.seed)
+        served.begin()
 
     def _trial(self, runner: StageRunner) -> int:
         """Return the bytes of a held microbatch, measured before the stage's memory is touched, which sets the peak."""

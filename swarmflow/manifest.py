@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
-from swarmflow.core.protocol.piece_format import BY_CODEC, INT64, PieceFormat
+from swarmflow.core.protocol.piece_format import INT64, PieceFormat, piece_format
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import Plan
 from swarmflow.errors import IncompatibleError
@@ -51,6 +51,7 @@ class Manifest:
     accumulate: str
     codec: str
     reduce_codec: str
+    delay: int  # steps by which updates are delayed
     router: str
     tied: bool
     tokenizer: str
@@ -68,12 +69,12 @@ class Manifest:
         """What the machines of the core need to know of it."""
         boundary_bytes = self.microbatch_sequences * self.seq_len * self.hidden_size * _BYTES[self.codec]
         how = self.tied, self.costs, self.router, boundary_bytes
-        return Plan(self.stages, self.microbatches, *how, timeouts=self.timeouts)
+        return Plan(self.stages, self.microbatches, *how, delay=self.delay, timeouts=self.timeouts)
 
     @property
     def piece(self) -> PieceFormat:
         """How many bytes a piece of its all-reduces may have."""
-        return INT64 if self.accumulate == "exact" else BY_CODEC[self.reduce_codec]
+        return INT64 if self.accumulate == "exact" else piece_format(self.reduce_codec, self.delay)
 
     @property
     def fingerprint(self) -> str:

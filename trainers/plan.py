@@ -80,6 +80,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         accumulate=train.accumulate,
         codec=train.codec,
         reduce_codec=train.reduce_codec,
+        delay=train.delay,
         router=train.router,
         tied=TIED in stage_layout(model.config, cut, 0).groups,
         tokenizer=config.data.tokenizer,

@@ -7,8 +7,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from swarmflow.compute.checkpoint import tensor_name
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import digest, memory_of
+
+BEFORE = "before_"  # begins the names of what belongs to the version before, where updates are delayed
 
 
 class StageState:
@@ -19,9 +22,15 @@ class StageState:
 
     def __init__(self, groups: Mapping[str, FlatGroup], others: Mapping[str, Tensor] | None = None) -> None:
         self._tensors = {
-            f"{group.name}.{name}": tensor for group in groups.values() for name, tensor in group.tensors().items()
+            tensor_name(group.name, name): tensor
+            for group in groups.values()
+            for name, tensor in group.tensors().items()
         }
         self._tensors.update(others or {})
+
+    def beside(self, others: Mapping[str, Tensor]) -> StageState:
+        """Return this state with other tensors beside it."""
+        return StageState({}, {**self._tensors, **others})
 
     def elements(self) -> dict[str, int]:
         """Name -> length of every tensor."""

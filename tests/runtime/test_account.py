@@ -25,14 +25,14 @@ def test_what_was_accumulated_is_used_at_the_commit() -> None:
     work.spent(ONE, "backward", 2.0)
     work.spent(OTHER, "loss", 4.0)
     assert settled == {}
-    work.committed()
+    work.committed(ONE.epoch)
     assert settled == {"used": 7.0}
 
 
 def test_a_forward_that_got_no_backward_is_of_no_use() -> None:
     work, settled = account()
     work.spent(ONE, "forward", 1.0)
-    work.committed()
+    work.committed(ONE.epoch)
     assert settled == {"unused": 1.0}
 
 
@@ -41,7 +41,7 @@ def test_what_is_computed_twice_is_used_once() -> None:
     work.spent(ONE, "forward", 1.0)
     work.spent(ONE, "forward", 2.0)
     work.spent(ONE, "backward", 4.0)
-    work.committed()
+    work.committed(ONE.epoch)
     assert settled == {"used": 6.0, "unused": 1.0}
 
 
@@ -57,7 +57,7 @@ def test_a_forward_pass_whose_graph_is_not_kept_is_done_twice_and_not_in_vain() 
     work, settled = account()
     work.spent(ONE, "forward", 1.0)
     work.spent(ONE, "replay", 4.0)
-    work.committed()
+    work.committed(ONE.epoch)
     assert settled == {"twice": 1.0, "used": 4.0}
 
 
@@ -66,7 +66,7 @@ def test_a_step_that_starts_over_leaves_nothing_open() -> None:
     work.spent(ONE, "loss", 1.0)
     work.void()
     work.wasted(2.0)
-    work.committed()
+    work.committed(ONE.epoch)
     assert settled["unused"] == 3.0
     assert settled["used"] == 0.0
 
@@ -76,5 +76,5 @@ def test_what_is_recomputed_for_others_is_in_vain_and_leaves_the_hop_alone() -> 
     work.spent(ONE, "forward", 1.0)
     work.spent(ONE, "backward", 2.0)
     work.spent(ONE, "recompute", 4.0)
-    work.committed()
+    work.committed(ONE.epoch)
     assert settled == {"unused": 4.0, "used": 3.0}

@@ -11,7 +11,6 @@ from swarmflow.core.protocol.actions import Apply, RunForward, Seal
 from swarmflow.core.protocol.events import Applied, Sealed
 from swarmflow.core.protocol.messages import Held, state_name
 from swarmflow.core.protocol.types import Microbatch
-from swarmflow.runtime.execution.step_end import apply_update
 from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, peers
 
@@ -40,7 +39,7 @@ async def test_a_reduced_gradient_that_was_kept_makes_the_same_update(sums: str)
         assert other.host.served is not None
         kept = KeptStage(HELD, other.host.served, "run", 4)
         await other.compute.call(FIRST, kept.settle)
-        assert apply_update(kept.served, APPLY) == applied.digest
+        assert kept.served.update(APPLY.epoch.step, APPLY.scale, APPLY.learning_rate) == applied.digest
         assert kept.served.version == EPOCH.step + 1
 
 
@@ -50,9 +49,9 @@ async def test_what_belongs_to_a_step_without_a_ballot_is_freed() -> None:
         await peer.ask(RunForward(Microbatch(EPOCH, 1), peer.hidden(1)))
         served = peer.host.served
         assert served is not None
-        assert served.runner.held == 1
+        assert served.runner(EPOCH.step).held == 1
         await peer.compute.call(FIRST, KeptStage(replace(HELD, upcoming=""), served, "run", 4).settle)
-        assert served.runner.held == 0
+        assert served.runner(EPOCH.step).held == 0
         assert not any(group.summed.any() for group in served.stage.groups.values())
 
 

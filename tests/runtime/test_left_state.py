@@ -28,7 +28,6 @@ from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import CheckpointError, NoRoomError
 from swarmflow.runtime.execution.load_progress import LoadMeter
 from swarmflow.runtime.execution.stage_host import StageHost
-from swarmflow.runtime.execution.step_end import apply_update
 from swarmflow.runtime.execution.worker import Worker
 from tests.disks import flip_bit, no_more_files, small_disk
 from tests.runtime.manifests import SUMS, manifest
@@ -68,7 +67,7 @@ async def test_the_next_life_makes_the_update_that_this_one_would_have_made(
         assert later.host.served is not None
         kept = found.fill(later.host.served)
         assert (kept.held, kept.run, kept.capacity) == (HELD, RUN, 4)
-        assert apply_update(kept.served, APPLY) == applied.digest
+        assert kept.served.update(APPLY.epoch.step, APPLY.scale, APPLY.learning_rate) == applied.digest
         found.remove()
         assert found.find(RUN) is None
         assert not list((tmp_path / "left").iterdir())

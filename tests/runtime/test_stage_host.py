@@ -19,7 +19,6 @@ from swarmflow.compute.layout import TIED
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
-from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.sums import TensorSums
 from swarmflow.compute.weights import init_stage
 from swarmflow.core.commit.reduce import Reduction
@@ -153,7 +152,7 @@ def _peer(me: ProcessId, of: Manifest, number: int) -> tuple[Peer, list[Worker]]
         group.allocate(optimizer.state_names())
         if isinstance(group.sums, BlockwiseSums):  # a grid as of an earlier step, with which some blocks are wide
             group.sums.grid.follow(torch.full_like(group.sums.peaks, 1e-2), 0)
-    host.served = Served(stage, StageRunner(stage, of.precision), optimizer, StageState(stage.groups), EPOCH.step)
+    host.served = Served((StageRunner(stage, of.precision),), optimizer, EPOCH.step)
     driver.perform([Reset()])
     return Peer(me, of, host, driver, recorded, failures, workers[0]), workers
 
@@ -293,7 +292,7 @@ async def test_without_a_graph_the_same_bits_come_out(stage: int, changes: dict[
         forward = await peer.ask(RunForward(microbatch, entered, keep))
         assert isinstance(forward, ForwardComputed)
         assert peer.host.served is not None
-        assert peer.host.served.runner.held == keep
+        assert peer.host.served.runner(EPOCH.step).held == keep
         back = RunReplay(microbatch, entered, peer.tokens(0), peer.hidden(1), 1)
         backward = await peer.ask(RunBackward(microbatch, peer.hidden(1)) if keep else back)
         assert isinstance(backward, BackwardComputed | Replayed)
@@ -353,7 +352,7 @@ async def test_with_weight_0_the_same_bytes_come_out_and_nothing_is_accumulated(
         assert await at_first(one) == await again(other)
         assert await other.ask(Seal(EPOCH, 1, (f"stage-{stage}",), (f"stage-{stage}",))) == empty
         assert other.host.served is not None
-        assert other.host.served.runner.held == 0, "no graph is kept"
+        assert other.host.served.runner(EPOCH.step).held == 0, "no graph is kept"
 
 
 async def test_what_does_not_fit_is_told_and_the_next_try_may_have_another_exponent() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
-from swarmflow.core.protocol.types import Microbatch
+from swarmflow.core.protocol.types import Epoch, Microbatch
 
 Direction = Literal["forward", "loss", "backward", "replay", "undo", "recompute"]
 Outcome = Literal["used", "unused", "twice"]
@@ -48,12 +48,12 @@ class Account:
         """Record seconds whose result is not used, for instance because it is too late for its step."""
         self._settle("unused", seconds)
 
-    def committed(self) -> None:
+    def committed(self, epoch: Epoch) -> None:
         """Settle a committed step: accumulated gradients are in it, a forward pass without its backward pass is not."""
-        for hop in self._open.values():
+        for microbatch in [microbatch for microbatch in self._open if microbatch.epoch <= epoch]:
+            hop = self._open.pop(microbatch)
             used = any(direction in hop for direction in _ACCUMULATES)
             self._settle("used" if used else "unused", sum(hop.values()))
-        self._open.clear()
 
     def void(self) -> None:
         """Settle a step that starts over, or that this process leaves."""

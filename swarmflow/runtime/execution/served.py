@@ -5,24 +5,103 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass, field
 
+import torch
+
+from swarmflow.compute.blockwise_sums import BlockwiseSums
+from swarmflow.compute.checkpoint import tensor_name
+from swarmflow.compute.exact import EXPONENT
+from swarmflow.compute.flat import GRID, FlatGroup
+from swarmflow.compute.flat_tensors import digest
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
-from swarmflow.compute.stage_state import StageState
+from swarmflow.compute.stage_state import BEFORE, StageState
 from swarmflow.compute.sums import Sums
 
 
 @dataclass
 class Served:
-    """A stage in memory."""
+    """A stage in memory, once for each step that may be computed at a time.
 
-    stage: Stage
-    runner: StageRunner
+    runners: step s is computed on the one with the number s modulo how many there are. One has the parameters of the
+    version, and step v is computed at version v. Where updates are delayed by a step there are two. Then at version v,
+    that of step v + 1 has the parameters of v; that of step v, which is reduced now, those of v - 1 (of v, where v is
+    0), and they are kept for what has to be computed again. The update of step v makes version v + 1 in their place.
+    They share the optimizer's state.
+    """
+
+    runners: tuple[StageRunner, ...]
     optimizer: Optimizer
-    state: StageState
-    version: int  # of its weights
+    version: int  # of the state; -1: it is being loaded, or changed
     reduced: dict[str, Sums] = field(default_factory=dict)  # summed gradients of a ballot, by flat group
+
+    def __post_init__(self) -> None:
+        for runner in self.runners[1:]:
+            for name, group in runner.stage.groups.items():
+                group.state = self.stage.groups[name].state
+
+    @property
+    def stage(self) -> Stage:
+        """The stage, for what does not depend on the step."""
+        return self.runners[0].stage
+
+    def runner(self, step: int) -> StageRunner:
+        """Return the runner that computes a step."""
+        return self.runners[step % len(self.runners)]
+
+    def groups(self, step: int) -> dict[str, FlatGroup]:
+        """Return the parameters that a step is computed with, and the sums of its gradients."""
+        return self.runner(step).stage.groups
+
+    @property
+    def state(self) -> StageState:
+        """The state of the version that is here."""
+        return self.state_of(self.version)
+
+    def state_of(self, version: int) -> StageState:
+        """Return the tensors of which the state of a version consists, or shall consist."""
+        latest = self.groups(version + 1)
+        if len(self.runners) == 1:
+            return StageState(latest)
+        before: dict[str, torch.Tensor] = {}
+        for name, group in self.groups(version).items():
+            tensors = group.tensors()
+            before |= {tensor_name(name, BEFORE + key): tensors[key] for key in ("params", GRID) if key in tensors}
+        return StageState(latest, before)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Complete the state of version 0: its parameters are those of the version before, too."""
+        latest = self.groups(1)
+        for name, group in self.groups(0).items():
+            group.params.copy_(latest[name].params)
+
+    def update(self, step: int, scale: float, learning_rate: float) -> str:
+        """Apply the reduced gradients of a step, and return the digest of the parameters. Raises NotFiniteError."""
+        self.version = -1  # neither the old nor the new version: no peer may copy a mixture
+        latest, runner = self.groups(step + 1), self.runner(step)
+        for name, group in runner.stage.groups.items():
+            sums = self.reduced.get(name, group.sums)
+            if group is not latest[name]:
+                _succeed(group, latest[name])
+            self.optimizer.apply(group, sums.gradient(), scale, learning_rate, step)
+            group.learnt(sums, step)
+        self.reduced.clear()
+        runner.weights_written()
+        if runner.stage.rounding is not None:
+            runner.stage.rounding.exponent = EXPONENT
+        runner.clear()
+        self.version = step + 1
+        return digest([group.params for group in runner.stage.groups.values()])
 
     def clock(self) -> float:
         """Return the time: on a CPU the thread's own, as a frozen or waiting process does not compute."""
         return time.thread_time() if self.stage.device.type == "cpu" else time.monotonic()
+
+
+@torch.no_grad()
+def _succeed(group: FlatGroup, latest: FlatGroup) -> None:
+    """Make a group the one that is updated next: from the latest parameters, on the grid that was learnt last."""
+    group.params.copy_(latest.params)
+    if isinstance(group.sums, BlockwiseSums) and isinstance(latest.sums, BlockwiseSums):
+        group.sums.grid.spacings.copy_(latest.sums.grid.spacings)

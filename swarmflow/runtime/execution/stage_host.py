@@ -14,7 +14,7 @@ from torch import Tensor
 
 from swarmflow.compute.codec import codec_named, decode_tokens
 from swarmflow.compute.dropout import DrawKey
-from swarmflow.compute.exact import ExponentOverflowError
+from swarmflow.compute.exact import EXPONENT, ExponentOverflowError
 from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.stage import Stage
 from swarmflow.core.protocol.actions import Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay
@@ -41,8 +41,10 @@ from swarmflow.runtime.transport.wire import Evaluate
 
 log = logging.getLogger("swarmflow")
 
-# Urgency in the compute thread: a backward frees memory and feeds the stage before; a forward only adds work.
-_FIRST, _BACKWARD, _FORWARD, _LATER = (0.0,), 1.0, 2.0, (3.0,)
+# Urgency in the compute thread: an earlier step goes first; of one step, a backward frees memory and feeds the stage
+# before, and a forward only adds work.
+_FIRST, _PASSES, _LATER = (0.0,), 1.0, (2.0,)
+_BACKWARD, _FORWARD = 0.0, 1.0
 
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -99,7 +101,7 @@ class StageHost:
 
         def compute(served: Served, x: Tensor) -> Tensor:
             draw = self._draw(action.microbatch)
-            runner = served.runner
+            runner = served.runner(action.microbatch.epoch.step)
             return runner.forward(action.microbatch, x, draw) if action.keep else runner.recompute(x, draw)
 
         direction: Direction = "recompute" if action.again else "forward"
@@ -111,7 +113,7 @@ class StageHost:
 
         def compute(served: Served, x: tuple[Tensor, Tensor]) -> tuple[float, int, Tensor | None]:
             mb = action.microbatch
-            return served.runner.loss(mb, x[0], x[1], self._draw(mb), self._number(mb))
+            return served.runner(mb.epoch.step).loss(mb, x[0], x[1], self._draw(mb), self._number(mb))
 
         def computed(result: tuple[float, int, Tensor | None]) -> None:
             loss_sum, tokens, gradient = result
@@ -131,7 +133,10 @@ class StageHost:
 
     def run_backward(self, action: RunBackward) -> None:
         """Decode, backward, encode."""
-        data = self._driver.store.get(action.gradient)
+        data, number = self._driver.store.get(action.gradient), self._number(action.microbatch)
+
+        def compute(served: Served, x: Tensor) -> Tensor | None:
+            return served.runner(action.microbatch.epoch.step).backward(action.microbatch, x, number)
 
         def computed(gradient: Tensor | None) -> None:
             if gradient is None:
@@ -139,13 +144,7 @@ class StageHost:
             else:
                 self._encode(action.microbatch, gradient, partial(BackwardComputed, action.microbatch), "gradient")
 
-        self._decode(
-            action.microbatch,
-            "backward",
-            lambda stage: self._boundary_tensor(stage, data),
-            lambda served, x: served.runner.backward(action.microbatch, x, self._number(action.microbatch)),
-            computed,
-        )
+        self._decode(action.microbatch, "backward", lambda stage: self._boundary_tensor(stage, data), compute, computed)
 
     def run_replay(self, action: RunReplay) -> None:
         """Decode, forward, backward; encode, where the gradient of the input is needed."""
@@ -160,7 +159,8 @@ class StageHost:
         def compute(served: Served, x: tuple[Tensor, Tensor]) -> Tensor | None:
             given = {"targets" if gradient is None else "grad": x[1]}
             number = self._number(action.microbatch)
-            return served.runner.replay(x[0], action.weight, **given, draw=draw, number=number)
+            runner = served.runner(action.microbatch.epoch.step)
+            return runner.replay(x[0], action.weight, **given, draw=draw, number=number)
 
         def computed(of_input: Tensor | None) -> None:
             if of_input is None:
@@ -175,8 +175,8 @@ class StageHost:
     def discard(self, action: Discard) -> None:
         """Discard a hop that another peer computes: its graph now, queued work when its turn comes."""
         self._discards[action.microbatch] += 1
-        served = self._serving()
-        self._compute.submit(_FIRST, lambda: served.runner.drop(action.microbatch), lambda _: None)
+        runner = self._serving().runner(action.microbatch.epoch.step)
+        self._compute.submit(_FIRST, lambda: runner.drop(action.microbatch), lambda _: None)
 
     def reset(self, action: Reset) -> None:
         """Begin an epoch with nothing accumulated."""
@@ -185,7 +185,13 @@ class StageHost:
         self._account.void()
         self.end.begin()
         served = self._serving()
-        self._compute.submit(_FIRST, lambda: served.runner.begin(action.exponent, action.careful), lambda _: None)
+
+        def work() -> None:
+            for runner in served.runners:
+                runner.begin(EXPONENT, action.careful)
+            served.runner(served.version).begin(action.exponent, action.careful)
+
+        self._compute.submit(_FIRST, work, lambda _: None)
 
     def unload(self) -> None:
         """Stop serving: running work is dropped, and is in no commit."""
@@ -209,11 +215,12 @@ class StageHost:
                 targets = self._targets(bodies[1], message.rows)
             except FrameError as error:
                 return error
+            runner = served.runner(message.version + 1)
             if served.stage.last:
-                loss = served.runner.evaluate(x, targets)
+                loss = runner.evaluate(x, targets)
                 assert isinstance(loss, tuple)
                 return loss
-            output = served.runner.evaluate(x)
+            output = runner.evaluate(x)
             assert isinstance(output, Tensor)
             return self._codec.encode(output.to(self._dtype))
 
@@ -333,8 +340,9 @@ class _Computation(Generic[X, Y]):
         codec.submit(_FIRST, self._decode, decoded)
 
     @property
-    def _urgency(self) -> tuple[float, float]:
-        return _FORWARD if self.direction in ("forward", "loss") else _BACKWARD, float(self.microbatch.index)
+    def _urgency(self) -> tuple[float, float, float, float]:
+        direction = _FORWARD if self.direction in ("forward", "loss") else _BACKWARD
+        return _PASSES, float(self.microbatch.epoch.step), direction, float(self.microbatch.index)
 
     def _decode(self) -> X | ComputeFailed:
         try:

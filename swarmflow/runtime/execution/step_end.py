@@ -7,7 +7,6 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.flat_tensors import digest
 from swarmflow.compute.sums import Sums, digest_of, digest_of_pieces
 from swarmflow.core.commit import reduce
 from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
@@ -46,7 +45,7 @@ class StepEnd:
         """Return a part of a flat gradient, fetched when it is sent."""
         served = self._serving()
         name = _flat_name(body.group)
-        sums = served.reduced[name] if body.reduced else served.stage.groups[name].sums
+        sums = served.reduced[name] if body.reduced else served.groups(served.version)[name].sums
         return lambda: sums.pack(body.start, body.stop)
 
     def sum_piece(self, action: SumPiece) -> None:
@@ -54,7 +53,7 @@ class StepEnd:
         if action.apart:
             return self._sum_apart(action)
         served, name = self._serving(), _flat_name(action.group)
-        own, target = served.stage.groups[name].sums, self._reduced(served, name)
+        own, target = served.groups(action.epoch.step)[name].sums, self._reduced(served, action)
         parts = [own if part is None else self._driver.store.get(part) for part in action.parts]
 
         def work() -> str:
@@ -64,7 +63,7 @@ class StepEnd:
         self._do(work, lambda name: self._piece_reduced(action, name))
 
     def _sum_apart(self, action: SumPiece) -> None:
-        like = self._serving().stage.groups["own"].sums
+        like = self._serving().groups(action.epoch.step)["own"].sums
         parts = [self._driver.store.get(part) for part in action.parts if part is not None]
         elements = action.stop - action.start
 
@@ -82,8 +81,7 @@ class StepEnd:
 
     def store_piece(self, action: StorePiece) -> None:
         """Copy a sum from its owner into the reduced buffer."""
-        served, name = self._serving(), _flat_name(action.group)
-        target, buffer = self._reduced(served, name), self._driver.store.get(action.sum)
+        target, buffer = self._reduced(self._serving(), action), self._driver.store.get(action.sum)
 
         def done(_: None) -> None:
             self._driver.store.release((action.sum,))
@@ -97,7 +95,8 @@ class StepEnd:
         for group in action.alone:
             served.reduced.pop(_flat_name(group), None)
         # Taken now: the next ballot may have other members, and buffers, before the thread comes to this one.
-        sealed = [(group, served.stage.groups[_flat_name(group)]) for group in action.groups]
+        stage = served.runner(action.epoch.step).stage
+        sealed = [(group, stage.groups[_flat_name(group)]) for group in action.groups]
         found = [group.sums if name in action.alone else served.reduced[_flat_name(name)] for name, group in sealed]
         summed = dict(action.pieces)
 
@@ -108,7 +107,7 @@ class StepEnd:
                 if math.isfinite(squared):
                     results.append((name, squared, _digest_of_sum(sums, summed.get(name))))
                 else:
-                    broken.append(_unsound(action.epoch, name, sums, served.stage.gradients_broken_in()))
+                    broken.append(_unsound(action.epoch, name, sums, stage.gradients_broken_in()))
             return results, broken
 
         def done(outcome: tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]) -> None:
@@ -123,11 +122,11 @@ class StepEnd:
     def apply(self, action: Apply) -> None:
         """Apply the optimizer's update, and empty the accumulators."""
         served = self._serving()
-        self._account.committed()
+        self._account.committed(action.epoch)
 
         def work() -> str | NotFiniteError:
             try:
-                return apply_update(served, action)
+                return served.update(action.epoch.step, action.scale, action.learning_rate)
             except NotFiniteError as error:
                 return error
 
@@ -158,9 +157,10 @@ class StepEnd:
 
         self._compute.submit(_FIRST, timed, finished)
 
-    def _reduced(self, served: Served, name: str) -> Sums:
+    def _reduced(self, served: Served, action: SumPiece | StorePiece) -> Sums:
+        name = _flat_name(action.group)
         if name not in served.reduced:
-            served.reduced[name] = served.stage.groups[name].sums.empty()
+            served.reduced[name] = served.groups(action.epoch.step)[name].sums.empty()
         return served.reduced[name]
 
     def _piece_reduced(self, action: SumPiece | StorePiece, name: str = "", apart: Ref | None = None) -> None:
@@ -183,20 +183,6 @@ def _unsound(epoch: Epoch, group: str, sums: Sums, layer: str | None) -> Compute
         return ComputedNotFinite(epoch, -1, "gradient", layer)
     first = sums.first_not_finite()
     return ComputedNotFinite(epoch, -1, "sum", group=group, piece=(first or 0) // reduce.PIECE_ELEMENTS)
-
-
-def apply_update(served: Served, action: Apply) -> str:
-    """Apply the reduced gradients to a stage, and return the digest of its parameters. Raises NotFiniteError."""
-    served.version = -1  # neither the old nor the new version: no peer may copy a mixture
-    for name, group in served.stage.groups.items():
-        sums = served.reduced.get(name, group.sums)
-        served.optimizer.apply(group, sums.gradient(), action.scale, action.learning_rate, action.epoch.step)
-        group.learnt(sums, action.epoch.step)
-    served.reduced.clear()
-    served.runner.weights_written()
-    served.runner.clear()
-    served.version = action.epoch.step + 1
-    return digest([group.params for group in served.stage.groups.values()])
 
 
 def _flat_name(group: str) -> str:

@@ -14,6 +14,7 @@ from swarmflow.compute.flat import GRID, rounding_of
 from swarmflow.compute.grid import Blockwise, grid_blocks
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.compute.stage_state import BEFORE
 from swarmflow.manifest import Manifest
 
 
@@ -29,6 +30,9 @@ def state_tensor_lengths(manifest: Manifest, stage: int) -> dict[str, int]:
         lengths |= {tensor_name(group, name): layout.elements(group) for name in names}
         if isinstance(rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches), Blockwise):
             lengths[tensor_name(group, GRID)] = grid_blocks(layout.elements(group))
+    if manifest.delay:  # and of the version before
+        parts = [tensor_name(group, part) for group in layout.groups for part in ("params", GRID)]
+        lengths |= {name.replace(".", f".{BEFORE}"): lengths[name] for name in parts if name in lengths}
     return lengths
 
 
