@@ -33,13 +33,18 @@ def places() -> NDArray[np.int64]:
 class _Buffer:
     """The gradients of a stage, one parameter behind the other, in blocks of 256."""
 
-    def __init__(self, names: Sequence[str], microbatches: int) -> None:
+    def __init__(self, names: Sequence[str], microbatches: int, delay: int) -> None:
         self.names = names
         self.microbatches = microbatches
-        self.spacing: NDArray[np.float32] | None = None  # of each block, from the second step on
+        self.spacings: list[NDArray[np.float32] | None] = [None] * (1 + delay)  # of this step and those known after it
         self.steps = 0
         self.total: NDArray[np.int64] | None = None
         self.peak: NDArray[np.float32] | None = None
+
+    @property
+    def spacing(self) -> NDArray[np.float32] | None:
+        """Of each block in this step; None: all are as in the first one."""
+        return self.spacings[0]
 
     def add(self, gradients: Sequence[Tensor], offsets: NDArray[np.float32]) -> None:
         flat = torch.cat([gradient.flatten() for gradient in gradients]).numpy()
@@ -52,29 +57,34 @@ class _Buffer:
         self.total = addend if self.total is None else self.total + addend
 
     def finish(self) -> Tensor:
-        """Return the sums, and set the spacing of the next step: the peak is at most a half of what 16 bits take."""
+        """Return the sums, and find the spacing of a later step: the peak is at most a half of what 16 bits take."""
         assert self.total is not None
         assert self.peak is not None
         sums = self.total * (FIRST_SPACING if self.spacing is None else self.spacing.astype(np.float64)[:, None])
         exponent = np.frexp(self.peak)[1] - min(8, 15 - 1 - (self.microbatches - 1).bit_length())
         wanted = np.ldexp(np.float32(1), exponent)
-        if self.spacing is None:
+        last = self.spacings[-1]
+        if last is None:
             seen = self.peak > 0
             mean = np.ldexp(np.float32(1), exponent[seen].sum() // max(1, seen.sum()))
-            self.spacing = np.where(seen, wanted, mean)
+            found = np.where(seen, wanted, mean)
         else:
-            finest = self.spacing / (2 if self.steps % 4 == 0 else 1)
-            self.spacing = np.where(self.peak > 0, np.maximum(wanted, finest), self.spacing)
+            finest = last / (2 if self.steps % 4 == 0 else 1)
+            found = np.where(self.peak > 0, np.maximum(wanted, finest), last)
+        self.spacings = [*self.spacings[1:], found]
         self.steps += 1
         self.total = self.peak = None
         return torch.from_numpy(sums.astype(np.float32)).flatten()
 
 
 class Blockwise:
-    """Adds the gradients of a step up as a swarm does. stages: the names of each stage's parameters, in order."""
+    """Adds the gradients of a step up as a swarm does. stages: the names of each stage's parameters, in order.
 
-    def __init__(self, stages: Sequence[Sequence[str]], microbatches: int) -> None:
-        self._buffers = [_Buffer(names, microbatches) for names in stages]
+    delay: steps from a step's gradients to the grid that follows from them, beside one.
+    """
+
+    def __init__(self, stages: Sequence[Sequence[str]], microbatches: int, delay: int = 0) -> None:
+        self._buffers = [_Buffer(names, microbatches, delay) for names in stages]
         self._places = places()
 
     def add(self, model: PreTrainedModel, number: int) -> None:

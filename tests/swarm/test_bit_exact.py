@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from swarmflow.chaos.plain import microbatch
 from swarmflow.compute.codec import Codec, codec_named
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.families import model_config
-from swarmflow.compute.flat import rounding_of
+from swarmflow.compute.flat import FlatGroup, rounding_of
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import OWN, TIED
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
@@ -38,23 +39,24 @@ Learnt = tuple[dict[str, bytes], list[float]]  # every parameter's bytes, and th
         ("none", {"accumulate": "exact"}),
         ("blockwise8", {"accumulate": "exact"}),
         ("blockwise8", {"reduce_codec": "blockwise16"}),
+        ("blockwise8", {"accumulate": "exact", "delay": 1}),
     ],
-    ids=["none", "blockwise8", "blockwise8 and blockwise16"],
+    ids=["none", "blockwise8", "blockwise8 and blockwise16", "delayed"],
 )
 def test_no_bit_tells_which_peer_computed_what_and_when(
-    codec: str, train: dict[str, str], tmp_path: Path, forks: ForkServer
+    codec: str, train: dict[str, Any], tmp_path: Path, forks: ForkServer
 ) -> None:
     model, corpus = prepare(tmp_path, "gpt2")
     of = recipe("adamw", steps=10)
     rounding = rounding_of(train.get("accumulate", "fp32"), train.get("reduce_codec", "none"), of.microbatches)
     assert rounding is not None
-    wanted, norms = alone(model, corpus, of, codec_named(codec), rounding)
+    wanted, norms = alone(model, corpus, of, codec_named(codec), rounding, delay=train.get("delay", 0))
     learnt, norms_of_swarm = together(tmp_path / "swarm", model, corpus, of, {"codec": codec, **train}, forks)
     assert norms_of_swarm == norms
     assert learnt == wanted
 
 
-def together(folder: Path, model: Path, corpus: Path, of: Recipe, train: dict[str, str], forks: ForkServer) -> Learnt:
+def together(folder: Path, model: Path, corpus: Path, of: Recipe, train: dict[str, Any], forks: ForkServer) -> Learnt:
     """What two peers a stage learn, between which microbatches go as they happen to go."""
     run = settings(model, corpus, of, stages=2)
     run["model"]["cut"] = list(CUT)
@@ -70,8 +72,13 @@ def together(folder: Path, model: Path, corpus: Path, of: Recipe, train: dict[st
     return {name: _bytes(value) for name, value in found.items()}, [step["grad_norm"] for step in steps]
 
 
-def alone(model: Path, corpus: Path, of: Recipe, codec: Codec, rounding: FixedPoint | Blockwise) -> Learnt:
-    """What one process learns that runs the same two stages in turn, the last microbatch of a step first."""
+def alone(
+    model: Path, corpus: Path, of: Recipe, codec: Codec, rounding: FixedPoint | Blockwise, delay: int = 0
+) -> Learnt:
+    """What one process learns that runs the same two stages in turn, the last microbatch of a step first.
+
+    delay 1: a step's gradients are those of the parameters before the last update.
+    """
     stages = [build_stage(model_config(model), CUT, number, device="cpu", rounding=rounding) for number in range(2)]
     for stage in stages:
         load_stage(stage, model)
@@ -83,9 +90,15 @@ def alone(model: Path, corpus: Path, of: Recipe, codec: Codec, rounding: FixedPo
     for stage in stages:
         for group in stage.groups.values():
             group.allocate(optimizer.state_names())
-    norms = []
+    norms, groups = [], [group for stage in stages for group in stage.groups.values()]
+    before = [group.params.clone() for group in groups]
     for step in range(of.steps):
+        latest = [group.params.clone() for group in groups]
+        if delay:
+            _set(groups, before)
         norms.append(_accumulate(stages, corpus, of, step, codec))
+        _set(groups, latest)
+        before = latest
         count = of.microbatches * of.sequences * of.seq_len
         scale = min(1.0, 1.0 / (norms[-1] + 1e-6)) / count
         for stage in stages:
@@ -94,6 +107,11 @@ def alone(model: Path, corpus: Path, of: Recipe, codec: Codec, rounding: FixedPo
                 group.learnt(group.sums, step)
             stage.zero_grads()
     return {name: _bytes(value) for stage in stages for name, value, _ in stage.named_parameters()}, norms
+
+
+def _set(groups: list[FlatGroup], params: list[Tensor]) -> None:
+    for group, values in zip(groups, params, strict=True):
+        group.params.copy_(values)
 
 
 def _accumulate(stages: list[Stage], corpus: Path, of: Recipe, step: int, codec: Codec) -> float:
