@@ -22,6 +22,11 @@ LEFT = 2  # of the members, when the dead are replaced
 POSITIONS = range(20)
 FOR_EVER = 100_000
 WANTED_S = 60.0
+MODES: dict[str, dict[str, Any]] = {
+    "exact": {"accumulate": "exact"},
+    "blockwise16": {"reduce_codec": "blockwise16"},
+    "delayed": {"reduce_codec": "blockwise16", "delay": 1},
+}
 
 
 def write_files(folder: Path) -> tuple[Path, Path]:
@@ -43,7 +48,7 @@ def write_files(folder: Path) -> tuple[Path, Path]:
     return model, corpus
 
 
-def settings(model: Path, corpus: Path, steps: int) -> dict[str, Any]:
+def settings(model: Path, corpus: Path, steps: int, mode: dict[str, Any]) -> dict[str, Any]:
     """Little to compute, much to reduce."""
     return {
         "run": {"name": "test", "output": "out"},
@@ -54,9 +59,9 @@ def settings(model: Path, corpus: Path, steps: int) -> dict[str, Any]:
             "steps": steps,
             "microbatches": 8,
             "microbatch_sequences": 1,
-            "accumulate": "exact",
             "codec": "none",
             "checkpoint_every": FOR_EVER,
+            **mode,
         },
     }
 
@@ -64,11 +69,12 @@ def settings(model: Path, corpus: Path, steps: int) -> dict[str, Any]:
 @pytest.mark.swarm
 @pytest.mark.slow
 @pytest.mark.extended
-def test_a_member_dies_at_each_piece_of_an_all_reduce(tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+def test_a_member_dies_at_each_piece_of_an_all_reduce(mode: dict[str, Any], tmp_path: Path) -> None:
     model, corpus = write_files(tmp_path)
     assert sum(p.numel() for p in load_model(model).parameters()) / dying.PIECE_ELEMENTS > len(POSITIONS)
     with ForkServer(environment(threads=1), "tests.swarm.dying") as forks:
-        with LocalSwarm(tmp_path / "swarm", settings(model, corpus, FOR_EVER), forks=forks) as swarm:
+        with LocalSwarm(tmp_path / "swarm", settings(model, corpus, FOR_EVER, mode), forks=forks) as swarm:
             trainer = swarm.start_trainer()
             for _ in range(MEMBERS):
                 swarm.start_peer()
@@ -83,7 +89,7 @@ def test_a_member_dies_at_each_piece_of_an_all_reduce(tmp_path: Path) -> None:
             steps, log = swarm.steps(), trainer.log.read_text(encoding="utf-8")
             lines = swarm.json_file().read_text(encoding="utf-8").splitlines()
         swarm.command("export", "--state-dir", str(swarm.state_folder("trainer-0")), "--out", str(tmp_path / "found"))
-        with LocalSwarm(tmp_path / "undisturbed", settings(model, corpus, len(steps)), forks=forks) as alone:
+        with LocalSwarm(tmp_path / "undisturbed", settings(model, corpus, len(steps), mode), forks=forks) as alone:
             alone.start_trainer()
             alone.start_peer()
             alone.wait_finished(FINISH_S)
