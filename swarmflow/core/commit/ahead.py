@@ -7,7 +7,7 @@ committed; members keep what they have of it, and the run goes on from there.
 from __future__ import annotations
 
 from swarmflow.core.commit.assignment import Assignment
-from swarmflow.core.commit.step import Step
+from swarmflow.core.commit.step import Step, drop, reconsider
 from swarmflow.core.commit.step_members import StepMembers
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.messages import Assign, OpenStep
@@ -40,8 +40,8 @@ def gone(step: Step, process: ProcessId) -> tuple[tuple[tuple[int, int], ...], l
     """Take a dead process out. Returns the hops (stage, index) that no process holds any more, and what follows."""
     if process not in step.roster.id_set:
         return (), []
-    lost, added = step.drop(process)
-    step.reconsider()
+    lost, added = drop(step, process)
+    reconsider(step)
     return lost, _assigns(step, added)
 
 

@@ -192,7 +192,7 @@ class Step:
             members.remove(process)
             self.ballot.promised |= {process} if self.ballot.gone(process) else set()
             return [] if all(self.roster.stages) else self.fail(deserted)
-        lost, added = self.drop(process)
+        lost, added = drop(self, process)
         dropped = tuple(hop for hop in self.ledger.missing() if hop in self.dropped)
         message = MemberFailed(self.term, self.epoch, process, reason, dropped if taken_over else lost, lost_ahead)
         actions: list[Action] = [*entered, *(Send(other, message) for other in recipients)]
@@ -200,29 +200,10 @@ class Step:
             return actions
         if any(not each for each in members.opened.stages):
             return actions + self.fail(deserted)
-        self.reconsider()
+        reconsider(self)
         reassignment = self.assignment.reassignment
         actions += [Send(to, Assign(self.term, self.epoch, indices, reassignment)) for to, indices in added.items()]
         return actions + ([Count("hops_lost", amount=len(lost))] if lost else [])
-
-    def drop(self, process: ProcessId) -> tuple[tuple[tuple[int, int], ...], dict[ProcessId, tuple[int, ...]]]:
-        """Take a dead member out.
-
-        Returns the hops (stage, index) that no process holds any more, and a dead trainer's microbatches by the
-        trainers that form them from now on.
-        """
-        trainer, stage = process in self.roster.ids_by_stage[-1], self.roster.stage_of(process)
-        self.members.remove(process)
-        self.ballot.gone(process)
-        self.digests.pop(process, None)
-        if trainer:
-            return self.ledger.gone(process), self.assignment.reassign(process, self.members.trainers)
-        self.takeovers.died(process, stage)
-        return self.ledger.gone(process), {}
-
-    def reconsider(self) -> None:
-        """Go back to work after a death, or to the end of it where nothing was lost."""
-        self._move(StepPhase.COMPLETE if self.ledger.complete else StepPhase.WORKING)
 
     def entered(self) -> list[Action]:
         """Announce once more who came in amid the step: the former leader may have died while it did so."""
@@ -364,6 +345,27 @@ class Step:
         if phase is StepPhase.PREPARED:
             assert self.ballot.results.keys() >= self.roster.peer_ids, "prepared before all members have reduced"
         self.phase = phase
+
+
+def drop(step: Step, process: ProcessId) -> tuple[tuple[tuple[int, int], ...], dict[ProcessId, tuple[int, ...]]]:
+    """Take a dead member out.
+
+    Returns the hops (stage, index) that no process holds any more, and a dead trainer's microbatches by the trainers
+    that form them from now on.
+    """
+    trainer, stage = process in step.roster.ids_by_stage[-1], step.roster.stage_of(process)
+    step.members.remove(process)
+    step.ballot.gone(process)
+    step.digests.pop(process, None)
+    if trainer:
+        return step.ledger.gone(process), step.assignment.reassign(process, step.members.trainers)
+    step.takeovers.died(process, stage)
+    return step.ledger.gone(process), {}
+
+
+def reconsider(step: Step) -> None:
+    """Go back to work after a death, or to the end of it where nothing was lost."""
+    step._move(StepPhase.COMPLETE if step.ledger.complete else StepPhase.WORKING)
 
 
 def _void(finding: Finding) -> StepFailure:

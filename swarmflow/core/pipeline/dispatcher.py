@@ -70,35 +70,15 @@ class Dispatcher:
         """
         actions = self.clear()
         self.next_stage.open(peers, shares)
-        unmeasured_mates = self.link_rates.open(mates, peers)
-        strangers = (peer for peer in peers if self.router.probes and not self.router.links.is_fresh(peer))
-        self.prober.open(epoch, strangers, unmeasured_mates)
-        self.due_s = 0.0
+        self.measure_links(epoch, peers, mates)
         return actions
 
-    def go_on(
-        self,
-        epoch: Epoch,
-        peers: tuple[ProcessId, ...],
-        shares: Mapping[ProcessId, int],
-        mates: tuple[ProcessId, ...],
-        now: float,
-    ) -> list[Action]:
-        """Begin an epoch whose microbatches are in flight already, with these peers of the stage (see `open`)."""
-        left = [process for process in self.next_stage.alive if process not in peers]
-        actions = [action for process in left for action in self.gone(process, now)]
-        for process in peers:
-            self.next_stage.enter(process, shares.get(process, 0))
+    def measure_links(self, epoch: Epoch, peers: tuple[ProcessId, ...], mates: tuple[ProcessId, ...]) -> None:
+        """Measure, in this epoch, the links that have not been: to the peers of the stage, and of the own one."""
         unmeasured_mates = self.link_rates.open(mates, peers)
         strangers = (peer for peer in peers if self.router.probes and not self.router.links.is_fresh(peer))
         self.prober.open(epoch, strangers, unmeasured_mates)
         self.due_s = 0.0
-        return actions + self.retry(now)
-
-    def finish(self, epoch: Epoch) -> list[Action]:
-        """Release what was kept for repairs of a committed step, and of earlier ones."""
-        over = [microbatch for microbatch in self.flights.entries if microbatch.epoch <= epoch]
-        return [action for microbatch in over for action in self.forget(microbatch)]
 
     def clear(self) -> list[Action]:
         """Release all that was kept for repairs, since the step is void."""

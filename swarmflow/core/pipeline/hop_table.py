@@ -72,47 +72,6 @@ class HopTable:
         self.restorer.before = dict.fromkeys(before)
         return [*actions, *self.dispatcher.open(epoch, next_stage, shares, mates)]
 
-    def begin_ahead(self) -> list[Action]:
-        """Admit microbatches of the next step too, while this one is reduced."""
-        self.ahead = self.epoch.following
-        self.admission.steps.add(self.ahead)
-        return self.grant_credits()
-
-    def go_on(
-        self,
-        next_stage: tuple[ProcessId, ...],
-        before: tuple[ProcessId, ...],
-        shares: Mapping[ProcessId, int],
-        mates: tuple[ProcessId, ...],
-        now: float,
-    ) -> list[Action]:
-        """Begin the epoch that was begun ahead: what is here of it stays. Members that are not named any more are gone.
-
-        The arguments are those of `open`.
-        """
-        assert self.ahead is not None, "no step was begun ahead"
-        former, self.epoch, self.ahead = self.epoch, self.ahead, None
-        actions = self.finish(former)
-        self.admission.steps = {self.epoch}
-        for process in [process for process in self.restorer.before if process not in before]:
-            actions += self.gone(process, now)
-        self.restorer.before = dict.fromkeys(before)
-        actions += self.dispatcher.go_on(self.epoch, next_stage, shares, mates, now)
-        return self.report_successors(actions) + self.restorer.resend()
-
-    def finish(self, epoch: Epoch) -> list[Action]:
-        """Drop the hops and the journal of a step that is committed, and of earlier ones."""
-        for kept in (self.dropped, self.floor):
-            for microbatch in [microbatch for microbatch in kept if microbatch.epoch <= epoch]:
-                del kept[microbatch]
-        over = [hop for hop in self.hops.values() if hop.microbatch.epoch <= epoch]
-        again: list[Action] = [Discard(hop.microbatch) for hop in over if hop.wanted is not None]
-        for hop in over:
-            self.delete(hop)
-        self.admission.finish(epoch)
-        self.restorer.finish(epoch)
-        return [*again, *self.journal.finish(epoch, over)]
-
     def clear(self) -> list[Action]:
         """Drop all hops and the journal: they are void."""
         self.dropped.clear()

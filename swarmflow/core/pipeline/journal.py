@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.protocol.actions import Action, Count, Release
-from swarmflow.core.protocol.types import Epoch, Microbatch, Ref
+from swarmflow.core.protocol.types import Microbatch, Ref
 
 
 @dataclass(slots=True)
@@ -29,13 +29,12 @@ class Journal:
         """Bytes kept for repairs until the step is committed."""
         return self._kept_bytes + self.dispatcher.flights.size_bytes
 
-    def finish(self, epoch: Epoch, over: Collection[Hop]) -> list[Action]:
-        """Release the tensors of the hops of a committed step, and what was sent on of it."""
+    def finish(self, over: Collection[Hop]) -> list[Action]:
+        """Release the tensors of the hops of a committed step, but for those that were sent on."""
         refs = tuple(ref for hop in over for ref in self._refs(hop))
         for hop in over:
             self._kept_bytes -= self._weights.pop(hop.microbatch, 0)
-        actions = self.dispatcher.finish(epoch)
-        return [*actions, Release(refs)] if refs else actions
+        return [Release(refs)] if refs else []
 
     def clear(self) -> list[Action]:
         """Drop all hops and their tensors."""

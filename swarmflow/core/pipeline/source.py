@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
+from swarmflow.core.pipeline import turnover
 from swarmflow.core.pipeline.admission import WITHOUT_GRAPH
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.protocol.actions import Action, FormMicrobatch, Release, Send
@@ -59,7 +60,10 @@ class MicrobatchSource:
         peers = message.roster.ids_by_stage[0], message.roster.slots_per_sender[0]
         if message.epoch == self.ahead:
             self.epoch, self.ahead = self.ahead, None
-            return [*self.finish(message.epoch.former), *self.dispatcher.go_on(message.epoch, *peers, (), now)]
+            return [
+                *self.finish(message.epoch.former),
+                *turnover.dispatch_on(self.dispatcher, message.epoch, *peers, (), now),
+            ]
         actions = self.dispatcher.open(message.epoch, *peers)
         self.epoch, self.ahead, self.reassignment = message.epoch, None, 0
         self._in_flight.clear()
@@ -75,7 +79,7 @@ class MicrobatchSource:
             del self._attempts[microbatch]
             self._in_flight.discard(microbatch)
         self._todo = deque(microbatch for microbatch in self._todo if microbatch.epoch > epoch)
-        return self.dispatcher.finish(epoch) + self._feed()
+        return turnover.finish_flights(self.dispatcher, epoch) + self._feed()
 
     def assign(self, message: Assign) -> list[Action]:
         """Take over microbatches of a dead trainer, or a share of the next step.

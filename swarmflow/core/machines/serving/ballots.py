@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.commit.reduce import Ballot, Reduction
 from swarmflow.core.machines.serving.peer_state import PeerState, release
-from swarmflow.core.pipeline import passes, reconciling
+from swarmflow.core.pipeline import passes, reconciling, turnover
 from swarmflow.core.protocol.actions import Action, Apply, Connect, Count, Send
 from swarmflow.core.protocol.events import Applied, PieceReduced, Received, Replayed, Sealed
 from swarmflow.core.protocol.messages import (
@@ -30,7 +30,7 @@ def on_prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
     taken, missing = reconciling.reconcile(peer.hops, message.entries)
     actions = [*revoke(peer), *taken]
     if message.ahead and peer.hops.ahead is None:
-        actions += peer.hops.begin_ahead()
+        actions += turnover.begin_ahead(peer.hops)
     if missing:
         return [*actions, Send(peer.leader, Unprepared(peer.epoch, message.ballot, missing))]
     if peer.hops.settling:
@@ -127,7 +127,7 @@ def on_applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
     if peer.epoch_view is not None:
         peer.epoch_view.digest = event.digest
         peer.memory.applied(event.digest)
-    journal = peer.hops.finish(event.epoch) if peer.hops is not None else []
+    journal = turnover.finish(peer.hops, event.epoch) if peer.hops is not None else []
     return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
 
 

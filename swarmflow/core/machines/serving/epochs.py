@@ -6,7 +6,7 @@ from swarmflow.core.election.epoch_view import begun
 from swarmflow.core.machines.serving.ballots import revoke
 from swarmflow.core.machines.serving.peer_phase import PeerPhase
 from swarmflow.core.machines.serving.peer_state import PeerState
-from swarmflow.core.pipeline import downstream, reconciling
+from swarmflow.core.pipeline import downstream, reconciling, turnover
 from swarmflow.core.protocol.actions import Action, Connect, Forget, Log, Reset
 from swarmflow.core.protocol.events import Received
 from swarmflow.core.protocol.messages import MemberEntered, MemberFailed, OpenStep, RosterDelta
@@ -41,7 +41,7 @@ def on_open_step(peer: PeerState, event: Received, now: float) -> list[Action]:
     mates, before = tuple([mate for mate in ids[peer.stage] if mate != peer.me]), ids[peer.stage - 1]
     peer.hops.dispatcher.trainers = ids[-1]
     if peer.epoch == peer.hops.ahead:
-        actions += peer.hops.go_on(next_stage, before, shares, mates, now) + peer.void_deferred()
+        actions += turnover.go_on(peer.hops, next_stage, before, shares, mates, now) + peer.void_deferred()
     else:
         peer.deferred = None
         actions.append(Reset(message.exponent, message.careful))
