@@ -99,7 +99,7 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
         received_bytes=boundary * (2 - first - last) + first * tokens * _TOKEN_BYTES,
         reduced_bytes=2 * manifest.piece.least_bytes(1, layout.parameters),
         state_bytes=_FLOAT_BYTES * _state_tensors(manifest) * layout.parameters
-        + _SPACING_BYTES * _grid_blocks(manifest, layout),
+        + _SPACING_BYTES * (1 + manifest.delay) * _grid_blocks(manifest, layout),
     )
 
 
@@ -107,10 +107,12 @@ def _memory_bytes(manifest: Manifest, layout: StageLayout) -> int:
     rounded = manifest.accumulate == "exact" or manifest.reduce_codec != "none"
     # With the gradient of one microbatch, if gradients are rounded; the sums of a first step are its largest.
     summed = max(manifest.piece.element_bytes, manifest.piece.first_element_bytes)
-    a_parameter = _FLOAT_BYTES * (_state_tensors(manifest) + rounded) + (2 if manifest.precision == "bf16" else 0)
+    sets = 1 + manifest.delay  # of parameters, and of the gradients of a step
+    halves = 2 * sets if manifest.precision == "bf16" else 0
+    a_parameter = _FLOAT_BYTES * (_state_tensors(manifest) + rounded * sets) + halves
     blocks = _grid_blocks(manifest, layout)
-    memory = a_parameter * layout.parameters + blocks * (_SPACING_BYTES + 2 * _SUMS_BLOCK_BYTES)
-    memory += 2 * summed * (blocks * BLOCK_ELEMENTS or layout.parameters)
+    memory = a_parameter * layout.parameters + blocks * (sets * _SPACING_BYTES + (1 + sets) * _SUMS_BLOCK_BYTES)
+    memory += (1 + sets) * summed * (blocks * BLOCK_ELEMENTS or layout.parameters)
     if layout.stage == layout.stages - 1:
         tokens = manifest.microbatch_sequences * manifest.seq_len
         memory += _LOGITS_COPIES * _FLOAT_BYTES * min(tokens * manifest.vocab_size, LOGITS_ELEMENTS_MAX)
@@ -125,9 +127,9 @@ def _grid_blocks(manifest: Manifest, layout: StageLayout) -> int:
 
 
 def _state_tensors(manifest: Manifest) -> int:
-    """Return how many numbers of a stage's state belong to one parameter: its weight and the optimizer's."""
+    """Return how many numbers of a stage's state belong to one parameter: its weight, also before, the optimizer's."""
     settings = OptimizerSettings(manifest.optimizer, manifest.betas, manifest.momentum)
-    return 1 + len(make_optimizer(settings).state_names())
+    return 1 + manifest.delay + len(make_optimizer(settings).state_names())
 
 
 def _sequence_bytes(activations: Activations, blocks: int, first: bool, last: bool, tokens: int) -> int:

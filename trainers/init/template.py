@@ -162,6 +162,7 @@ def _train_lines(run: NewRun) -> list[KeyLine]:
         _default(TrainSection, "precision", "bf16: faster on GPUs that have it"),
         _default(TrainSection, "codec", "of what peers send each other: 8 bits a number; or fp16, none"),
         _default(TrainSection, "reduce_codec", "of the gradients that the peers of a stage add up; or none: fp32"),
+        _default(TrainSection, "delay", "1: compute a step while the gradients of the one before are reduced"),
         _default(TrainSection, "router", "how the next peer is chosen; or iwrr, flow"),
         _default(TrainSection, "accumulate", "exact: the same bits whichever peers computed what"),
         _default(TrainSection, "seed", "of fresh weights and of the shuffle"),
