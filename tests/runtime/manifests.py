@@ -44,6 +44,7 @@ def manifest(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many type
         "accumulate": "exact",
         "codec": "blockwise8",
         "reduce_codec": "none",
+        "delay": 0,
         "router": "shortest",
         "tied": True,
         "tokenizer": "bytes",

@@ -258,7 +258,9 @@ class Leader(LeaderState):
             out = departures.bar_differing(self, step, now)
             return [*out, *opening.restart(self, now), *departures.let_go(self)]  # without who wants to leave
         if step.phase is StepPhase.COMMITTED:
-            return between_steps.close(self, step, now)
+            closed = between_steps.close(self, step, now)
+            begun = self.step is not None and self.step.phase is StepPhase.COMPLETE  # ahead, and done by now
+            return closed + self._advance(now) if begun else closed
         if step.phase is StepPhase.COMPLETE:
             return self._prepare(step, now) if self._held_long_enough(now) else []
         if step.phase is StepPhase.PREPARING and now >= self.ballots.due_s:
