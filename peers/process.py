@@ -200,6 +200,7 @@ class _Life:
     async def begin(self, found: FoundRun, memory: JoinedRun, copies: CopyKeeper) -> None:
         """Begin in a known run: read the disk, make the workers and the machine, and join."""
         session, own, manifest = self._session, self._own, found.manifest
+        session.fit(manifest)
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
         self._workers = [compute, codec]
         self._host = StageHost(manifest, session.driver, compute, codec)

@@ -15,6 +15,7 @@ from swarmflow.errors import IncompatibleError
 from swarmflow.ownership import RUN_ID
 
 MANIFEST_BYTES_MAX = 1 << 20
+_TENSOR_HEADER_BYTES = 1 << 16  # more than any codec puts before the numbers
 _BYTES = {"blockwise8": 1, "fp16": 2, "none": 4}  # of a number on the wire, about
 
 
@@ -70,6 +71,11 @@ class Manifest:
         boundary_bytes = self.microbatch_sequences * self.seq_len * self.hidden_size * _BYTES[self.codec]
         how = self.tied, self.costs, self.router, boundary_bytes
         return Plan(self.stages, self.microbatches, *how, delay=self.delay, timeouts=self.timeouts)
+
+    @property
+    def tensor_bytes_max(self) -> int:
+        """The largest tensor that travels in one frame: at a boundary, in whatever codec, with its header."""
+        return 4 * self.microbatch_sequences * self.seq_len * max(self.hidden_size, 1) + _TENSOR_HEADER_BYTES
 
     @property
     def piece(self) -> PieceFormat:

@@ -170,6 +170,7 @@ class TrainerLife:
 
     def _begin(self, manifest: Manifest, disk: OnDisk) -> None:
         self._manifest = manifest
+        self._session.fit(manifest)
         self.version = disk.version
         weights = None if manifest.from_seed else self._config.model.path
         chosen = self._config.run.export_every

@@ -62,6 +62,20 @@ async def test_a_small_message_overtakes_tensors(tmp_path: Path) -> None:
 
 
 @pytest.mark.asyncio
+async def test_the_largest_tensor_of_a_run_fits_where_usual_limits_are_too_small(tmp_path: Path) -> None:
+    """A boundary tensor of 16,384 tokens of a model 8,192 wide, in fp32."""
+    tensor = bytearray(16384 * 8192 * 4)
+    async with linked(tmp_path) as (one, two):
+        with pytest.raises(ValueError, match="body"):
+            one.links.send(two.me, b"too large", [tensor], bulk=True)
+        for end in (one, two):
+            end.links.fit(len(tensor), 256)
+        one.links.send(two.me, b"large", [tensor], bulk=True)
+        _, header, [body] = await two.messages.get()
+        assert (header, len(body)) == (b"large", len(tensor))
+
+
+@pytest.mark.asyncio
 async def test_a_body_is_made_when_its_turn_comes(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
         made: list[int] = []

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from swarmflow.core.protocol.actions import Connect, Count, Exit, Forget, Log, Rejoin
 from swarmflow.core.protocol.types import Body, ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.driver import Driver, Effect
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
@@ -97,6 +98,10 @@ class Session:
         self.requests = Requests(self.links)
         self.driver.connect(self.links, self.requests)
         self.spawn(self._watch_node(), "the network daemon")
+
+    def fit(self, manifest: Manifest) -> None:
+        """Set the limits of the links to the sizes of a run, as soon as that is known."""
+        self.links.fit(manifest.tensor_bytes_max, manifest.microbatches)
 
     def spawn(self, work: Awaitable[object], what: str) -> asyncio.Task[None]:
         """Run a task beside the driver; an error that it raises ends the session."""

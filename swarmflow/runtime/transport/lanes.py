@@ -100,6 +100,10 @@ class OutboundLane:
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._ended)
 
+    def fit(self, limits: FrameLimits, settings: LaneSettings) -> None:
+        """Set other limits."""
+        self._limits, self._settings = limits, settings
+
     def push(self, header: bytes, bodies: Sequence[Body]) -> bool:
         """Queue a message, and return whether there was room. Raises ValueError when it is over a frame's limits."""
         if not header:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import FrameError
@@ -94,6 +94,20 @@ class Links:
         self._accepted: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # by the task that reads the stream
         self._aborted: set[asyncio.Task[None]] = set()  # tasks of dropped lanes that have not ended yet
         self._closed = False
+
+    def fit(self, tensor_bytes: int, microbatches: int) -> None:
+        """Raise the limits of the streams for the tensors of a run, where they are larger than usual.
+
+        tensor_bytes: the largest body. microbatches: of a step. A repair may send all of them, and the gradients of all
+        of them, to one process, from memory that holds them already.
+        """
+        limits, settings = FrameLimits(), LaneSettings()
+        queue_bytes = 2 * microbatches * tensor_bytes
+        self._limits = replace(limits, body_bytes_max=max(limits.body_bytes_max, tensor_bytes))
+        self._settings = replace(settings, queue_bytes_max=max(settings.queue_bytes_max, queue_bytes))
+        for link in self._links.values():
+            for lane in link.outbound.values():
+                lane.fit(self._limits, self._settings)
 
     async def start(self) -> None:
         """Accept streams from other processes from now on."""
