@@ -247,7 +247,16 @@ class _Life:
         session, options, manifest = self._session, self._options, found.manifest
         member = Member(session.me, options.stage, options.capacity or 1, tuple(session.node.addresses()))
         join = Join(
-            "peer", __version__, manifest.fingerprint, member, speed, options.rebalance_period, keeps, holdings, held
+            "peer",
+            __version__,
+            manifest.fingerprint,
+            member,
+            speed,
+            options.rebalance_period,
+            keeps,
+            holdings,
+            held,
+            options.upload_limit or 0.0,
         )
         settings = PeerSettings(
             join,

@@ -24,9 +24,9 @@ class Manifest:
     """One run. Every process of a run holds the same bytes of it; its fingerprint says so.
 
     run_id: random, names the run in the DHT. model: config.json of the model. cut: first block of stages 1, 2, ...
-    costs: measured seconds of each stage for one microbatch, relative. config: fingerprint of RUN.toml, key by key.
-    corpus: digest of the data. from_seed: fresh weights, drawn by each peer from `seed`; else the trainers hold
-    version 0. timeouts: of all its processes.
+    costs: measured seconds of each stage for one microbatch, relative. parameters: of each stage, a tied weight counted
+    on both. config: fingerprint of RUN.toml, key by key. corpus: digest of the data. from_seed: fresh weights, drawn by
+    each peer from `seed`; else the trainers hold version 0. timeouts: of all its processes.
     """
 
     run_id: str
@@ -35,6 +35,7 @@ class Manifest:
     model: dict[str, Any]
     cut: tuple[int, ...]
     costs: tuple[float, ...]
+    parameters: tuple[int, ...]
     dropout: bool
     from_seed: bool
     seed: int
@@ -69,13 +70,25 @@ class Manifest:
     def plan(self) -> Plan:
         """What the machines of the core need to know of it."""
         boundary_bytes = self.microbatch_sequences * self.seq_len * self.hidden_size * _BYTES[self.codec]
-        how = self.tied, self.costs, self.router, boundary_bytes
-        return Plan(self.stages, self.microbatches, *how, delay=self.delay, timeouts=self.timeouts)
+        how = self.tied, self.gigaflops, self.router, boundary_bytes, self.delay, self.timeouts
+        return Plan(self.stages, self.microbatches, *how, tuple(map(self.piece.usual_bytes, self.parameters)))
 
     @property
     def tensor_bytes_max(self) -> int:
         """The largest tensor that travels in one frame: at a boundary, in whatever codec, with its header."""
         return 4 * self.microbatch_sequences * self.seq_len * max(self.hidden_size, 1) + _TENSOR_HEADER_BYTES
+
+    @property
+    def gigaflops(self) -> tuple[float, ...]:
+        """The operations of a microbatch at each stage, forward and backward, in units of 10^9.
+
+        Six a token and parameter (Kaplan et al., Scaling Laws for Neural Language Models), without the embedding's
+        table; divided among the stages as their measured seconds are.
+        """
+        tokens = self.microbatch_sequences * self.seq_len
+        total = 6e-9 * tokens * (sum(self.parameters) - self.vocab_size * self.hidden_size)
+        costs = self.costs or (1.0,) * self.stages
+        return tuple(total * cost / sum(costs) for cost in costs)
 
     @property
     def piece(self) -> PieceFormat:

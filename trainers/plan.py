@@ -56,6 +56,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
     """Return the manifest of a run with this model and these data. Raises ModelError."""
     train, optimizer = config.train, config.optimizer
     cut, costs = _cut(config, model)
+    layouts = [stage_layout(model.config, cut, stage) for stage in range(len(cut) + 1)]
     return Manifest(
         run_id=run_id or secrets.token_hex(8),
         name=config.run.name,
@@ -63,6 +64,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         model=model.config,
         cut=cut,
         costs=costs,
+        parameters=tuple(layout.parameters for layout in layouts),
         dropout=config.model.dropout,
         from_seed=config.model.path is None or not has_weights(config.model.path),
         seed=train.seed,
@@ -82,7 +84,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         reduce_codec=train.reduce_codec,
         delay=train.delay,
         router=train.router,
-        tied=TIED in stage_layout(model.config, cut, 0).groups,
+        tied=TIED in layouts[0].groups,
         tokenizer=config.data.tokenizer,
         corpus=corpus_digest,
         config=fingerprint(config),

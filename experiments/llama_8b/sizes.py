@@ -76,7 +76,7 @@ def bound(of: Scenario, hardware: ScenarioHardware) -> Bound:
     def stage_s(stage: int, peers: int) -> float:
         directions = (stage < model.stages - 1) + (stage > 0)
         computing_s = 2 * hardware.pass_s(name, stage)
-        sums = hardware.piece().least_bytes(1, hardware.elements(f"stage-{stage}"))
+        sums = hardware.piece().usual_bytes(hardware.elements(f"stage-{stage}"))
         all_reduce_s = 2 * (peers - 1) / peers * sums / rate
         return model.microbatches * max(directions * tensor_s, computing_s) / peers + all_reduce_s
 

@@ -137,9 +137,9 @@ class ProductionTable:
             known = spare(self.membership, empty)
             stage = empty[0]
         else:
-            found = better_placed(self.membership, 0, now_s)
-            known = None if found is None else self.membership.known[found.process]
-            stage = -1 if found is None else found.stage
+            found = better_placed(self.membership, 0, now_s)  # one at a time: no connection's rate is known
+            known = self.membership.known[found[0].process] if found else None
+            stage = found[0].stage if found else -1
             if known is not None:
                 known.settled_s = self.membership.moved_s = now_s
         if known is None:

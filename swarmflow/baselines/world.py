@@ -349,7 +349,7 @@ class SimulatedRuntime:
     def share_bytes(self, group: str, members: int) -> int:
         """The size of a share of a flat gradient, sent in the form of swarmflow's pieces after a first step."""
         hardware = self.world.hardware
-        return hardware.piece().least_bytes(1, -(-hardware.elements(group) // members))
+        return hardware.piece().usual_bytes(-(-hardware.elements(group) // members))
 
     def count(self, name: str) -> None:
         """Count an event."""

@@ -97,7 +97,7 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
         manifest.microbatch_sequences * _sequence_bytes(activations, len(blocks), first, last, manifest.seq_len),
         sent_bytes=boundary * (2 - first - last),
         received_bytes=boundary * (2 - first - last) + first * tokens * _TOKEN_BYTES,
-        reduced_bytes=2 * manifest.piece.least_bytes(1, layout.parameters),
+        reduced_bytes=2 * manifest.piece.usual_bytes(layout.parameters),
         state_bytes=_FLOAT_BYTES * _state_tensors(manifest) * layout.parameters
         + _SPACING_BYTES * (1 + manifest.delay) * _grid_blocks(manifest, layout),
     )

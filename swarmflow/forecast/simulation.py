@@ -68,8 +68,8 @@ class Simulation:
     def __post_init__(self) -> None:
         policy, run, model = policy_named(self.policy), self.scenario.run, self.scenario.model
         tied, boundary_bytes = model.tied_parameters > 0, int(model.activation_bytes / model.codec_ratio)
-        how = tied, model.costs, run.router, boundary_bytes
-        plan = Plan(model.stages, model.microbatches, *how, delay=model.delay, timeouts=run.timeouts)
+        how = tied, model.cost_factors, run.router, boundary_bytes, model.delay, run.timeouts
+        plan = Plan(model.stages, model.microbatches, *how, model.reduced_bytes)
         fitting = [capacity_of(self.scenario, self.seed, n) > 0 for n in range(self.scenario.peer_count)]
         settings = Settings(
             plan,

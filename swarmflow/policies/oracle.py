@@ -30,7 +30,7 @@ def arranged(world: BaselineWorld) -> Pipelines:
         stages=plan.stages,
         activation_bytes=plan.microbatches / max(1, pipelines) * hardware.boundary_bytes(0, "activation"),
         gradient_bytes=[
-            hardware.piece().least_bytes(1, hardware.elements(f"stage-{stage}")) for stage in range(plan.stages)
+            hardware.piece().usual_bytes(hardware.elements(f"stage-{stage}")) for stage in range(plan.stages)
         ],
         pinned={
             number: hardware.profiles[name].stage

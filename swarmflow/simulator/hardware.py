@@ -33,6 +33,10 @@ class Hardware(Protocol):
         """The speed that a peer reports when it joins."""
         ...
 
+    def upload_rate(self, name: str) -> float:
+        """The rate of its uplink that a peer states when it joins, in bytes/s; 0: none."""
+        ...
+
     def boundary_bytes(self, stage: int, kind: str) -> int:
         """Of a stage's `activation` (its output), of the `gradient` of its input, of `tokens` or `targets`."""
         ...
@@ -80,6 +84,10 @@ class RandomHardware:
     def speed(self, name: str) -> float:
         """Return the same for all."""
         return 1.0
+
+    def upload_rate(self, name: str) -> float:
+        """Return 0: nobody states one."""
+        return 0.0
 
     def boundary_bytes(self, stage: int, kind: str) -> int:
         """Return enough for a journal to exceed its bound."""

@@ -95,6 +95,7 @@ class Launcher:
             keeps=world.settings.keeps,
             copies=world.disks.holdings(name),
             held=kept.held if kept is not None else None,
+            upload_rate=world.hardware.upload_rate(name),
         )
         lease = LeaderLease(leader, timeouts=world.settings.plan.timeouts)
         machine = world.machines.peer(process, lease, world.settings.plan, world.settings.of_peer(join))

@@ -71,6 +71,19 @@ class ModelPart:
         """What a peer needs to serve a stage at all: the stage and one microbatch."""
         return self.stage_memory_bytes + self.microbatch_memory_bytes
 
+    @property
+    def cost_factors(self) -> tuple[float, ...]:
+        """The computing of each stage, 1 on the average."""
+        costs = self.costs or (1.0,) * self.stages
+        return tuple(cost * len(costs) / sum(costs) for cost in costs)
+
+    @property
+    def reduced_bytes(self) -> tuple[int, ...]:
+        """The bytes of the sums of each stage's all-reduce, after the first step."""
+        parameters = self.parameters
+        counts = (parameters,) * self.stages if isinstance(parameters, int) else parameters
+        return tuple(BY_CODEC[self.reduce_codec].usual_bytes(count) for count in counts)
+
 
 @dataclass(frozen=True, kw_only=True)
 class TrainersPart:

@@ -40,8 +40,7 @@ class ScenarioHardware:
 
     def __post_init__(self) -> None:
         self.network = Shared(_links(self.scenario, self.seed), queue_s=self.scenario.network.queue_s)
-        costs = self.scenario.model.costs or (1.0,) * self.scenario.model.stages
-        self._factors = tuple(cost * len(costs) / sum(costs) for cost in costs)
+        self._factors = self.scenario.model.cost_factors
         trainers = self.scenario.trainers
         for number in range(trainers.count):
             place = self._place(trainers.region, number, number)
@@ -125,6 +124,11 @@ class ScenarioHardware:
         """Return microbatches a second at a stage of average cost; 1 where they take no time."""
         seconds = self.profiles[name].forward_s + self.profiles[name].backward_s
         return 1 / seconds if seconds > 0 else 1.0
+
+    def upload_rate(self, name: str) -> float:
+        """Return the bandwidth of its uplink, in bytes/s; 0 where there is no limit."""
+        up = self.network.ports[name].up
+        return up if up < INFINITE else 0.0
 
     def boundary_bytes(self, stage: int, kind: str) -> int:
         """Return bytes of the scenario, compressed for a boundary tensor."""

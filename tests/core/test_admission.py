@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from swarmflow.core.pipeline import passes, reconciling
-from swarmflow.core.pipeline.admission import WITHOUT_GRAPH, Admission
+from swarmflow.core.pipeline.admission import Admission
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Discard, RunBackward, RunForward, RunReplay, Send
@@ -24,7 +24,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, Ref
 from tests.core.hops import computed, receive
 from tests.core.samples import REPAIR, messages, microbatch, of_type
 from tests.core.test_hop_table import (

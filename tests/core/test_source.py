@@ -5,13 +5,12 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.pipeline.admission import WITHOUT_GRAPH
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.source import MicrobatchSource
 from swarmflow.core.protocol.actions import FormMicrobatch
 from swarmflow.core.protocol.events import MicrobatchFormed
 from swarmflow.core.protocol.messages import Accepted, Adopt, Assign, Backward, Denied, Forward, OpenStep
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Ref, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, Epoch, Ref, Roster
 from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 

@@ -27,6 +27,7 @@ def manifest(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many type
         "model": config_of("gpt2"),
         "cut": CUT,
         "costs": (),
+        "parameters": (20_000, 20_000),
         "dropout": False,
         "from_seed": True,
         "seed": 0,

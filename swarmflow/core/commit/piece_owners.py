@@ -64,6 +64,14 @@ class _Load:
             for resource, seconds in transfers_s.items()
         )
 
+    def add_equal(self, group: Group) -> None:
+        """Add a group whose members sum equal shares: each sends and receives 2 (n - 1) / n of the gradient."""
+        elements = 2 * (len(group.members) - 1) / len(group.members) * self.links.elements.get(group.name, 0)
+        for member in group.members:
+            seconds = elements / self.links.connection_rate(member)
+            self.busy_s[member, None, True] += seconds
+            self.busy_s[member, None, False] += seconds
+
     @property
     def longest_s(self) -> float:
         """Return the time of the resource that is busy longest."""
@@ -91,12 +99,17 @@ def choose_owners(
     come close to it in a few milliseconds.
     """
     measured = [group for group in groups if _is_measured(group, links)]
-    equal = _Load(links)
+    if not measured:
+        return list(groups)
+    equal, load = _Load(links), _Load(links)
+    for group in groups:
+        if group not in measured:  # its members are as busy as others, and no better helpers
+            equal.add_equal(group)
+            load.add_equal(group)
     for group in measured:
         for owner in group.members:
             share = links.elements[group.name] / len(group.members)
             equal.add(equal.transfers_s(group, contributors, owner, share))
-    load = _Load(links)
     candidates = {
         group.name: _candidates(group, contributors, adjacent.get(group.name, ()), load) for group in measured
     }

@@ -60,7 +60,7 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId, Roster
-from swarmflow.core.routing.link_rates import REPORTED_MAX, LinkTable
+from swarmflow.core.routing.link_rates import REPORTED_MAX, LinkTable, plausible_rates
 
 
 @dataclass(slots=True)
@@ -101,7 +101,8 @@ class Leader(LeaderState):
             if report.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
                 self.stopping = True
             elif report.draining:
-                self.membership.drain(known)
+                known.drain()
+                self.membership.changed(known)
             if known.role == "peer":
                 self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
             self.safe.copies.record(known.member, report.join.copies)
@@ -380,6 +381,8 @@ def _on_summary(leader: LeaderState, known: MemberRecord, message: PeerSummary, 
 
 def _on_link_rates(leader: LeaderState, known: MemberRecord, message: LinkRateReport, now: float) -> list[Action]:
     known.rates = LinkRateReport(message.elements[:REPORTED_MAX], message.rates[:REPORTED_MAX])
+    known.measured_rate = max((known.measured_rate, *plausible_rates(message).values()))
+    leader.membership.changed(known)
     return []
 
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.membership.duties import Duty
 from swarmflow.core.membership.incarnations import Incarnations
 from swarmflow.core.membership.member_phase import MEMBER, MemberPhase
+from swarmflow.core.membership.step_estimate import StagePower, power_of_one, together
 from swarmflow.core.protocol.messages import Heartbeat, Join, LinkRateReport, PeerSummary
 from swarmflow.core.protocol.types import Member, Plan, ProcessId, Roster
 
+SPEED_MIN = 1e-9  # a computer is faster than that, whatever its peer says
+STATED_SHARE_MIN = 0.25  # of the stated rate of a connection, below which a measured rate counts
 DONORS_MAX = 8  # who are told to a process that loads; it is granted again should they all be gone
 
 
@@ -25,6 +29,7 @@ class MemberRecord:
     settled_s: float  # when it was placed or moved last
     last_seen_s: float  # when its last message arrived
     keeps: bool = False  # it has space for copies on its disk
+    stated_rate: float = 0.0  # of its uplink, as its user limits it, in bytes/s; 0: not stated
     phase: MemberPhase = field(init=False, default=MEMBER.initial)
     version: int = field(init=False, default=-1)  # that it holds, or loads
     draining: bool = field(init=False, default=False)  # it means to leave
@@ -33,6 +38,7 @@ class MemberRecord:
     grants: int = field(init=False, default=-1)  # the number of its last grant
     load: Heartbeat = field(init=False, default_factory=Heartbeat)  # the last one
     rates: LinkRateReport | None = field(init=False, default=None)
+    measured_rate: float = field(init=False, default=0.0)  # of its fastest link in any report, in bytes/s
     summary: PeerSummary | None = field(init=False, default=None)  # the last one
     duty: Duty = field(init=False, default_factory=Duty)  # what it owes now
     needed: tuple[int, bool] = field(init=False, default=(-1, False))  # why it cannot go yet, as it was sent last
@@ -51,6 +57,28 @@ class MemberRecord:
         """Return whether its state is at this version and it means to stay."""
         return self.holds(version) and not self.draining
 
+    def drain(self) -> None:
+        """Record that it means to leave."""
+        self.draining = True
+
+    def loaded(self, version: int, capacity: int) -> None:
+        """Record that it has loaded its stage. capacity: how many microbatches fit in its memory beside it."""
+        self.version, self.tries = version, 0
+        self.member = replace(self.member, capacity=max(1, capacity))
+
+    @property
+    def power(self) -> StagePower:
+        """What it can do. Memory is known once it has loaded, unless its user has stated how many microbatches fit.
+
+        A link that is busy is measured too low: the stated rate counts, unless a small part of it was measured at most.
+        """
+        rate = self.stated_rate
+        if 0.0 < self.measured_rate < STATED_SHARE_MIN * rate or rate == 0.0:
+            rate = self.measured_rate
+        capacity = self.member.capacity
+        stated = capacity > 1 or self.phase is MemberPhase.READY
+        return power_of_one(self.speed, capacity if stated else math.inf, rate)
+
     @property
     def movable(self) -> bool:
         """Whether it may serve another stage than the one that it began with."""
@@ -62,7 +90,7 @@ class _Stage:
     """The peers of a stage."""
 
     entries: dict[ProcessId, MemberRecord] = field(default_factory=dict)
-    speed: float | None = 0.0  # of those that mean to stay, all together; None: to be added up anew
+    power: StagePower | None = None  # of those that mean to stay, all together; None: to be added up anew
 
 
 @dataclass(slots=True)
@@ -93,8 +121,9 @@ class Membership:
     def enter(self, join: Join, stage: int, now: float) -> MemberRecord:
         """Add a process that joins, on a stage (-1: a trainer)."""
         member = replace(join.member, stage=stage)
-        speed = max(join.speed, 1e-9)
-        entry = MemberRecord(member, join.role, join.member.stage, speed, join.rebalance_s, now, now, keeps=join.keeps)
+        speed = max(join.speed, SPEED_MIN)
+        terms = member, join.role, join.member.stage, speed, join.rebalance_s, now, now, join.keeps, join.upload_rate
+        entry = MemberRecord(*terms)
         self.known[member.process] = entry
         self.incarnations.enter(member.process)
         self._list(entry)
@@ -123,7 +152,7 @@ class Membership:
                 self._loading.pop(entry.process, None)
             if MemberPhase.BARRED in (phase, entry.phase):
                 self._barred += (phase is MemberPhase.BARRED) - (entry.phase is MemberPhase.BARRED)
-                self._stages[entry.member.stage].speed = None
+                self._stages[entry.member.stage].power = None
         entry.phase = phase
 
     def move(self, entry: MemberRecord, stage: int) -> None:
@@ -133,21 +162,20 @@ class Membership:
         entry.member = replace(entry.member, stage=stage)
         self._list(entry)
 
-    def drain(self, entry: MemberRecord) -> None:
-        """Record that a process means to leave."""
-        entry.draining = True
+    def changed(self, entry: MemberRecord) -> None:
+        """Note that what a member can do, or whether it means to stay, has changed."""
         if entry.role == "peer":
-            self._stages[entry.member.stage].speed = None
+            self._stages[entry.member.stage].power = None
 
     def _list(self, entry: MemberRecord) -> None:
         if entry.role == "peer":
             stage = self._stages[entry.member.stage]
-            stage.entries[entry.process], stage.speed = entry, None
+            stage.entries[entry.process], stage.power = entry, None
 
     def _unlist(self, entry: MemberRecord) -> None:
         if entry.role == "peer":
             stage = self._stages[entry.member.stage]
-            stage.speed = None
+            stage.power = None
             del stage.entries[entry.process]
 
     # --- who is there -------------------------------------------------------------------------------------------------
@@ -237,13 +265,19 @@ class Membership:
         stages = [self._trusted([e for e in ready if e.member.stage == s]) for s in range(self.plan.stages)]
         return Roster(tuple(tuple(e.member for e in stage) for stage in stages))
 
-    def speed(self, stage: int) -> float:
-        """Return the speed of the peers of a stage that mean to stay, all together."""
+    def power(self, stage: int) -> StagePower:
+        """Return what the peers of a stage that mean to stay can do, all together."""
         found = self._stages[stage]
-        if found.speed is None:
-            serving = (e.speed for e in found.entries.values() if not e.draining and e.phase is not MemberPhase.BARRED)
-            found.speed = sum(serving, 0.0)
-        return found.speed
+        if found.power is None:
+            entries = found.entries.values()
+            found.power = together(e.power for e in entries if not e.draining and e.phase is not MemberPhase.BARRED)
+        return found.power
+
+
+def power_of(join: Join) -> StagePower:
+    """Return what a newcomer can do, as far as it says. It has loaded nothing: 1 is no statement of its memory."""
+    capacity = join.member.capacity
+    return power_of_one(max(join.speed, SPEED_MIN), capacity if capacity > 1 else math.inf, join.upload_rate)
 
 
 def _coming(entry: MemberRecord) -> bool:

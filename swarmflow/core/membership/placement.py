@@ -2,33 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from swarmflow.core.membership.levelling import PlacedPeer, best_stage, level
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, Membership
 from swarmflow.core.membership.rebalance import Move, StagePeer, rebalance
+from swarmflow.core.membership.step_estimate import StagePower, demands, power_of_one, together
+from swarmflow.core.protocol.types import Plan
 
 MOVING_PEERS = 20  # of so many one may move in a period
+TOGETHER_PEERS = 8  # of so many one may move between the same two steps
+UNKNOWN = power_of_one(1.0, math.inf, 0.0)  # a peer that has stated nothing
 
 
-def place(membership: Membership, wish: int) -> tuple[int, str]:
-    """Return the stage for a newcomer, and why: its wish, else an empty stage, else the highest load per capacity.
+def place(membership: Membership, wish: int, newcomer: StagePower = UNKNOWN) -> tuple[int, str]:
+    """Return the stage for a newcomer, and why: its wish, else an empty stage, else the one that limits the step most.
 
-    The load of a stage is its share of the computation (each serves the same microbatches), its capacity the sum
-    of its peers' speeds, those still loading included, so that peers that start together spread.
+    Those still loading count too, so that peers that start together spread. As long as no connection's rate is known,
+    each stage's load is its share of the computing (each serves the same microbatches) by the sum of its peers' speeds.
     """
     if wish >= 0:
         return wish, "as asked for"
-    stages = membership.plan.stages
-    costs = membership.plan.costs or (1.0,) * stages
-    loads: list[tuple[float, int]] = []
-    for stage in range(stages):
-        speed = membership.speed(stage)
-        if speed == 0:
+    powers = [membership.power(stage) for stage in range(membership.plan.stages)]
+    for stage, power in enumerate(powers):
+        if power.peers == 0:
             return stage, "nobody serves it"
-        loads.append((costs[stage] / speed, -stage))
-    highest = max(loads)
+    rate = mean_rate([*powers, newcomer])
+    if limited_by_links(membership.plan, rate):
+        powers = [power.assuming(rate) for power in powers]
+        return best_stage(demands(membership.plan, together(powers)), powers, newcomer.assuming(rate))
+    costs = membership.plan.costs or (1.0,) * len(powers)
+    highest = max((costs[stage] / power.speed, -stage) for stage, power in enumerate(powers))
     return -highest[1], f"highest load per capacity ({highest[0]:.3g})"
+
+
+def limited_by_links(plan: Plan, rate: float) -> bool:
+    """Return whether enough is known to estimate a step. rate: of an average connection; 0: none is known."""
+    return plan.boundary_bytes > 0 and rate > 0.0
+
+
+def mean_rate(powers: Sequence[StagePower]) -> float:
+    """Return the mean rate of the connections with a known rate, in bytes/s; 0: there are none."""
+    total = together(powers)
+    measured = total.peers - total.unmeasured
+    return total.upload_rate / measured if measured else 0.0
 
 
 def homeward(membership: Membership, version: int) -> list[MemberRecord]:
@@ -42,27 +62,38 @@ def homeward(membership: Membership, version: int) -> list[MemberRecord]:
     return found
 
 
-def better_placed(membership: Membership, version: int, now: float) -> Move | None:
-    """Return the move to be made now, if every stage is served and there are peers that have stayed long enough.
+def better_placed(membership: Membership, version: int, now: float) -> list[Move]:
+    """Return the moves to be made now, if every stage is served and there are peers that have stayed long enough.
 
     A loading peer counts for the stage that it was granted: where peers come all the time there is no moment at which
     none is loading. The last ready peer of a stage stays. Of MOVING_PEERS peers one may move in a period, and of fewer
-    one too, so that many peers are levelled as fast as few.
+    one too, so that many peers are levelled as fast as few. By computing alone one peer moves at a time (Algorithm 2);
+    where connections are known, the moves of the periods since the last one may be made together.
     """
-    stages = range(membership.plan.stages)
-    if not all(membership.served(stage, version) for stage in stages):
-        return None
-    pace = min(1.0, MOVING_PEERS / (membership.ready_peers() + len(membership.loading())))
-    servers: list[list[StagePeer]] = []
-    for stage in stages:
+    plan = membership.plan
+    if not all(membership.served(stage, version) for stage in range(plan.stages)):
+        return []
+    peers = membership.ready_peers() + len(membership.loading())
+    pace = min(1.0, MOVING_PEERS / peers)
+    at_once, servers = 0, list[list[PlacedPeer]]()
+    for stage in range(plan.stages):
         ready = {e.process for e in membership.ready(stage, version)}
-        row: list[StagePeer] = []
+        row: list[PlacedPeer] = []
         for e in membership.peers(stage):
             if e.phase in (MemberPhase.READY, MemberPhase.LOADING) and not e.draining:
-                rested = 0 < e.rebalance_s <= now - e.settled_s and pace * e.rebalance_s <= now - membership.moved_s
-                row.append(StagePeer(e.process, e.speed, rested and e.process in ready and len(ready) > 1))
+                periods = (now - membership.moved_s) / (pace * e.rebalance_s) if e.rebalance_s else 0.0
+                movable = e.process in ready and len(ready) > 1 and e.rebalance_s <= now - e.settled_s and periods >= 1
+                row.append(PlacedPeer(e.process, e.power, movable))
+                at_once = max(at_once, int(periods))
         servers.append(row)
-    return rebalance(membership.plan.costs or (1.0,) * membership.plan.stages, servers)
+    rate = mean_rate([together(peer.power for peer in row) for row in servers])
+    if not limited_by_links(plan, rate):
+        alike = [[StagePeer(peer.process, peer.power.speed, peer.movable) for peer in row] for row in servers]
+        move = rebalance(plan.costs or (1.0,) * plan.stages, alike)
+        return [] if move is None else [move]
+    known = [[replace(peer, power=peer.power.assuming(rate)) for peer in row] for row in servers]
+    needs = demands(plan, together(peer.power for row in known for peer in row))
+    return level(needs, known, min(at_once, max(1, peers // TOGETHER_PEERS)))
 
 
 def spare(membership: Membership, empty: Iterable[int]) -> MemberRecord | None:

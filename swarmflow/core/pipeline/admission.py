@@ -12,7 +12,6 @@ from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.smoothing import smoothed
 
 PASSES = 4  # times a forward pass: what a microbatch without a graph costs (forward, forward again, backward of two)
-WITHOUT_GRAPH = 8  # microbatches admitted without a graph for each one with a graph, while there is nothing to compute
 
 
 @dataclass(slots=True)

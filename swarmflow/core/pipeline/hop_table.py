@@ -6,14 +6,14 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline import lateness
-from swarmflow.core.pipeline.admission import WITHOUT_GRAPH, Admission
+from swarmflow.core.pipeline.admission import Admission
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop import Hop
 from swarmflow.core.pipeline.journal import Journal
 from swarmflow.core.pipeline.restorer import Restorer
 from swarmflow.core.protocol.actions import Action, Count, Discard, Send
 from swarmflow.core.protocol.messages import CreditAvailable, Denied, Done, DownstreamCost, Forward, ReserveSlot, Routed
-from swarmflow.core.protocol.types import NO_EPOCH, Attempt, Epoch, Microbatch, ProcessId
+from swarmflow.core.protocol.types import NO_EPOCH, WITHOUT_GRAPH, Attempt, Epoch, Microbatch, ProcessId
 from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.prober import AT_ONCE_MAX
 

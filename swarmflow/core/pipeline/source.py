@@ -6,7 +6,6 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline import turnover
-from swarmflow.core.pipeline.admission import WITHOUT_GRAPH
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.protocol.actions import Action, FormMicrobatch, Release, Send
 from swarmflow.core.protocol.events import MicrobatchFormed
@@ -22,7 +21,16 @@ from swarmflow.core.protocol.messages import (
     SlotReserved,
 )
 from swarmflow.core.protocol.shares import shares
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, NO_EPOCH, Attempt, Epoch, Member, Microbatch, ProcessId
+from swarmflow.core.protocol.types import (
+    FIRST_ATTEMPT,
+    NO_EPOCH,
+    WITHOUT_GRAPH,
+    Attempt,
+    Epoch,
+    Member,
+    Microbatch,
+    ProcessId,
+)
 
 
 @dataclass(slots=True)

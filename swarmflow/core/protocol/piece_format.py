@@ -27,6 +27,10 @@ class PieceFormat:
             self.first_element_bytes if step < self.first_steps else self.element_bytes
         ) * elements + self.block_bytes * blocks
 
+    def usual_bytes(self, elements: int) -> int:
+        """Return the same for a step after the first ones."""
+        return self.least_bytes(self.first_steps, elements)
+
     def fits(self, step: int, elements: int, size_bytes: int) -> bool:
         """Return whether a piece of so many elements can have so many bytes in this step."""
         extra = size_bytes - self.least_bytes(step, elements)

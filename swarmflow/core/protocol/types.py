@@ -79,6 +79,7 @@ class Epoch(NamedTuple):
 
 
 NO_EPOCH = Epoch(-1, 0)
+WITHOUT_GRAPH = 8  # microbatches admitted without a graph for each one with a graph, while there is nothing to compute
 DEFAULT_EXPONENT = 36  # of a step whose gradients add up as integers, unless they are too large for it
 
 
@@ -287,10 +288,11 @@ class Plan:
     """What the machines of the core need to know of the run's manifest.
 
     stages: their number. microbatches: N a step. tied: whether the first and the last stage share a weight. costs:
-    relative computation of each stage, for the placement of peers (empty: all alike). router: how the next hop is
-    chosen. boundary_bytes: of a tensor between stages, about; 0: unknown. delay: how many steps
-    after its own a step's gradient is applied, 0 or 1; with 1 the next step is computed meanwhile. timeouts: of all
-    processes of the run.
+    computation of a microbatch at each stage, for the placement of peers, in the unit of which a peer's `Join.speed` is
+    so many a second (empty: all alike). router: how the next hop is chosen. boundary_bytes: of a tensor between stages,
+    about; 0: unknown. delay: how many steps after its own a step's gradient is applied, 0 or 1; with 1 the next step is
+    computed meanwhile. timeouts: of all processes of the run. reduced_bytes: of the sums of each stage's all-reduce,
+    about (empty: unknown).
     """
 
     stages: int
@@ -301,3 +303,4 @@ class Plan:
     boundary_bytes: int = 0
     delay: int = 0
     timeouts: Timeouts = field(default_factory=Timeouts)
+    reduced_bytes: tuple[int, ...] = ()

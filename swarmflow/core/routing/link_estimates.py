@@ -87,11 +87,18 @@ class LinkEstimates:
                 self._tensor_bytes = size_bytes
 
     def record_probe(self, process: ProcessId, size_bytes: int, seconds: float, now: float) -> None:
-        """Record the transfer time of a boundary tensor as a probe has found it, where no transfer was measured."""
+        """Record the transfer time of a boundary tensor as a probe has found it, where no transfer was measured.
+
+        For the rate the fastest of several probes counts: other traffic can only delay one.
+        """
         self.now_s, self._tensor_bytes = now, size_bytes
-        for kind, value in ((self._transfers, seconds), (self._bytes, seconds / size_bytes)):
+        if seconds <= 0:
+            return
+        probed = self._bytes.seconds(process) if self.is_probed(process) else None
+        byte_s = min(seconds / size_bytes, math.inf if probed is None else probed)
+        for kind, value in ((self._transfers, seconds), (self._bytes, byte_s)):
             former = kind.by_process.get(process)
-            if value > 0 and (former is None or former.provisional or not kind.is_fresh(process, now)):
+            if former is None or former.provisional or not kind.is_fresh(process, now):
                 kind.guess(process, value, now)
 
     def record_path(self, process: ProcessId, seconds: float) -> None:
@@ -136,6 +143,11 @@ class LinkEstimates:
     def any_response_s(self) -> float | None:
         """The same over all peers."""
         return self._any_response_s
+
+    def is_probed(self, process: ProcessId) -> bool:
+        """Return whether the rate is known from probes alone, lately."""
+        found = self._bytes.by_process.get(process)
+        return found is not None and found.provisional and self._bytes.is_fresh(process, self.now_s)
 
     def link_s(self, process: ProcessId) -> float | None:
         """Return what a boundary tensor takes on the direct link when nothing else is sent; None: it is not known."""

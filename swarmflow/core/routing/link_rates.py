@@ -11,6 +11,7 @@ from swarmflow.core.protocol.types import Microbatch, ProcessId
 from swarmflow.core.routing.link_estimates import LinkEstimates
 
 NEAR_MAX = 16  # peers of a stage: the rates of links between two peers of a larger one are not needed
+DOUBTFUL = 0.5  # of the fastest link's rate: a slower one is probed in each step, when nothing else is sent yet
 CHANGED = 0.25  # relative change of a rate before it is reported again
 REPORTED_MAX = 64  # links in a report: a peer has no more to its own and the neighbouring stages
 SLOWEST, FASTEST = 1.0, 1e12  # bytes/s; reported rates outside are ignored
@@ -33,14 +34,22 @@ class LinkRates:
     _near: dict[ProcessId, None] = field(default_factory=dict, init=False)  # the peers whose links are measured
 
     def open(self, mates: tuple[ProcessId, ...], after: tuple[ProcessId, ...]) -> list[ProcessId]:
-        """Begin an epoch with these peers of the own stage and the next; return the mates without a measured link."""
+        """Begin an epoch with these peers of the own stage and the next; return the mates whose links are to be probed.
+
+        Those without a known rate; and those whose probe met other traffic, as far as can be told: it was less than
+        DOUBTFUL of the fastest link.
+        """
         near = [*(mates if len(mates) < NEAR_MAX else ()), *(after if len(after) <= NEAR_MAX else ())]
         if any(process not in self._near for process in near):
             self._reported.clear()  # a new peer has received no report
         self._near = dict.fromkeys(near)
         self.relayed.clear()
         self.links.keep(frozenset((*mates, *after)))
-        return [process for process in mates if process in self._near and not self.links.is_fresh(process)]
+        fastest = max((self.rate(process) for process in near), default=0.0)
+        doubtful = (process for process in mates if self.links.is_probed(process))
+        slow = {process for process in doubtful if self.rate(process) < DOUBTFUL * fastest}
+        known = {process for process in mates if self.links.is_fresh(process)} - slow
+        return [process for process in mates if process in self._near and process not in known]
 
     def rate(self, process: ProcessId) -> float:
         """Return the rate of a link, in bytes/s; 0: it is not known."""

@@ -102,7 +102,7 @@ def _next(leader: LeaderState, now: float) -> list[Action]:
 
 
 def _move(leader: LeaderState, now: float) -> list[Action]:
-    """Move peers between two steps: those that stood in go home, or one goes where it is needed more."""
+    """Move peers between two steps: those that stood in go home, or some go where they are needed more."""
     home: list[Action] = []
     for entry in placement.homeward(leader.membership, leader.version):
         reason = f"it asked for it, and stage {entry.member.stage} has another peer by now"
@@ -110,13 +110,13 @@ def _move(leader: LeaderState, now: float) -> list[Action]:
         home += grant(leader, entry, entry.wish, reason)
     if home:
         return home
-    move = placement.better_placed(leader.membership, leader.version, now)
-    if move is None:
-        return []
-    entry = leader.membership.known[move.process]
-    entry.settled_s = leader.membership.moved_s = now
-    entry.stands_in = False
-    return [Count("rebalances"), *grant(leader, entry, move.stage, f"rebalanced, {move.reason}")]
+    moved: list[Action] = []
+    for move in placement.better_placed(leader.membership, leader.version, now):
+        entry = leader.membership.known[move.process]
+        entry.settled_s = leader.membership.moved_s = now
+        entry.stands_in = False
+        moved += [Count("rebalances"), *grant(leader, entry, move.stage, f"rebalanced, {move.reason}")]
+    return moved
 
 
 def on_checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float) -> list[Action]:

@@ -22,7 +22,8 @@ from swarmflow.core.protocol.types import ProcessId
 
 def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: float) -> list[Action]:
     """Let a process go: at once, or after the step that it takes part in."""
-    leader.membership.drain(known)
+    known.drain()
+    leader.membership.changed(known)
     needed = _needed(leader, known) if _alone(leader, known) else []
     if known.process in leader.serving and known.process != leader.me.process:
         text = f"{known.process} leaves after this step"

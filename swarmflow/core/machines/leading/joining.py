@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from swarmflow.core.durability.memories import holds
 from swarmflow.core.machines.leading.departures import gone
 from swarmflow.core.machines.leading.grants import grant
@@ -11,7 +9,7 @@ from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import reconsider_version, try_open
 from swarmflow.core.membership.member_phase import MemberPhase
-from swarmflow.core.membership.members import MemberRecord
+from swarmflow.core.membership.members import MemberRecord, power_of
 from swarmflow.core.membership.placement import place
 from swarmflow.core.membership.settings import refusal
 from swarmflow.core.protocol.actions import Action, Connect, Log, Send
@@ -56,7 +54,7 @@ def _join_peer(leader: LeaderState, sender: ProcessId, message: Join, now: float
     leader.recovery.memories.record(message.member, message.held)
     leader.recovery.absent.back(sender.name)
     held = leader.recovery.memories.of(sender)
-    stage, reason = place(leader.membership, message.member.stage)
+    stage, reason = place(leader.membership, message.member.stage, power_of(message))
     later = held is not None and (leader.recovery.restoring is not None or held.version > leader.version)
     if held is not None and (later or holds(held, leader.version, leader.name)):
         stage, reason = held.stage, "it holds that one"
@@ -103,7 +101,7 @@ def readmit(leader: LeaderState, now: float) -> list[Action]:
         if leader.recovery.restoring is not None:
             leader.membership.mark(entry, MemberPhase.WAITING)
         else:
-            stage, reason = place(leader.membership, entry.wish)
+            stage, reason = place(leader.membership, entry.wish, entry.power)
             actions += grant(leader, entry, stage, f"its time outside is over; {reason}")
     return actions
 
@@ -128,9 +126,9 @@ def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: floa
         known.tries += 1
         return grant(leader, known, known.member.stage, f"version {message.version} is out of date")
     leader.membership.mark(known, MemberPhase.READY)
+    known.loaded(message.version, message.capacity)
+    leader.membership.changed(known)
     leader.recovery.memories.leave(known.process)
-    known.version, known.tries = message.version, 0
-    known.member = replace(known.member, capacity=max(1, message.capacity))
     stage = known.member.stage
     text = f"peer {known.process} has loaded stage {stage} at version {message.version}"
     log = Log("info", text, EventKind.SERVING, known.process, stage)
@@ -147,7 +145,7 @@ def on_load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed
     actions = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
     if known.phase is not MemberPhase.FAILED:
         return actions  # the run went back, which granted a stage to everybody
-    stage, reason = place(leader.membership, known.wish)
+    stage, reason = place(leader.membership, known.wish, known.power)
     return [*actions, *grant(leader, known, stage, f"{message.reason}; {reason}")]
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from swarmflow.core.machines.serving.ballots import revoke
 from swarmflow.core.machines.serving.peer_phase import PeerPhase
 from swarmflow.core.machines.serving.peer_state import PeerState
-from swarmflow.core.pipeline.admission import WITHOUT_GRAPH
 from swarmflow.core.pipeline.dispatcher import dispatcher_for
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Connect, Count, DropCopies, KeepCopies, LoadState, Log, Send
 from swarmflow.core.protocol.events import CopiesChanged, Received, StateLoaded, StateNotLoaded
 from swarmflow.core.protocol.messages import CopiesHeld, Granted, KeepCopy, LoadFailed, Ready, Surplus
+from swarmflow.core.protocol.types import WITHOUT_GRAPH
 from swarmflow.core.routing.flow.live import negotiation_of
 
 

@@ -111,7 +111,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         **dict.fromkeys(("norm", "grad_norm"), norm),
         "scale": (0.0, 1.0),
         "learning_rate": (0.0, 1e9),
-        "rate": rate,
+        **dict.fromkeys(("rate", "upload_rate"), rate),
     }
 
 

@@ -38,11 +38,12 @@ class Join:
     software: str  # version
     run: str  # fingerprint of the manifest that the sender has
     member: Member  # stage: the one asked for; -1: any
-    speed: float = 1.0  # relative, for the placement
+    speed: float = 1.0  # of its computing, for the placement: so many units of `Plan.costs` a second
     rebalance_s: float = 0.0  # how often it may be moved to another stage; 0: never
     keeps: bool = False  # its disk has room for copies of stages
     copies: tuple[Holding, ...] = ()  # on its disk, of this run
     held: Held | None = None  # the state of the stage that it served before
+    upload_rate: float = 0.0  # bytes/s that its user lets it send, 0: not stated
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,130 @@
+"""Moves of peers between stages by the estimated time of a step, and the stage of a newcomer by the same estimate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from swarmflow.core.membership.rebalance import Move
+from swarmflow.core.membership.step_estimate import (
+    StageDemand,
+    StagePower,
+    StageTimes,
+    smooth_step_s,
+    stage_times,
+    step_s,
+    together,
+)
+from swarmflow.core.protocol.types import ProcessId
+
+# Each move costs the download of a stage, and rates are measured while links are busy: all moves together must bring
+# the estimate of a step below this share of it.
+STEP_RATIO_MAX = 0.9
+MOVES_MAX = 256  # that are planned ahead; those of a larger swarm are planned again
+CANDIDATES = 3  # peers of a stage of which one may go: the fastest computer, the fastest connection, the slowest peer
+MOVE_GAIN = 0.05  # over the number of stages: by this share each move lowers the smoothed estimate at least
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPeer:
+    """A peer of a stage."""
+
+    process: ProcessId
+    power: StagePower  # of it alone
+    movable: bool  # False: its stage was chosen by its user, or it has been moved lately
+
+
+def best_stage(needs: Sequence[StageDemand], powers: Sequence[StagePower], newcomer: StagePower) -> tuple[int, str]:
+    """Return the stage at which a newcomer brings the estimate of a step lowest, and why. Every stage has a peer."""
+    times = [stage_times(need, power) for need, power in zip(needs, powers, strict=True)]
+    after_s = []
+    for stage, (need, power) in enumerate(zip(needs, powers, strict=True)):
+        with_it = [*times]
+        with_it[stage] = stage_times(need, power.plus(newcomer))
+        after_s.append((smooth_step_s(with_it), -times[stage].pipeline_s, stage))
+    stage = min(after_s)[2]
+    before, limit = times[stage].pipeline_s, limits(needs[stage], powers[stage])
+    after = stage_times(needs[stage], powers[stage].plus(newcomer)).pipeline_s
+    return stage, f"its {before:.3g} s a step, limited by {limit}, fall to {after:.3g}"
+
+
+def limits(need: StageDemand, power: StagePower) -> str:
+    """Return what limits a stage, in words."""
+    bounds = (
+        (need.work / power.speed, "computing"),
+        (need.sent_bytes / power.upload_rate, "connections"),
+        (need.held_s / max(1.0, power.slots), "memory for microbatches"),
+    )
+    return max(bounds)[1]
+
+
+def level(needs: Sequence[StageDemand], stages: Sequence[Sequence[PlacedPeer]], at_once: int) -> list[Move]:
+    """Return the moves to make now, at most so many; none: all that are worth it together would not gain enough.
+
+    Each move is the one that lowers the estimate most, as long as any does: to the stage whose microbatches take
+    longest (Algorithm 2 of SWARM, where computing limits the stages), or from the stage whose all-reduce does. The last
+    peer of a stage stays. Every stage must have a peer.
+    """
+    plan = _Plan(needs, [list(peers) for peers in stages])
+    before_s = after_s = step_s(plan.times)
+    moves: list[tuple[ProcessId, int]] = []
+    while len(moves) < MOVES_MAX and (found := plan.improve()) is not None:
+        moves.append(found)
+        after_s = step_s(plan.times)
+    if after_s > STEP_RATIO_MAX * before_s:
+        return []
+    several = f", by {len(moves)} moves" if len(moves) > 1 else ""
+    reason = f"the estimate of a step of {before_s:.3g} s falls to {after_s:.3g}{several}"
+    return [Move(process, stage, reason) for process, stage in moves[:at_once]]
+
+
+@dataclass(slots=True)
+class _Plan:
+    """The stages after the moves that are planned."""
+
+    needs: Sequence[StageDemand]
+    stages: list[list[PlacedPeer]]
+
+    @property
+    def times(self) -> list[StageTimes]:
+        """Of each stage."""
+        powers = (together(peer.power for peer in peers) for peers in self.stages)
+        return [stage_times(need, power) for need, power in zip(self.needs, powers, strict=True)]
+
+    def improve(self) -> tuple[ProcessId, int] | None:
+        """Make the move that lowers the estimate most, and return it; None: none does. A moved peer stays."""
+        times = self.times
+        least_s, best = smooth_step_s(times) * (1 - MOVE_GAIN / len(times)), None
+        powers = [together(peer.power for peer in peers) for peers in self.stages]
+        busiest = max(range(len(times)), key=lambda stage: (times[stage].pipeline_s, -stage))
+        reduces = max(range(len(times)), key=lambda stage: (times[stage].reduce_s, -stage))
+        pairs = [(one, busiest) for one in range(len(times))] + [(reduces, other) for other in range(len(times))]
+        for one, other in pairs:
+            for peer in self._candidates(one) if one != other else ():
+                rest = together(mate.power for mate in self.stages[one] if mate is not peer)
+                moved = [*times]
+                moved[one] = stage_times(self.needs[one], rest)
+                moved[other] = stage_times(self.needs[other], powers[other].plus(peer.power))
+                if (seconds := smooth_step_s(moved)) < least_s:
+                    least_s, best = seconds, (one, other, peer)
+        if best is None:
+            return None
+        one, other, peer = best
+        self.stages[one].remove(peer)
+        self.stages[other].append(PlacedPeer(peer.process, peer.power, movable=False))
+        return peer.process, other
+
+    def _candidates(self, stage: int) -> list[PlacedPeer]:
+        """Return the peers of a stage of which one may go, at most CANDIDATES."""
+        peers = self.stages[stage]
+        movable = [peer for peer in peers if peer.movable] if len(peers) > 1 else []
+        if not movable:
+            return []
+        power = {peer.process: peer.power for peer in movable}
+        orders: tuple[Callable[[ProcessId], tuple[float, float, ProcessId]], ...] = (
+            lambda process: (power[process].speed, power[process].upload_rate, process),
+            lambda process: (-power[process].speed, power[process].upload_rate, process),
+            lambda process: (-power[process].upload_rate, power[process].speed, process),
+        )
+        chosen = {min(power, key=order) for order in orders}
+        return [peer for peer in movable if peer.process in chosen]
