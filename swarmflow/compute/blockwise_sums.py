@@ -6,8 +6,10 @@ A block of 256 elements is summed in 16 bits. Where a microbatch's gradient is t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -20,9 +22,11 @@ from swarmflow.errors import FrameError
 
 PEAKS = "peaks"  # the name of those among stored tensors
 _WIDE_BYTES = 8 * BLOCK_ELEMENTS + 4  # of a wide block in a packed piece: its sums, and its number
-# Of 256 elements, and a multiple of the dither's: the temporaries of so many stay near a thread.
-_CHUNK_ROWS = 1 << 9
-_DEVICE_CHUNK_ROWS = 1 << 16
+_DITHER_ROWS = DITHER_ELEMENTS // BLOCK_ELEMENTS  # after which the dither repeats
+# Of 256 elements, and a multiple of the dither's: the temporaries of so many stay near a thread, and with fewer the
+# calls take longer than the memory.
+_CHUNK_ROWS = 1 << 10
+_DEVICE_CHUNK_ROWS = 1 << 14
 _SEARCHED_ELEMENTS = 1 << 20
 
 
@@ -88,48 +92,56 @@ class BlockwiseSums:
         self._slots = torch.full_like(self.peaks, -1, dtype=torch.int32)  # of wide blocks; -1: it is not wide
         self._wide = self._narrow.new_zeros((0, BLOCK_ELEMENTS), dtype=torch.int64)
         self._used = 0  # rows of _wide
+        self._void = False
+
+    def spoil(self) -> None:
+        """Mark the sums as void until they are set to zero: they may hold a part of a microbatch."""
+        self._void = True
 
     @torch.no_grad()
-    def peaks_of(self, gradient: Tensor) -> Tensor:
-        """Return the largest magnitude of each block of a gradient, fp32 [blocks].
+    def add(self, gradient: Tensor, weight: int, number: int, first: int = 0) -> None:
+        """Add gradients of a microbatch (weight 1), or take them away (-1).
 
-        gradient: fp32 [elements], padded with zeros to whole blocks. Raises ExponentOverflowError for one that is not
+        gradient: fp32 [n * 256], of the blocks from `first` on; behind the last element it is padded with zeros.
+        number: of the microbatch, over all steps. Raises ExponentOverflowError, and adds nothing, where one is not
         finite or too large, in a later step 2^50 times as large as those before.
         """
         rows = gradient.view(-1, BLOCK_ELEMENTS)
+        blocks = slice(first, first + len(rows))
         peaks = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())  # ten times as fast as a norm
-        most = self._limit if self._first else 2.0**WIDE_BITS
-        if not bool((peaks <= self._spacings * most).all()):  # no comparison with what is not a number is true
+        spacings, largest = self._spacings[blocks], self.peaks[blocks]
+        fits = peaks <= spacings * self._limit  # no comparison with what is not a number is true
+        outside = None if bool(fits.all()) else fits.logical_not_()
+        if outside is not None and (self._first or not bool((peaks <= spacings * 2.0**WIDE_BITS).all())):
             raise ExponentOverflowError(finite=self._first and bool(peaks.isfinite().all()))
-        return peaks
+        torch.maximum(largest, peaks, out=largest)
+        self._round(rows, blocks, outside, weight, number)
 
     @property
     def _first(self) -> bool:
         return self._narrow.dtype == torch.int32
 
-    @torch.no_grad()
-    def add(self, gradient: Tensor, peaks: Tensor, weight: int, number: int) -> None:
-        """Add the gradient of a microbatch (weight 1), or take it away (-1); it is zero afterwards.
+    def _round(self, rows: Tensor, blocks: slice, outside: Tensor | None, weight: int, number: int) -> None:
+        """Round and add rows [n, 256]. outside: bool [n], which of them are added in 64 bits; None: none.
 
-        gradient, peaks: as for `peaks_of`. number: of the microbatch, over all steps.
+        The gradients stay as they are: autograd may have handed out the same memory twice.
         """
-        torch.maximum(self.peaks, peaks, out=self.peaks)
-        rows, sums = gradient.view(-1, BLOCK_ELEMENTS), self._narrow.view(-1, BLOCK_ELEMENTS)
-        fits = peaks <= self._spacings * self._limit
-        all_fit = bool(fits.all())
-        inverse, offsets = self._spacings.reciprocal().unsqueeze(1), dither(number, gradient.device)
-        size = _CHUNK_ROWS * torch.get_num_threads() if gradient.device.type == "cpu" else _DEVICE_CHUNK_ROWS
-        offsets = offsets.view(-1, BLOCK_ELEMENTS).repeat(size * BLOCK_ELEMENTS // DITHER_ELEMENTS, 1)
-        for start in range(0, self._blocks, size):
-            part = rows[start : start + size]
-            rounded = part.mul_(inverse[start : start + size])
-            rounded.add_(offsets[: len(part)]).floor_()
-            if not all_fit:
-                outside = fits[start : start + size].logical_not().nonzero().flatten()
-                self._widen(outside + start, rounded[outside].long().mul_(weight))
-                rounded[outside] = 0.0
-            sums[start : start + size].add_(rounded.to(sums.dtype), alpha=weight)
-            part.zero_()
+        sums = self._narrow.view(-1, BLOCK_ELEMENTS)[blocks]
+        inverse = self._spacings[blocks].reciprocal().unsqueeze(1)
+        size = _CHUNK_ROWS * torch.get_num_threads() if rows.device.type == "cpu" else _DEVICE_CHUNK_ROWS
+        offsets = _offsets(number, min(size, self._blocks), rows.device)[blocks.start % _DITHER_ROWS :]
+        rounded, integers = torch.empty_like(rows[:size]), torch.empty_like(sums[:size])
+        for start in range(0, len(rows), size):
+            part, total = rows[start : start + size], sums[start : start + size]
+            n = len(part)
+            torch.addcmul(offsets[:n], part, inverse[start : start + size], out=rounded[:n])
+            rounded[:n].floor_()
+            if outside is not None:
+                wide = outside[start : start + size].nonzero().flatten()
+                self._widen(wide + (blocks.start + start), rounded[wide].long().mul_(weight))
+                rounded[wide] = 0.0
+            integers[:n].copy_(rounded[:n])
+            total.add_(integers[:n], alpha=weight)
 
     # --- an all-reduce ------------------------------------------------------------------------------------------------
 
@@ -197,8 +209,8 @@ class BlockwiseSums:
         raise TypeError("sums on a grid are not stored as they are")
 
     def sum_of_squares(self) -> float:
-        """Return that of the gradient."""
-        return squares_of(self, self.elements)
+        """Return that of the gradient; not a number where it is void."""
+        return math.nan if self._void else squares_of(self, self.elements)
 
     def first_not_finite(self) -> int | None:
         """Return the first element that is not finite: integers are, but not what too large ones stand for."""
@@ -249,3 +261,10 @@ class BlockwiseSums:
             where.view(torch.int32).clamp(0, blocks - 1).to(device),
             wide.view(torch.int64).view(-1, BLOCK_ELEMENTS).to(device),
         )
+
+
+@lru_cache(maxsize=2)
+def _offsets(number: int, rows: int, device: torch.device) -> Tensor:
+    """Return the dither of a microbatch for so many neighbouring blocks, from whichever of its rows they begin."""
+    dithers = -(-rows // _DITHER_ROWS) + 1
+    return dither(number, device).view(_DITHER_ROWS, BLOCK_ELEMENTS).repeat(dithers, 1)

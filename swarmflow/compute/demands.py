@@ -13,6 +13,7 @@ from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.grid import BLOCK_ELEMENTS, Blockwise, grid_blocks
 from swarmflow.compute.layout import StageLayout, blocks_of, layout_of, stage_layout
+from swarmflow.compute.microbatch_gradient import kept_blocks
 from swarmflow.compute.model_keys import positions_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.partition import few_blocks
@@ -104,19 +105,30 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
 
 
 def _memory_bytes(manifest: Manifest, layout: StageLayout) -> int:
-    rounded = manifest.accumulate == "exact" or manifest.reduce_codec != "none"
-    # With the gradient of one microbatch, if gradients are rounded; the sums of a first step are its largest.
+    # With gradients of one microbatch, if they are rounded; the sums of a first step are its largest.
     summed = max(manifest.piece.element_bytes, manifest.piece.first_element_bytes)
     sets = 1 + manifest.delay  # of parameters, and of the gradients of a step
     halves = 2 * sets if manifest.precision == "bf16" else 0
-    a_parameter = _FLOAT_BYTES * (_state_tensors(manifest) + rounded * sets) + halves
+    a_parameter = _FLOAT_BYTES * _state_tensors(manifest) + halves
     blocks = _grid_blocks(manifest, layout)
     memory = a_parameter * layout.parameters + blocks * (sets * _SPACING_BYTES + (1 + sets) * _SUMS_BLOCK_BYTES)
     memory += (1 + sets) * summed * (blocks * BLOCK_ELEMENTS or layout.parameters)
+    memory += sets * _FLOAT_BYTES * _gradient_elements(manifest, layout)
     if layout.stage == layout.stages - 1:
         tokens = manifest.microbatch_sequences * manifest.seq_len
         memory += _LOGITS_COPIES * _FLOAT_BYTES * min(tokens * manifest.vocab_size, LOGITS_ELEMENTS_MAX)
     return memory
+
+
+def _gradient_elements(manifest: Manifest, layout: StageLayout) -> int:
+    """Return how many gradients of one microbatch are kept, where they are rounded before they are added."""
+    match rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches):
+        case Blockwise():
+            kept = (blocks for entries in layout.groups.values() for blocks in kept_blocks(entries))
+            return BLOCK_ELEMENTS * sum(blocks.count for blocks in kept)
+        case None:
+            return 0
+    return layout.parameters
 
 
 def _grid_blocks(manifest: Manifest, layout: StageLayout) -> int:

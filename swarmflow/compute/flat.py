@@ -10,8 +10,10 @@ from torch import Tensor, nn
 
 from swarmflow.compute.blockwise_sums import BlockwiseSums, StoredSums
 from swarmflow.compute.exact import FixedPoint
-from swarmflow.compute.grid import BLOCK_ELEMENTS, Blockwise, Grid, grid_blocks
+from swarmflow.compute.finite import finite
+from swarmflow.compute.grid import Blockwise, Grid
 from swarmflow.compute.layout import TIED, TensorSlot
+from swarmflow.compute.microbatch_gradient import MicrobatchGradient
 from swarmflow.compute.sums import Sums, TensorSums
 
 GRID = "grid"  # among the tensors of a group's state
@@ -30,7 +32,8 @@ class FlatGroup:
 
     params, grads and every tensor of `state` are fp32, of shape [elements], on one device: all-reduce and transfer of
     state work on slices of them, and adam takes exactly 16 bytes a parameter. Where gradients are rounded (`rounding`),
-    `grads` has those of one microbatch, and `sums` the sums over all: 8 bytes more if exact, 2 if blockwise.
+    `grads` has those of one microbatch, and `sums` the sums over all: exact ones take 8 bytes more. Rounded blockwise,
+    only a few gradients are kept in `grads` (`microbatch`), and the sums take 2 bytes a parameter instead of its 4.
     """
 
     name: str
@@ -40,6 +43,7 @@ class FlatGroup:
     sums: Sums
     state: dict[str, Tensor] = field(default_factory=dict)
     rounding: FixedPoint | Blockwise | None = None
+    microbatch: MicrobatchGradient | None = None
 
     @classmethod
     def empty(
@@ -52,26 +56,75 @@ class FlatGroup:
         """Return a group whose tensors are zeros."""
         elements = entries[-1].stop if entries else 0
         params = torch.zeros(elements, dtype=torch.float32, device=device)
+        if isinstance(rounding, Blockwise):
+            addends = rounding.microbatches * (2 if name == TIED else 1)  # both ends of the model add to it
+            blockwise = BlockwiseSums(Grid.empty(elements, rounding, addends, device), elements)
+            microbatch = MicrobatchGradient(blockwise, entries, device)
+            return cls(name, entries, params, microbatch.kept, blockwise, rounding=rounding, microbatch=microbatch)
         grads = torch.zeros_like(params)
-        sums: Sums = TensorSums(grads)
-        match rounding:
-            case FixedPoint():
-                sums = TensorSums(torch.zeros_like(params, dtype=torch.int64), rounding)
-            case Blockwise():
-                grads = torch.zeros(grid_blocks(elements) * BLOCK_ELEMENTS, device=device)[:elements]
-                addends = rounding.microbatches * (2 if name == TIED else 1)  # both ends of the model add to it
-                sums = BlockwiseSums(Grid.empty(elements, rounding, addends, device), elements)
+        sums = TensorSums(grads)
+        if rounding is not None:
+            sums = TensorSums(torch.zeros_like(params, dtype=torch.int64), rounding)
         return cls(name, entries, params, grads, sums, rounding=rounding)
 
     def parameter(self, entry: TensorSlot) -> nn.Parameter:
-        """Return a trainable view of one parameter; its `.grad` is a view too, into which autograd accumulates."""
+        """Return a trainable view of one parameter.
+
+        Autograd accumulates into its `.grad`, a view too, or hands over each gradient as soon as it is complete.
+        """
         parameter = nn.Parameter(self.view(self.params, entry))
-        parameter.grad = self.view(self.grads, entry)
+        parameter.grad = self.gradient(entry)
+        if parameter.grad is None:
+            assert self.microbatch is not None, "others have a view"
+            parameter.register_post_accumulate_grad_hook(self.microbatch.hook(entry))
         return parameter
+
+    def gradient(self, entry: TensorSlot) -> Tensor | None:
+        """Return the part of `grads` that belongs to one parameter, in its shape; None: it is rounded at once."""
+        if self.microbatch is not None:
+            return self.microbatch.kept_gradient(entry)
+        return self.view(self.grads, entry)
+
+    def accumulate(self, entry: TensorSlot, gradient: Tensor) -> None:
+        """Add the gradient of one parameter in one backward pass, of any dtype, as autograd adds those that it has."""
+        total = self.gradient(entry)
+        if total is not None:
+            total.add_(gradient)
+        else:
+            assert self.microbatch is not None, "others have a view"
+            self.microbatch.round_at_once(entry, gradient.float())
 
     def view(self, flat: Tensor, entry: TensorSlot) -> Tensor:
         """Return the part of a flat tensor of this group that belongs to one parameter, in the parameter's shape."""
         return flat[entry.offset : entry.stop].view(entry.shape)
+
+    def begin_microbatch(self, weight: int, number: int) -> None:
+        """Begin the backward passes of one microbatch, whose gradients are rounded. See `Stage.gathering`."""
+        if self.microbatch is not None:
+            self.microbatch.begin(weight, number)
+
+    def add_microbatch(self, weight: int) -> None:
+        """Add to the sums what the backward passes have left. Raises ExponentOverflowError for what does not fit."""
+        if self.microbatch is not None:
+            self.microbatch.finish()
+        elif isinstance(self.rounding, FixedPoint):
+            self.rounding.move(self.grads, self.summed, weight)
+
+    def abandon_microbatch(self) -> None:
+        """Drop what is left of a microbatch that failed. Blockwise sums are void: they may hold a part of it."""
+        if self.microbatch is not None:
+            self.microbatch.abandon()
+        elif isinstance(self.rounding, FixedPoint):
+            self.grads.zero_()
+
+    def not_finite(self) -> list[str]:
+        """Return the parameters with gradients in `grads` that are not finite, and one of those rounded at once."""
+        rounded = self.microbatch.not_finite if self.microbatch is not None else None
+        found = [rounded] if rounded is not None else []
+        if not finite(self.grads):
+            kept = ((entry.name, self.gradient(entry)) for entry in self.entries)
+            found += [name for name, gradient in kept if gradient is not None and not finite(gradient)]
+        return found
 
     def zero_grads(self) -> None:
         """Set the gradients and their sums to zero in place."""
@@ -83,11 +136,6 @@ class FlatGroup:
         """The tensor of the sums, where they are one tensor."""
         assert isinstance(self.sums, TensorSums), "blockwise sums are not one tensor"
         return self.sums.flat
-
-    @property
-    def padded_grads(self) -> Tensor:
-        """The gradients with the zeros behind them, up to a whole number of blocks."""
-        return self.grads.as_strided((grid_blocks(self.grads.numel()) * BLOCK_ELEMENTS,), (1,))
 
     @property
     def nbytes(self) -> int:

@@ -113,18 +113,18 @@ def dither(number: int, device: torch.device) -> Tensor:
     1, each from a place of its own: over any number of microbatches these are spread evenly (the additive recurrence,
     or Weyl sequence), and the sum of equal gradients is right to about one spacing.
     """
-    places = (_places(device) + number * _GOLDEN % DITHER_ELEMENTS) % DITHER_ELEMENTS
-    return places.float().div_(DITHER_ELEMENTS)
+    # Multiples of 2^-16 below 2, of which fp32 is exact.
+    return (_places(device) + number * _GOLDEN % DITHER_ELEMENTS / DITHER_ELEMENTS).frac_()
 
 
 @lru_cache(maxsize=8)
 def _places(device: torch.device) -> Tensor:
-    """Return where each element begins in the sequence: a fixed permutation without visible order."""
+    """Return where each element begins in the sequence, fp32 in [0, 1): a fixed permutation without visible order."""
     place = torch.arange(DITHER_ELEMENTS, dtype=torch.int64)
     for factor in (0x9E3B, 0x85EB, 0xCA6B):  # odd: each step maps the places one to one
         place = place * factor % DITHER_ELEMENTS
         place ^= place >> 7
-    return place.to(device)
+    return place.float().div_(DITHER_ELEMENTS).to(device)
 
 
 def _power_of_two(exponents: Tensor) -> Tensor:

@@ -20,11 +20,16 @@ MODELS_CACHED = 8  # layouts of whole models: a process works with one, and with
 
 @dataclass(frozen=True)
 class TensorSlot:
-    """One parameter: its name in the whole Hugging Face model, its shape, its first element in the flat buffer."""
+    """One parameter: its name in the whole Hugging Face model, its shape, its first element in the flat buffer.
+
+    single_gradient: whether one backward pass gives the whole gradient of a microbatch. The head has several, one for
+    each piece of its logits.
+    """
 
     name: str
     shape: tuple[int, ...]
     offset: int
+    single_gradient: bool = False
 
     @property
     def elements(self) -> int:
@@ -144,7 +149,7 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int) -> StageLayout
     return StageLayout(
         stage=stage,
         stages=stages,
-        groups={OWN: _place(own)} | ({TIED: _place(tied)} if tied else {}),
+        groups={OWN: _place(own, model)} | ({TIED: _place(tied, model)} if tied else {}),
         stored=model.stored,
         prefix=model.prefix,
         tied=model.tied,
@@ -152,6 +157,9 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int) -> StageLayout
     )
 
 
-def _place(parameters: Sequence[tuple[str, tuple[int, ...]]]) -> tuple[TensorSlot, ...]:
+def _place(parameters: Sequence[tuple[str, tuple[int, ...]]], model: _ModelLayout) -> tuple[TensorSlot, ...]:
     offsets = itertools.accumulate((math.prod(shape) for _, shape in parameters), initial=0)
-    return tuple(TensorSlot(name, shape, offset) for (name, shape), offset in zip(parameters, offsets, strict=False))
+    return tuple(
+        TensorSlot(name, shape, offset, name.startswith(f"{model.prefix}.") and name != model.tied)
+        for (name, shape), offset in zip(parameters, offsets, strict=False)
+    )

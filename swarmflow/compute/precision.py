@@ -6,6 +6,7 @@ Autocast alone would cast every weight anew in every forward, and each kept grap
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -16,23 +17,27 @@ from swarmflow.compute.stage import Stage
 class HalfWeights:
     """Puts bf16 copies of the blocks' matrices into the modules of a stage; costs 2 bytes a parameter.
 
-    The fp32 master weights stay in the flat buffers. A copy's gradient is added to the master's flat gradient, in fp32,
-    as soon as autograd has it, and is freed.
+    The fp32 master weights stay in the flat buffers. A copy's gradient is added to the master's, in fp32, as soon as
+    autograd has it, and is freed.
     """
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
         self._pairs: list[tuple[nn.Parameter, Tensor]] = []
-        masters = {values.data_ptr(): (values, grad) for _, values, grad in stage.named_parameters()}
+        masters: dict[int, tuple[Tensor, Callable[[Tensor], None]]] = {}
+        for group in stage.groups.values():
+            for entry in group.entries:
+                values = group.view(group.params, entry)
+                masters[values.data_ptr()] = values, partial(group.accumulate, entry)
         for name, unit in stage.units.items():
             if name not in stage.block_names:
                 continue
             for module in unit.modules():
                 for leaf, parameter in list(module.named_parameters(recurse=False)):
                     if parameter.ndim >= 2:
-                        values, grad = masters[parameter.data_ptr()]
+                        values, add = masters[parameter.data_ptr()]
                         copy = nn.Parameter(torch.empty_like(values, dtype=torch.bfloat16))
-                        copy.register_post_accumulate_grad_hook(_adder(grad))
+                        copy.register_post_accumulate_grad_hook(_handing_over(add))
                         setattr(module, leaf, copy)
                         self._pairs.append((copy, values))
         self._seen = -1
@@ -62,10 +67,10 @@ class HalfWeights:
         self._seen = -1
 
 
-def _adder(total: Tensor) -> Callable[[Tensor], None]:
-    def add(copy: Tensor) -> None:
+def _handing_over(add: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    def accumulated(copy: Tensor) -> None:
         assert copy.grad is not None
-        total.add_(copy.grad)
+        add(copy.grad)
         copy.grad = None
 
-    return add
+    return accumulated

@@ -76,9 +76,9 @@ class StageRunner:
         Returns the gradient of its input [B, T, H], None on stage 0. Raises KeyError when no graph is kept.
         """
         held = self._graphs.pop(key)
-        torch.autograd.backward([held.edge], [grad.to(self.stage.device)])
-        self._check(held.leaf)
-        self.stage.gather(1, number)
+        with self.stage.gathering(1, number):
+            torch.autograd.backward([held.edge], [grad.to(self.stage.device)])
+            self._check(held.leaf)
         return None if held.leaf is None else held.leaf.grad
 
     def loss(
@@ -114,10 +114,10 @@ class StageRunner:
             return gradient if weight >= 0 else None
         assert grad is not None
         leaf, output = self._forward(x, draw)
-        torch.autograd.backward(output, grad.to(self.stage.device) * self._factor(weight), inputs=_only(leaf, weight))
-        self._check(leaf)
-        if weight:
-            self.stage.gather(weight, number)
+        grad = grad.to(self.stage.device) * self._factor(weight)
+        with self.stage.gathering(weight, number):
+            torch.autograd.backward(output, grad, inputs=_only(leaf, weight))
+            self._check(leaf)
         return None if leaf is None or weight < 0 else leaf.grad
 
     @torch.no_grad()
@@ -183,18 +183,17 @@ class StageRunner:
         leaf, hidden = self._forward(x, draw)
         # The head's graph ends at a detached copy, so that the logits of one piece are freed before the next ones.
         top = hidden.detach().requires_grad_()
-        for piece, wanted in self.stage.pieces(top, targets):
-            with self._precision():
-                loss = self.stage.head_loss(piece, wanted)
-            torch.autograd.backward(loss, torch.full_like(loss, self._factor(weight)), inputs=_only(top, weight))
-            total += float(loss.detach())
-        if not math.isfinite(total):
-            raise self._broken("loss")
-        assert top.grad is not None
-        torch.autograd.backward(hidden, top.grad, inputs=_only(leaf, weight))
-        self._check(leaf)
-        if weight:
-            self.stage.gather(weight, number)
+        with self.stage.gathering(weight, number):
+            for piece, wanted in self.stage.pieces(top, targets):
+                with self._precision():
+                    loss = self.stage.head_loss(piece, wanted)
+                torch.autograd.backward(loss, torch.full_like(loss, self._factor(weight)), inputs=_only(top, weight))
+                total += float(loss.detach())
+            if not math.isfinite(total):
+                raise NotFiniteError("loss")
+            assert top.grad is not None
+            torch.autograd.backward(hidden, top.grad, inputs=_only(leaf, weight))
+            self._check(leaf)
         return total, targets.numel(), None if leaf is None else leaf.grad
 
     def _check(self, leaf: Tensor | None) -> None:
@@ -205,17 +204,10 @@ class StageRunner:
         if layer is None and leaf is not None and leaf.grad is not None and not finite(leaf.grad):
             layer = self.stage.order[0]  # a later layer would have spoiled parameters' gradients too
         if layer is not None:
-            raise self._broken("gradient", layer)
-
-    def _broken(self, value: str, layer: str = "") -> NotFiniteError:
-        """Return the error to raise. Where gradients are rounded, the microbatch's own are zeroed first."""
-        if self.stage.rounding is not None:
-            for group in self.stage.groups.values():
-                group.grads.zero_()
-        return NotFiniteError(value, layer)
+            raise NotFiniteError("gradient", layer)
 
     def _factor(self, weight: int) -> float:
-        """Return the factor of a gradient in autograd: the weight in fp32. `Stage.gather` applies it to integers."""
+        """Return the factor of a gradient in autograd: the weight in fp32. `Stage.gathering` applies it to integers."""
         return float(weight) if self.stage.rounding is None and weight else 1.0
 
     def _forward(self, x: Tensor, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:

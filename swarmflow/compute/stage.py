@@ -18,11 +18,10 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import ModelOutput
 
-from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.dropout import DrawKey, SeededDropout
 from swarmflow.compute.exact import ExponentOverflowError, FixedPoint
 from swarmflow.compute.families import Anatomy, dissect, init_module, to_config, unsupported
-from swarmflow.compute.finite import NotFiniteError, finite
+from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
@@ -103,52 +102,55 @@ class Stage:
         self._pass_through = _stand_in(anatomy)
         setattr(self.model, self.model.base_model_prefix, self._pass_through)
 
-    def named_parameters(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """(name in the whole model, values, gradient), views of the flat buffers, in the order of the layout."""
+    def named_parameters(self) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+        """(name in the whole model, values, gradient), views of the flat buffers, in the order of the layout.
+
+        The gradient is None where it is rounded at once.
+        """
         for group in self.groups.values():
             for entry in group.entries:
-                yield entry.name, group.view(group.params, entry), group.view(group.grads, entry)
+                yield entry.name, group.view(group.params, entry), group.gradient(entry)
 
     @property
     def dropout(self) -> bool:
         """Whether training drops anything, and so needs a key to draw from."""
         return self._dropout is not None
 
-    def gather(self, weight: int = 1, number: int = 0) -> None:
-        """Where gradients are rounded: adds those of one microbatch to the sums, or takes them away (-1).
+    @contextlib.contextmanager
+    def gathering(self, weight: int = 1, number: int = 0) -> Iterator[None]:
+        """Add the gradients of the backward passes within to the sums, or take them away (-1): all of one microbatch.
 
-        number: of the microbatch, over all steps; it sets how they are rounded blockwise. Raises ExponentOverflowError
-        when one of them does not fit, NotFiniteError when one is no number; then it adds nothing.
+        weight 0: there are no parameters' gradients. In fp32 autograd adds them itself, whatever the weight. number: of
+        the microbatch, over all steps; it sets how they are rounded blockwise. Raises ExponentOverflowError when one of
+        them does not fit, NotFiniteError when one is no number. After these, or any error within, sums that are rounded
+        blockwise are void: they may hold a part of the microbatch.
         """
-        if self.rounding is None:
+        if self.rounding is None or not weight:
+            yield
             return
         groups = list(self.groups.values())
+        for group in groups:
+            group.begin_microbatch(weight, number)
         try:
+            yield
             if isinstance(self.rounding, FixedPoint):
                 self.rounding.check([group.grads for group in groups])
-                peaks = {}
-            else:
-                peaks = {group.name: _blockwise(group).peaks_of(group.padded_grads) for group in groups}
+            for group in groups:
+                group.add_microbatch(weight)
         except ExponentOverflowError as error:
             failure = error if error.finite else NotFiniteError("gradient", self.gradients_broken_in() or "")
-            for group in groups:
-                group.grads.zero_()
+            self._abandon_microbatch()
             raise failure from None
-        for group in groups:
-            if isinstance(self.rounding, FixedPoint):
-                self.rounding.move(group.grads, group.summed, weight)
-            else:
-                _blockwise(group).add(group.padded_grads, peaks[group.name], weight, number)
+        except BaseException:
+            self._abandon_microbatch()
+            raise
 
     def gradients_broken_in(self) -> str | None:
         """The unit in which a backward first met a gradient of parameters that is not finite; None: all are finite.
 
         It is the last one that a token passes.
         """
-        broken: list[str] = []
-        for group in self.groups.values():
-            if not finite(group.grads):
-                broken += [e.name for e in group.entries if not finite(group.view(group.grads, e))]
+        broken = [name for group in self.groups.values() for name in group.not_finite()]
         if not broken:
             return None
         units = [unit for unit in self.order if any(name.startswith(f"{unit}.") for name in broken)]
@@ -200,6 +202,10 @@ class Stage:
         for start in range(0, wanted.numel(), tokens):
             yield flat[:, start : start + tokens], wanted[start : start + tokens]
 
+    def _abandon_microbatch(self) -> None:
+        for group in self.groups.values():
+            group.abandon_microbatch()
+
     def _drawing(self, draw: DrawKey | None) -> contextlib.AbstractContextManager[object]:
         if self._dropout is None:
             return contextlib.nullcontext()
@@ -226,11 +232,6 @@ def build_stage(
     anatomy = dissect(to_config(config), attention="eager" if dropout else "sdpa")
     blocks = blocks_of(cut, len(anatomy.blocks), stage)
     return Stage(anatomy, layout_of(anatomy, cut, stage), blocks, torch.device(device), dropout, rounding)
-
-
-def _blockwise(group: FlatGroup) -> BlockwiseSums:
-    assert isinstance(group.sums, BlockwiseSums), "of a stage that rounds blockwise"
-    return group.sums
 
 
 def _stand_in(anatomy: Anatomy) -> _PassThrough:

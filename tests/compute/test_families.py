@@ -114,6 +114,7 @@ def test_and_learns_the_same(what: str) -> None:
     found: dict[str, torch.Tensor] = {}
     for stage in stages:
         for name, _, grad in stage.named_parameters():
+            assert grad is not None
             found[name] = found[name] + grad if name in found else grad.clone()
     for name, parameter in whole.named_parameters():
         expected = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad

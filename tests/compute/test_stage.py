@@ -38,6 +38,7 @@ def _gradients(stages: list[Stage]) -> dict[str, torch.Tensor]:
     summed: dict[str, torch.Tensor] = {}
     for stage in stages:
         for name, _, grad in stage.named_parameters():
+            assert grad is not None
             summed[name] = summed[name] + grad if name in summed else grad.clone()
     return summed
 
