@@ -63,7 +63,7 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
-from swarmflow.core.protocol.types import Attempt, Plan, ProcessId
+from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.core.routing.flow.plausibility import RELIABLE_TYPES
 from swarmflow.simulator.faults import FuzzSwarm, finish
 from swarmflow.simulator.invariants import InvariantViolated
@@ -114,7 +114,11 @@ _MAY_SAY: dict[tuple[str, str], tuple[type, ...]] = {
 def _hints(kind: type) -> tuple[tuple[str, Any], ...]:
     """The fields of a message with their types."""
     hints = typing.get_type_hints(kind)  # a millisecond each time
-    return tuple(hints.items()) if kind is Attempt else tuple((each.name, hints[each.name]) for each in fields(kind))
+    return (
+        tuple(hints.items())
+        if issubclass(kind, tuple)
+        else tuple((each.name, hints[each.name]) for each in fields(kind))
+    )
 
 
 @dataclass(slots=True)

@@ -41,7 +41,7 @@ def test_peers_spread_by_themselves_and_fill_the_gaps(tmp_path: Path, forks: For
         swarm.wait(lambda: trainer.exit_code is not None, "the trainer's end", FINISH_S)
         steps, log = swarm.steps(), trainer.log.read_text(encoding="utf-8")
         swarm.command("export", "--state-dir", str(swarm.state_folder("trainer-0")), "--out", str(tmp_path / "found"))
-    assert "rebalanced, its load of" in log
+    assert "rebalanced, " in log
     for text in ("starts over", "back from version"):
         assert text not in log, "no move and no death costs a step"
     assert {step["microbatches"] for step in steps} == {of.microbatches}
