@@ -61,7 +61,7 @@ from swarmflow.core.protocol.messages import (
     Unprepared,
     Unrepairable,
 )
-from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX
+from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX, NAMED_TUPLES
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
 from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.core.routing.flow.plausibility import RELIABLE_TYPES
@@ -114,11 +114,8 @@ _MAY_SAY: dict[tuple[str, str], tuple[type, ...]] = {
 def _hints(kind: type) -> tuple[tuple[str, Any], ...]:
     """The fields of a message with their types."""
     hints = typing.get_type_hints(kind)  # a millisecond each time
-    return (
-        tuple(hints.items())
-        if issubclass(kind, tuple)
-        else tuple((each.name, hints[each.name]) for each in fields(kind))
-    )
+    names = list(hints) if kind in NAMED_TUPLES else [each.name for each in fields(kind)]
+    return tuple((name, hints[name]) for name in names)
 
 
 @dataclass(slots=True)

@@ -61,7 +61,7 @@ BODIES_MAX: dict[type, int] = {
     ReduceSum: 1,
 }
 
-_NAMED_TUPLES = (ProcessId, Attempt, Epoch, Microbatch)
+NAMED_TUPLES = (ProcessId, Attempt, Epoch, Microbatch)
 Check = Callable[[Any], bool]
 Range = tuple[float, float]
 
@@ -197,7 +197,7 @@ class MessageChecks:
     def _of_class(self, kind: type, inside: str) -> tuple[tuple[tuple[str, Check], ...], Check]:
         """The checks of the fields of a class, and of the whole. inside: `Class.field` where it stands."""
         hints = typing.get_type_hints(kind)
-        names = list(hints) if kind in _NAMED_TUPLES else [field.name for field in fields(kind)]
+        names = list(hints) if kind in NAMED_TUPLES else [field.name for field in fields(kind)]
         made = [(name, self._of(hints[name], (f"{inside}.{name}", f"{kind.__name__}.{name}", name))) for name in names]
         checks = tuple((name, check) for name, check in made if check is not None)
         whole: Check | None = self._report if kind is ElectionReport else _WHOLE.get(kind)
