@@ -1,4 +1,4 @@
-"""Copies of stage states on a peer's disk: of other stages than its own, so that no state is in one place only."""
+"""Stages' states on a peer's disk: its own at versions to keep, and copies of others, so that none is in one place."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+import torch
+
 from swarmflow.compute.checkpoint import Checkpoint, StageFile, readable
+from swarmflow.compute.finite import finite
+from swarmflow.compute.stage_state import StageState, chunks
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.protocol.actions import DropCopies, KeepCopies
-from swarmflow.core.protocol.events import CopiesChanged
+from swarmflow.core.protocol.events import CopiesChanged, StageWritten
 from swarmflow.core.protocol.types import Holding, Snapshot
 from swarmflow.errors import CheckpointError, CorruptError, NetworkError, SwarmflowError
 from swarmflow.files import require_room
@@ -25,14 +29,16 @@ AGAIN_S = 30.0
 
 
 class CopyKeeper:
-    """The copies of one run that this process keeps, over all of its lives. folder: of the copies; None: it keeps none.
+    """The copies of one run that this process keeps, over all of its lives.
 
-    Version 40 of stage 1 is FOLDER/version-00000040/stage-1.safetensors, as in a trainer's checkpoints. again_s: after
-    which the disk is read again where it failed.
+    folder: of the copies, and of the own stage's versions: version 40 of stage 1 is
+    FOLDER/version-00000040/stage-1.safetensors, as in a trainer's checkpoints. keeps: whether it copies other stages.
+    again_s: after which the disk is read again where it failed.
     """
 
-    def __init__(self, folder: Path | None, again_s: float = AGAIN_S) -> None:
+    def __init__(self, folder: Path, keeps: bool = True, again_s: float = AGAIN_S) -> None:
         self._folder = folder
+        self.keeps = keeps
         self._again_s = again_s
         self._unread: set[tuple[int, int]] = set()  # (stage, version): a copy that the disk failed to read
         self._unlisted = False  # the disk failed to list the copies
@@ -41,11 +47,6 @@ class CopyKeeper:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._open: dict[tuple[int, int], StageFile] = {}
         self._copying = asyncio.Lock()  # one after the other: copying must leave the link to training
-
-    @property
-    def keeps(self) -> bool:
-        """Whether this process keeps copies."""
-        return self._folder is not None
 
     async def begin(self, session: Session, manifest: Manifest) -> tuple[Holding, ...]:
         """Begin a life, and return what is on the disk. Corrupt files are logged and set aside."""
@@ -64,21 +65,28 @@ class CopyKeeper:
         assert self._session is not None, "the run is known"
         self._session.spawn(self._drop(self._session, action), "deleting copies")
 
-    def listing(self, stage: int, version: int) -> Listing:
-        """List the tensors of a stage's version. Raises NetworkError when there is no copy of it."""
-        return Listing(self._source(stage, version).elements)
+    def write(self, stage: int, version: int, state: StageState, end: Callable[[], None]) -> None:
+        """Perform WriteStage, in a thread. state: of the stage at that version, which changes once `end` is called."""
+        assert self._session is not None, "the run is known"
+        self._session.spawn(self._write(self._session, stage, version, state, end), "writing the own stage")
 
-    def read(self, stage: int, version: int, tensor: str, start: int, stop: int) -> bytes:
+    def listing(self, stage: int, version: int, file: str) -> Listing:
+        """List the tensors of a stage's version. file: the digest that its file must have, empty: any.
+
+        Raises NetworkError when there is no such copy.
+        """
+        return Listing(self._source(stage, version, file).elements)
+
+    def read(self, stage: int, version: int, file: str, tensor: str, start: int, stop: int) -> bytes:
         """Read a part of a tensor. Raises NetworkError."""
         try:
-            return self._source(stage, version).read(tensor, start, stop)
+            return self._source(stage, version, file).read(tensor, start, stop)
         except (KeyError, ValueError, OSError) as error:
             raise NetworkError(f"there is no such part of the state: {error}") from None
 
     async def _keep(self, session: Session, action: KeepCopies) -> None:
         manifest, failed = self._manifest, ""
         assert manifest is not None, "a peer that keeps copies knows the run"
-        assert self._folder is not None, "a peer without a folder is not asked"
         async with self._copying:
             try:
                 snapshot = action.snapshot
@@ -90,21 +98,39 @@ class CopyKeeper:
                     manifest.stages,
                     snapshot.digests,
                 )
+                was_whole = bool(checkpoint.stages_held) and checkpoint.was_whole
+                await asyncio.to_thread(checkpoint.set_whole, action.whole or was_whole)
                 self._close(
                     lambda stage, version: version == checkpoint.version and stage not in checkpoint.stages_held
                 )
+                holders = dict(zip(action.stages, action.holders, strict=True))
                 missing = [stage for stage in action.stages if stage not in checkpoint.stages_held]
                 elements = {stage: state_tensor_lengths(manifest, stage) for stage in missing}
                 needed = sum(file_bytes(of) for of in elements.values())
                 require_room(f"a copy of version {snapshot.version}", checkpoint.path, needed)
                 for stage in missing:
-                    await copy_stage(
-                        session.requests, checkpoint, stage, (action.holder,), elements[stage], snapshot.digests[stage]
-                    )
+                    digest = snapshot.digests[stage]
+                    await copy_stage(session.requests, checkpoint, stage, holders[stage], elements[stage], digest)
             except (SwarmflowError, OSError) as error:
                 failed = str(error)
                 log.warning("no copy of version %d is kept here: %s", action.snapshot.version, failed)
             session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings), failed))
+
+    async def _write(
+        self, session: Session, stage: int, version: int, state: StageState, end: Callable[[], None]
+    ) -> None:
+        manifest, digest, failed = self._manifest, "", ""
+        assert manifest is not None, "a peer that keeps copies knows the run"
+        folder = self._folder
+        self._close(lambda _, other: other == version)
+        try:
+            digest = await asyncio.to_thread(_write_stage, folder, manifest, stage, version, state)
+        except (SwarmflowError, OSError) as error:
+            failed = str(error)
+            log.warning("version %d of stage %d is not kept here: %s", version, stage, failed)
+        finally:
+            end()
+        session.driver.post(StageWritten(stage, version, digest, failed))
 
     async def _drop(self, session: Session, action: DropCopies) -> None:
         async with self._copying:
@@ -116,6 +142,8 @@ class CopyKeeper:
         for checkpoint in self._checkpoints():
             if not action.oldest <= checkpoint.version <= action.newest:
                 checkpoint.remove()
+            elif checkpoint.version == action.whole:
+                checkpoint.set_whole(True)
 
     def _close(self, of_no_use: Callable[[int, int], bool]) -> None:
         """Close the files of these (stage, version), whose content is replaced."""
@@ -130,7 +158,7 @@ class CopyKeeper:
                 session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings)))
 
     def _checkpoints(self) -> list[Checkpoint]:
-        if self._manifest is None or self._folder is None:
+        if self._manifest is None:
             return []
         return readable(self._folder, self._manifest.fingerprint)
 
@@ -148,7 +176,7 @@ class CopyKeeper:
             trusted = {stage for stage in checkpoint.stages_held if not verify and (stage, version) not in self._unread}
             stages = [stage for stage in checkpoint.stages_held if stage in trusted or self._right(checkpoint, stage)]
             if stages:
-                found.append(Holding(Snapshot(checkpoint.version, checkpoint.digests), tuple(stages)))
+                found.append(Holding(Snapshot(version, checkpoint.digests), tuple(stages), checkpoint.was_whole))
         return tuple(found)
 
     def _right(self, checkpoint: Checkpoint, stage: int) -> bool:
@@ -175,12 +203,34 @@ class CopyKeeper:
                 self._loop.call_soon_threadsafe(self._session.driver.post, CopiesChanged(self._holdings()))
             raise
 
-    def _source(self, stage: int, version: int) -> StageFile:
+    def _source(self, stage: int, version: int, file: str) -> StageFile:
         key = (stage, version)
         if key not in self._open:
             for checkpoint in self._checkpoints():
-                if checkpoint.version == version and stage in checkpoint.stages_held:
+                if checkpoint.version == version and checkpoint.offers(stage):
                     self._open[key] = self._opened(checkpoint, stage)
-                    return self._open[key]
+        found = self._open.get(key)
+        if found is None or file not in ("", found.digest):
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
-        return self._open[key]
+        return found
+
+
+def _write_stage(folder: Path, manifest: Manifest, stage: int, version: int, state: StageState) -> str:
+    """Write the state of a stage as a copy of it would be, and return the digest of the file.
+
+    Raises CheckpointError, NoRoomError and OSError.
+    """
+    elements = state_tensor_lengths(manifest, stage)
+    require_room(f"version {version} of stage {stage}", folder, file_bytes(elements))
+    checkpoint = Checkpoint.begin_copy(folder, version, manifest.fingerprint, manifest.stages, ())
+    checkpoint.set_whole(False)
+    writer = checkpoint.writer(stage, elements)
+    try:
+        for name, start, stop in chunks(elements):
+            part = state.read(name, start, stop)
+            if not finite(torch.frombuffer(bytearray(part), dtype=torch.float32)):
+                raise CheckpointError(f"stage {stage} has values that are not finite")
+            writer.write(name, start, part)
+        return checkpoint.add(stage, writer)
+    finally:
+        writer.abandon()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +13,7 @@ import msgspec
 from peers.kept import KeptStage
 from swarmflow.compute.checkpoint import Checkpoint, remove_all_but, tensor_name, version_folder
 from swarmflow.compute.exact import EXPONENT
-from swarmflow.compute.stage_state import StageState
+from swarmflow.compute.stage_state import StageState, chunks
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.protocol.messages import Held
 from swarmflow.errors import CheckpointError, CorruptError
@@ -22,8 +21,6 @@ from swarmflow.files import free_bytes, read_sealed, require_room, set_aside, wr
 from swarmflow.runtime.execution.served import Served
 
 log = logging.getLogger("swarmflow")
-
-CHUNK_ELEMENTS = 1 << 20  # 4 MiB of fp32 at a time: a disk's full speed, and little memory beside the stage's
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ class LeftState:
         checkpoint = Checkpoint.begin_copy(self._folder, held.version, note.run, served.stage.layout.stages, ())
         writer = checkpoint.writer(held.stage, elements)
         try:
-            for name, start, stop in _chunks(elements):
+            for name, start, stop in chunks(elements):
                 writer.write(name, start, state.read(name, start, stop))
             checkpoint.add(held.stage, writer)
         finally:
@@ -124,7 +121,7 @@ class LeftState:
         with self._lock, self._checkpoint(note).state(note.held.stage) as file:
             if file.elements != state.elements():
                 raise CheckpointError(f"{file.path} does not hold stage {note.held.stage}")
-            for name, start, stop in _chunks(file.elements):
+            for name, start, stop in chunks(file.elements):
                 state.write(name, start, memoryview(bytearray(file.read(name, start, stop))))
         served.version = note.held.version
         rounding = served.runner(served.version).stage.rounding
@@ -184,10 +181,3 @@ def _state(served: Served, version: int, with_gradient: bool) -> StageState:
         return state
     sums = {name: served.reduced.get(name, group.sums).storable().stored() for name, group in groups.items()}
     return state.beside({tensor_name(n, part): tensor for n, parts in sums.items() for part, tensor in parts.items()})
-
-
-def _chunks(elements: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
-    """Return ranges of each tensor, small enough for memory."""
-    for name, count in elements.items():
-        for start in range(0, count, CHUNK_ELEMENTS):
-            yield name, start, min(start + CHUNK_ELEMENTS, count)

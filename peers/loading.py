@@ -21,8 +21,8 @@ from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.weights import init_stage
-from swarmflow.core.protocol.actions import LoadState, Resume, StoreState
-from swarmflow.core.protocol.events import Progressed, StateLoaded, StateNotLoaded, StateStored
+from swarmflow.core.protocol.actions import LoadState, Resume, StoreState, WriteStage
+from swarmflow.core.protocol.events import Progressed, StageWritten, StateLoaded, StateNotLoaded, StateStored
 from swarmflow.core.protocol.messages import Held
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
@@ -101,6 +101,16 @@ class StageLoader:
     def store(self, action: StoreState) -> None:
         """Write the state of this process into its folder; the machine gets the result as an event."""
         self._session.spawn(self._store(action.held), "writing a stage to the state folder")
+
+    def write(self, action: WriteStage) -> None:
+        """Perform WriteStage: the present version stays in memory until it is on the disk."""
+        served = self._host.served
+        if served is None or not self._serves(action.stage, action.version):
+            failed = f"stage {action.stage} at version {action.version} is not in memory"
+            self._session.driver.post(StageWritten(action.stage, action.version, failed=failed))
+            return
+        served.unchanging.acquire()  # free: an update changes the version before it does anything else
+        self._copies.write(action.stage, action.version, served.state, served.unchanging.release)
 
     async def _store(self, held: Held) -> None:
         failed = ""
@@ -250,9 +260,9 @@ class StageLoader:
         draw = DrawKey(manifest.seed, 0, 0) if stage.dropout else None
         return max(1, runner.activation_bytes(x.to(self._device), draw))
 
-    def _listing(self, stage: int, version: int) -> Listing:
-        if not self._serves(stage, version):
-            return self._copies.listing(stage, version)
+    def _listing(self, stage: int, version: int, file: str) -> Listing:
+        if file or not self._serves(stage, version):
+            return self._copies.listing(stage, version, file)
         served = self._held(stage, version)
         listed = self._listed
         if listed is None or listed[0] != version:
@@ -261,9 +271,9 @@ class StageLoader:
             self._listed = listed
         return Listing(served.state.elements(), listed[1])
 
-    def _read(self, stage: int, version: int, tensor: str, start: int, stop: int) -> bytes:
-        if not self._serves(stage, version):
-            return self._copies.read(stage, version, tensor, start, stop)
+    def _read(self, stage: int, version: int, file: str, tensor: str, start: int, stop: int) -> bytes:
+        if file or not self._serves(stage, version):
+            return self._copies.read(stage, version, file, tensor, start, stop)
         served = self._held(stage, version)
         try:
             data = served.state.read(tensor, start, stop)

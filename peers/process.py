@@ -29,7 +29,16 @@ from swarmflow.compute.device import choose_device, measure_speed
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
-from swarmflow.core.protocol.actions import DropCopies, Exit, KeepCopies, LoadState, Rejoin, Resume, StoreState
+from swarmflow.core.protocol.actions import (
+    DropCopies,
+    Exit,
+    KeepCopies,
+    LoadState,
+    Rejoin,
+    Resume,
+    StoreState,
+    WriteStage,
+)
 from swarmflow.core.protocol.events import DrainAsked, Summarized
 from swarmflow.core.protocol.messages import Held, Join
 from swarmflow.core.protocol.types import Body, Holding, Member, Roster, Slice
@@ -109,7 +118,7 @@ async def _run(options: PeerOptions, folder: Path, view: ProcessView | None) -> 
         )
         stack.push_async_callback(node.stop)
         metrics.describe_process("peer", node.name, invite.run_id)
-        copies = CopyKeeper(folder / "copies" / invite.run_id if options.state_dir and options.keep_copies else None)
+        copies = CopyKeeper(folder / "copies" / invite.run_id, bool(options.state_dir) and options.keep_copies)
         left = LeftState(folder / "left" / invite.run_id if options.state_dir else None)
         signals, between, shown = Signals(), BetweenLives(), RunDisplay(view)
         stack.callback(asyncio.get_running_loop().create_task(shown.keep_up()).cancel)
@@ -219,6 +228,7 @@ class _Life:
                 LoadState: loader.load,
                 Resume: loader.resume,
                 StoreState: loader.store,
+                WriteStage: loader.write,
                 KeepCopies: copies.keep,
                 DropCopies: copies.drop,
             }

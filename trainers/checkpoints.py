@@ -175,16 +175,16 @@ class Checkpoints:
 
     # --- what others ask for ------------------------------------------------------------------------------------------
 
-    def _listing(self, stage: int, version: int) -> Listing:
+    def _listing(self, stage: int, version: int, file: str) -> Listing:
         if not 0 <= stage < self._manifest.stages:
             raise NetworkError(f"there is no stage {stage}")
         elements = self._elements(stage)
-        if isinstance(self._source(stage, version), LayoutReader):
+        if isinstance(self._source(stage, version, file), LayoutReader):
             return Listing({name: count for name, count in elements.items() if name.endswith(".params")})
         return Listing(elements)
 
-    def _read(self, stage: int, version: int, tensor: str, start: int, stop: int) -> bytes:
-        source = self._source(stage, version)
+    def _read(self, stage: int, version: int, file: str, tensor: str, start: int, stop: int) -> bytes:
+        source = self._source(stage, version, file)
         try:
             if isinstance(source, LayoutReader):
                 return source.read(tensor.removesuffix(".params"), start, stop)
@@ -192,7 +192,7 @@ class Checkpoints:
         except (KeyError, ValueError) as error:
             raise NetworkError(f"there is no such part of the state: {error}") from None
 
-    def _source(self, stage: int, version: int) -> StageFile | LayoutReader:
+    def _source(self, stage: int, version: int, file: str) -> StageFile | LayoutReader:
         source = self._open.get((stage, version))
         if source is None:
             if version == 0 and self._weights is not None:
@@ -200,6 +200,8 @@ class Checkpoints:
             else:
                 source = self._state(stage, version)
             self._open[stage, version] = source
+        if file and (isinstance(source, LayoutReader) or source.digest != file):
+            raise NetworkError(f"version {version} of stage {stage} is another one on this trainer's disk")
         return source
 
     def _state(self, stage: int, version: int) -> StageFile:

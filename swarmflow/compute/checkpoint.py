@@ -28,6 +28,7 @@ FORMAT = 1  # of the manifest; another one is refused
 GENERATIONS_KEPT = 2  # complete versions: the older one serves where the newer one turns out to be corrupt
 MANIFEST_BYTES_MAX = 1 << 20  # a longer manifest is corrupt, and is not read into memory
 _MANIFEST = "manifest.json"
+_WHOLE = "whole"  # the key in `extra` of whether the version was whole once (Holding.whole)
 _DIGESTS = "digests"  # the key in `extra` of the list of every stage's digest: a copy may lack some of the files
 _NAME = re.compile(r"version-(\d{8,})")
 _DRAFT_NAMES = names(r"\.stage-\d+\.safetensors\.[0-9a-f]{8}\.part")
@@ -54,6 +55,7 @@ class StageFile:
 
     def __init__(self, path: Path, digest: str) -> None:
         self.path = path
+        self.digest = digest
         shapes, self._data_at = read_header(path)
         if file_digest(path) != digest:
             raise CorruptError(f"{path} is corrupt: its digest is not the one in {_MANIFEST}")
@@ -140,16 +142,28 @@ class Checkpoint:
         """Return a checkpoint to write the files of a version into.
 
         digests: of every stage's file, where the files are copies; empty where this process computed them. An earlier
-        copy with the same digests is continued. Any other content of the folder is incomplete or from another lineage:
-        it is deleted, because its files do not fit the new ones. Raises CheckpointError.
+        copy with the same digests is continued, and so are files that this process computed and that have them. Any
+        other content of the folder is incomplete or from another lineage: it is deleted, because its files do not fit
+        the new ones. Raises CheckpointError.
         """
         path = version_folder(root, version)
         found = cls._readable(path)
         if found is not None:
             found.remove_drafts()
-            if found.run == run and (not digests or found.digests != tuple(digests)):
+            if found.run == run and not (digests and found._becomes(digests)):
                 found.remove()
         return cls.begin(root, version, run, stages, {_DIGESTS: list(digests)} if digests else None)
+
+    def _becomes(self, digests: Sequence[str]) -> bool:
+        """Return whether the files here belong to a version with these digests, which they are named by from now on."""
+        if self.digests:
+            return self.digests == tuple(digests)
+        own = [stage for stage in range(self.stages) if self.has(stage)]
+        if not own or any(self._files[stage][0] != digests[stage] for stage in own):
+            return False
+        self.extra[_DIGESTS] = list(digests)
+        self._save()
+        return True
 
     @classmethod
     def _readable(cls, path: Path) -> Checkpoint | None:
@@ -200,6 +214,22 @@ class Checkpoint:
         """The stages whose file is here in its full size, with the digest that `digests` has for it."""
         digests = self.digests
         return tuple(s for s in range(self.stages) if self.has(s) and digests and self._files[s][0] == digests[s])
+
+    @property
+    def was_whole(self) -> bool:
+        """Whether every stage of the version was on several disks once, as far as is known here."""
+        return bool(self.extra.get(_WHOLE, True))
+
+    def set_whole(self, whole: bool) -> None:
+        """Record whether the version was whole once. Raises CheckpointError."""
+        if whole != self.was_whole:
+            with self._adding:
+                self.extra[_WHOLE] = whole
+                self._save()
+
+    def offers(self, stage: int) -> bool:
+        """Return whether others may copy a stage's file: it belongs to the version, as far as that is known."""
+        return stage in self.stages_held or (not self.digests and self.has(stage))
 
     @property
     def complete(self) -> bool:

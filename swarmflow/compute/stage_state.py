@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from swarmflow.compute.checkpoint import tensor_name
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import digest, memory_of
 
+CHUNK_ELEMENTS = 1 << 20  # 4 MiB of fp32 at a time: a disk's full speed, and little memory beside the stage's
 BEFORE = "before_"  # begins the names of what belongs to the version before, where updates are delayed
 
 
@@ -62,3 +63,10 @@ class StageState:
         if not 0 <= start <= stop <= tensor.numel():
             raise ValueError(f"elements {start} to {stop} of {tensor.numel()} in {name!r}")
         return tensor[start:stop]
+
+
+def chunks(elements: Mapping[str, int]) -> Iterator[tuple[str, int, int]]:
+    """Return ranges of each tensor, (name, start, stop), small enough for memory. elements: name -> length."""
+    for name, count in elements.items():
+        for start in range(0, count, CHUNK_ELEMENTS):
+            yield name, start, min(start + CHUNK_ELEMENTS, count)

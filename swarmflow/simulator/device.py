@@ -29,6 +29,7 @@ from swarmflow.core.protocol.actions import (
     SumPiece,
     Validate,
     WriteCheckpoint,
+    WriteStage,
 )
 from swarmflow.core.protocol.events import Event, MicrobatchFormed, Progressed, Validated
 from swarmflow.core.protocol.messages import Held
@@ -98,6 +99,8 @@ class Device:
                 self.storage.fetch_checkpoint(action)
             case Abandon():
                 self.storage.abandoned += action.what == "save"
+            case WriteStage():
+                self.storage.write_stage(action, self.stage_weights().parameters)
             case KeepCopies():
                 self.storage.fetch_copies(action)
             case DropCopies():

@@ -16,11 +16,16 @@ class Disks:
 
     stages: int  # of the run
     remembered: bool = True  # a trainer that starts with an empty disk knows all the same how far the run had come
+    newest_seen: int = field(init=False, default=0)  # the newest version that was ever on a trainer's disk
     # version -> stage -> digest, of every version that was ever on a disk
     durable: dict[int, dict[int, str]] = field(init=False, default_factory=dict)
     trainers: dict[str, set[int]] = field(init=False, default_factory=dict)  # the versions on each trainer's disk
     # name -> version -> stages that are copied on this disk
     copies: dict[str, dict[int, set[int]]] = field(init=False, default_factory=dict)
+    # name -> version -> the stage that this peer has written itself, and that is no copy of a known snapshot yet
+    written: dict[str, dict[int, int]] = field(init=False, default_factory=dict)
+    # (name, version) of copies of a version that was whole nowhere else, as far as is known there
+    partial: set[tuple[str, int]] = field(init=False, default_factory=set)
     full: set[str] = field(init=False, default_factory=set)  # processes whose disks are full at the moment
     # (name, version, stage) of files that do not match their digests any more, and cannot be read
     damaged: set[tuple[str, int, int]] = field(init=False, default_factory=set)
@@ -35,25 +40,38 @@ class Disks:
 
     def known(self) -> int:
         """Return the newest version that a starting trainer knows of."""
-        return max(self.durable) if self.remembered else self.newest()
+        return self.newest_seen if self.remembered else self.newest()
 
     def put(self, name: str, version: int, copies: dict[int, str]) -> bool:
         """Write a version to a trainer's disk. Returns False where the disk is full."""
         if name in self.full:
             return False
         self.durable[version] = copies
+        self.newest_seen = max(self.newest_seen, version)
         self.trainers[name].add(version)
         self.copies.get(name, {}).pop(version, None)
         self.damaged -= {(name, version, stage) for stage in copies}
         return True
 
-    def copy(self, name: str, version: int, stages: Iterable[int]) -> bool:
+    def copy(self, name: str, version: int, stages: Iterable[int], whole: bool) -> bool:
         """Write copies of stages of a version to a peer's disk. Returns False where the disk is full."""
         if name in self.full:
             return False
+        if whole:
+            self.partial.discard((name, version))
+        elif version not in self.copies.get(name, {}):
+            self.partial.add((name, version))
         held = self.copies.setdefault(name, {}).setdefault(version, set())
         held.update(stages)
         self.damaged -= {(name, version, stage) for stage in held}
+        return True
+
+    def write(self, name: str, version: int, stage: int, parameters: str) -> bool:
+        """Write a peer's own stage of a version to its disk. Returns False where the disk is full."""
+        if name in self.full:
+            return False
+        self.durable.setdefault(version, {})[stage] = parameters
+        self.written.setdefault(name, {})[version] = stage
         return True
 
     def leave(self, name: str, kept: KeptState) -> bool:
@@ -79,12 +97,14 @@ class Disks:
             self.trainers[name] -= set(sorted(self.trainers[name] - {0})[-versions:])
         for version in sorted(self.copies.get(name, {}))[-versions:]:
             del self.copies[name][version]
+        self.written.pop(name, None)
         self.left.pop(name, None)
 
     def lose(self, *names: str) -> None:
         """Empty the disks of these processes, which are dead."""
         for name in names:
             self.copies.pop(name, None)
+            self.written.pop(name, None)
             self.left.pop(name, None)
             if name in self.trainers:
                 self.trainers[name] = {0}
@@ -102,9 +122,11 @@ class Disks:
         """Return whether a process has the state of a stage, and can read it."""
         if (name, version, stage) in self.damaged:
             return False
-        return version in self.trainers.get(name, ()) or stage in self.copies.get(name, {}).get(version, ())
+        own = self.written.get(name, {}).get(version) == stage
+        return own or version in self.trainers.get(name, ()) or stage in self.copies.get(name, {}).get(version, ())
 
     def holdings(self, name: str) -> tuple[Holding, ...]:
         """Return the copies on a process' disk."""
-        held = sorted(self.copies.get(name, {}).items())
-        return tuple(Holding(Snapshot(version, self.digests(version)), tuple(sorted(s))) for version, s in held if s)
+        held = {version: stages for version, stages in sorted(self.copies.get(name, {}).items()) if stages}
+        whole = {version: (name, version) not in self.partial for version in held}
+        return tuple(Holding(Snapshot(v, self.digests(v)), tuple(sorted(held[v])), whole[v]) for v in held)

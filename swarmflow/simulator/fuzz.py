@@ -109,7 +109,8 @@ def _random_swarm(seed: int, router: str | None) -> Hunted:
     faults = [fault.__name__ for fault in EARLIER if fault.__name__ != "join"]
     kinds = draw.sample(faults, draw.randint(1, len(faults)))
     peers = max(1, round(stages * draw.choice((1, 2, 2, 3, 6))))
-    scenario = FuzzSwarm(settings, peers, trainers=draw.choice((1, 2, 3)))
+    trainers = draw.choice((1, 2, 3))
+    scenario = FuzzSwarm(replace(settings, keeps=draw.random() < 0.7), peers, trainers)
     return Hunted(scenario, (*kinds, *(["join"] * len(kinds))), draw.choice((0.5, 2.0, 5.0)))
 
 

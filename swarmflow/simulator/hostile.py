@@ -57,6 +57,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     Routed,
     SlotReserved,
+    SnapshotTaken,
     Suspect,
     Unprepared,
     Unrepairable,
@@ -95,6 +96,7 @@ _TO_LEADER = (
     Unrepairable,
     Overflow,
     Committed,
+    SnapshotTaken,
     CopiesHeld,
     Join,
 )

@@ -7,8 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
-from swarmflow.core.protocol.actions import DropCopies, KeepCopies, WriteCheckpoint
-from swarmflow.core.protocol.events import CheckpointWritten, CopiesChanged, DiskChanged, Progressed, StateStored
+from swarmflow.core.protocol.actions import DropCopies, KeepCopies, WriteCheckpoint, WriteStage
+from swarmflow.core.protocol.events import (
+    CheckpointWritten,
+    CopiesChanged,
+    DiskChanged,
+    Progressed,
+    StageWritten,
+    StateStored,
+)
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.simulator.kept import KeptState
 from swarmflow.simulator.transfer import Transfer
@@ -80,10 +87,22 @@ class Storage:
         states = [(list(members), stage) for stage, members in enumerate(action.roster.stages)]
         self.fetch(states, partial(self._write, action, self.abandoned, self.world.clock.now_s), Progressed("save"))
 
+    def write_stage(self, action: WriteStage, parameters: str) -> None:
+        """Write the own stage at a version, whose parameters have this digest."""
+        ok = self.world.disks.write(self.process.name, action.version, action.stage, parameters)
+        written = StageWritten(action.stage, action.version, parameters if ok else "", "" if ok else "the disk is full")
+        self.world.clock.after(0.0, partial(self.world.deliver, self.process, written))
+
     def fetch_copies(self, action: KeepCopies) -> None:
-        """Fetch copies of stages from their holder, then write them."""
-        states = [([action.holder], stage) for stage in action.stages]
-        self.fetch(states, partial(self._keep, action))
+        """Fetch copies of stages from their holders, then write them."""
+        wanted = dict(zip(action.stages, action.holders, strict=True))
+        own = self.world.disks.written.get(self.process.name, {}).get(action.snapshot.version, -1)
+        states = [(list(holders), stage) for stage, holders in wanted.items() if stage != own]
+        then = partial(self._keep, action)
+        if states:
+            self.fetch(states, then)
+        else:
+            self.world.clock.after(0.0, then)
 
     def _write(self, action: WriteCheckpoint, abandoned: int, began_s: float) -> None:
         """Write a version whose stages have been fetched. abandoned: the count when the fetch began."""
@@ -106,21 +125,31 @@ class Storage:
         self.world.deliver(self.process, CheckpointWritten(action.version, ok, failed, digests, number=action.number))
 
     def _keep(self, action: KeepCopies) -> None:
-        """Write copies of stages that have been fetched."""
+        """Write copies of stages that have been fetched; what was written here is a copy like them from now on."""
         if not self.world.hosts[self.process].alive:
             return
-        version, name = action.snapshot.version, action.holder.process.name
-        here = self.world.hosts[action.holder.process].alive and self._reaches(action.holder.process)
-        here = here and all(self.world.disks.holds(name, version, stage) for stage in action.stages)
-        copied = here and self.world.disks.copy(self.process.name, version, action.stages)
-        failed = "" if copied else "the disk is full" if here else "the holder is gone"
+        disks, version, name = self.world.disks, action.snapshot.version, self.process.name
+        wanted = dict(zip(action.stages, action.holders, strict=True))
+        own = disks.written.get(name, {}).get(version, -1)
+        here = all(stage == own or self._holder(holders, version, stage) for stage, holders in wanted.items())
+        copied = here and disks.copy(name, version, action.stages, action.whole)
+        if copied and own in action.stages:
+            del disks.written[name][version]
+        failed = "" if copied else "the disk is full" if here else "no holder is left"
         self.world.deliver(self.process, self._holdings(failed))
+
+    def _holder(self, holders: tuple[Member, ...], version: int, stage: int) -> bool:
+        """Return whether one of these still has a stage of a version on its disk."""
+        there = (m.process for m in holders if self.world.hosts[m.process].alive and self._reaches(m.process))
+        return any(self.world.disks.holds(process.name, version, stage) for process in there)
 
     def drop(self, action: DropCopies) -> None:
         """Delete copies."""
-        held = self.world.disks.copies.get(self.process.name, {})
-        for version in [v for v in held if not action.oldest <= v <= action.newest]:
-            del held[version]
+        disks, name = self.world.disks, self.process.name
+        disks.partial.discard((name, action.whole))
+        for held in (disks.copies.get(name, {}), disks.written.get(name, {})):
+            for version in [v for v in held if not action.oldest <= v <= action.newest]:
+                del held[version]
         self.world.clock.after(0.0, partial(self.world.deliver, self.process, self._holdings()))
 
     def store(self, kept: KeptState | None) -> None:

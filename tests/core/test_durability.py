@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from swarmflow.core.durability.copies import Copies
+from swarmflow.core.durability.snapshots import Snapshots
 from swarmflow.core.durability.versions import RETRY_S_MAX, Durability
 from swarmflow.core.protocol.actions import Action, Count, Exit, Log, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, DiskSpace, Lost, Progressed, SaveAsked, Tick
@@ -24,7 +25,7 @@ FULL = "a checkpoint needs 1000 bytes in /disk, where 10 bytes are free: make 99
 
 
 def safe() -> Durability:
-    return Durability(0, RETRY_S, Copies(1), 0)
+    return Durability(0, RETRY_S, Copies(1), Snapshots(1), 0)
 
 
 def fail(safe: Durability, now: float, disturbed: bool = False, space: DiskSpace | None = None) -> list[Action]:
@@ -92,6 +93,7 @@ class Bench(test_leader.Bench):
 
     def answered(self, actions: list[Action]) -> list[Action]:
         """What follows from these actions when the disk has answered."""
+        actions = actions + self.refuse_to_write(actions)
         for write in of_type(actions, WriteCheckpoint):
             self.tries.append(write.version)
             written = CheckpointWritten(write.version, self.room, "" if self.room else FULL, digests=("d",) * self.room)
@@ -259,17 +261,17 @@ def test_a_version_that_was_gone_back_to_and_is_corrupt_comes_from_others_or_is_
 
 def test_an_earlier_version_of_the_own_disk_is_not_spread_over_a_later_one_of_others() -> None:
     """Else they would delete the later one as surplus when they have it."""
-    safe_ = Durability(4, RETRY_S, Copies(1), 8, digests=("old",))
+    safe_ = Durability(4, RETRY_S, Copies(1), Snapshots(1), 8, digests=("old",))
     holder = replace(ME, process=process("b"), stage=0)
     assert safe_.spread(ME, [holder])
-    safe_ = Durability(4, RETRY_S, Copies(1), 8, digests=("old",))
+    safe_ = Durability(4, RETRY_S, Copies(1), Snapshots(1), 8, digests=("old",))
     safe_.copies.record(holder, (Holding(Snapshot(8, ("new",)), (0,)),))
     assert not messages(safe_.spread(ME, [holder]), KeepCopy)
 
 
 def test_what_is_left_of_a_version_on_the_own_disk_counts_with_what_others_hold() -> None:
     copies = Copies(2)
-    safe_ = Durability(8, RETRY_S, copies, 8, digests=("a", "b"))
+    safe_ = Durability(8, RETRY_S, copies, Snapshots(1), 8, digests=("a", "b"))
     at_8 = Snapshot(8, ("a", "b"))
     copies.record(replace(ME, process=process("b"), stage=0), (Holding(at_8, (1,)),))
     safe_.lost(DiskChanged(4, "stage-1 is corrupt", ("c", "d"), (Holding(at_8, (0,)),)), ME)

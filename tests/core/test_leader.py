@@ -30,7 +30,9 @@ from swarmflow.core.protocol.messages import (
     Refused,
     Released,
     RosterDelta,
+    SnapshotTaken,
     StepResult,
+    TakeSnapshot,
     Unrepairable,
     Welcome,
 )
@@ -85,7 +87,13 @@ class Bench:
             self.hear(asked, Prepared(epoch, step.ballot.number, (("stage-0", 1.0, "x"),) if prepare.groups else ()))
         for peer in [each.process for each in step.roster.peers]:
             actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
-        return actions
+        return actions + self.refuse_to_write(actions)
+
+    def refuse_to_write(self, actions: list[Action]) -> list[Action]:
+        """No peer has room for its stage's version."""
+        asked = messages(actions, TakeSnapshot)
+        answers = [self.hear(to, SnapshotTaken(0, take.version, failed="the disk is full")) for to, take in asked]
+        return [action for answer in answers for action in answer]
 
 
 def test_peers_that_start_together_spread_and_open_the_first_step() -> None:

@@ -69,7 +69,7 @@ def test_a_save_amid_the_last_validation_does_not_end_the_run_without_its_model(
     bench = Bench(replace(SETTINGS, steps=1, validate_every=1))
     bench.serve(A)
     bench.commit()
-    [asked] = of_type(bench.leader.handle(SaveAsked(1), 0.0), WriteCheckpoint)
+    [asked] = of_type(bench.refuse_to_write(bench.leader.handle(SaveAsked(1), 0.0)), WriteCheckpoint)
     assert not asked.last
     bench.leader.handle(Validated(1, 2.0), 0.0)
     saved = written(bench.leader, CheckpointWritten(1, ok=True), 0.0)

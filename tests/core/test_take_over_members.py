@@ -15,7 +15,9 @@ from swarmflow.core.protocol.messages import (
     OpenStep,
     Ready,
     Released,
+    SnapshotTaken,
     Suspect,
+    TakeSnapshot,
 )
 from swarmflow.core.protocol.types import Epoch, Snapshot
 from tests.core.samples import messages, of_type, written
@@ -137,9 +139,11 @@ def test_a_stage_that_nobody_is_left_of_goes_back_to_what_is_on_its_own_disk() -
 def test_what_is_on_disk_is_kept_by_the_other_trainers_too() -> None:
     applied = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
     bench = Bench([*applied, report(TRAINERS[2])], settings=replace(SETTINGS, checkpoint_every=2))
-    assert [write.version for write in of_type(bench.began, WriteCheckpoint)] == [6]
+    asked = [to for to, _ in messages(bench.began, TakeSnapshot)]
+    answers = [bench.hear(to, SnapshotTaken(0, 6, failed="the disk is full")) for to in asked]
+    assert [write.version for answer in answers for write in of_type(answer, WriteCheckpoint)] == [6]
     kept = messages(written(bench.leader, CheckpointWritten(6, ok=True, digests=("d",)), bench.now), KeepCopy)
-    assert kept == [(T2, KeepCopy(TRAINERS[1], Snapshot(6, ("d",)), (0,)))]
+    assert kept == [(T2, KeepCopy(Snapshot(6, ("d",)), (0,), ((TRAINERS[1],),)))]
     assert not messages(written(bench.leader, CheckpointWritten(6, False, "no space"), bench.now), KeepCopy)
 
 

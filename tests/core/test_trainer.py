@@ -151,7 +151,7 @@ def test_a_result_told_twice_is_recorded_once() -> None:
 def test_what_is_on_the_leaders_disk_is_copied_to_its_own_once() -> None:
     bench = Bench()
     bench.join()
-    keep = KeepCopy(TRAINERS[0], Snapshot(2, ("d",)), (0,))
+    keep = KeepCopy(Snapshot(2, ("d",)), (0,), ((TRAINERS[0],),))
     actions = bench.hear(keep)
     [write] = of_type(actions, WriteCheckpoint)
     assert (write.version, write.roster.stages, write.digests) == (2, ((TRAINERS[0],),), ("d",))
@@ -163,7 +163,7 @@ def test_what_is_on_the_leaders_disk_is_copied_to_its_own_once() -> None:
     assert kept == [(LEADER, CopiesHeld((Holding(Snapshot(2, ("d",)), (0,)),)))]
     assert bench.trainer.on_disk == 2
     assert not of_type(bench.hear(keep), WriteCheckpoint)
-    other = KeepCopy(TRAINERS[0], Snapshot(2, ("of another history",)), (0,))
+    other = KeepCopy(Snapshot(2, ("of another history",)), (0,), ((TRAINERS[0],),))
     assert of_type(bench.hear(other), WriteCheckpoint), "two versions of one number do not fit together"
     assert bench.hear(keep, A) == [Count("messages_ignored", "KeepCopy")]
 
@@ -213,7 +213,7 @@ def test_who_has_to_join_again_does_nothing_more() -> None:
 
 def test_a_leader_needs_no_copy_of_its_own() -> None:
     bench, _ = elected()
-    assert not of_type(bench.hear(KeepCopy(TRAINERS[1], Snapshot(5, ("d",)), (0,)), SECOND), WriteCheckpoint)
+    assert not of_type(bench.hear(KeepCopy(Snapshot(5, ("d",)), (0,), ((TRAINERS[1],),)), SECOND), WriteCheckpoint)
 
 
 def test_a_former_leader_is_told_that_it_is_one() -> None:

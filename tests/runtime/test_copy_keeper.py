@@ -8,14 +8,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
 
 from peers.copies import CopyKeeper
-from swarmflow.compute.checkpoint import Checkpoint
+from swarmflow.compute.checkpoint import Checkpoint, version_folder
 from swarmflow.core.protocol.actions import DropCopies, KeepCopies
-from swarmflow.core.protocol.events import CopiesChanged
+from swarmflow.core.protocol.events import Applied, CopiesChanged, Event, StageWritten
 from swarmflow.core.protocol.types import Holding, Member, Snapshot
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.manifest import Manifest
@@ -25,11 +26,14 @@ from swarmflow.runtime.execution.state_transfer import Listing, copy_stage, list
 from swarmflow.runtime.operations.exporting import state_tensor_lengths
 from swarmflow.runtime.transport.node import Node
 from tests.disks import no_more_files
-from tests.runtime.manifests import manifest
+from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.nodes import DEADLINE_S, started
-from tests.runtime.test_stage_host import RecordedEvents
+from tests.runtime.test_kept_stage import APPLY, sealed
+from tests.runtime.test_stage_host import EPOCH, RecordedEvents, peers
 
 pytestmark = pytest.mark.asyncio
+
+E = TypeVar("E", bound=Event)
 
 
 @dataclass
@@ -44,8 +48,11 @@ class Process:
         return Member(self.session.me, -1)
 
     async def change(self) -> CopiesChanged:
+        return await self.event(CopiesChanged)
+
+    async def event(self, kind: type[E]) -> E:
         event = await asyncio.wait_for(self.recorded.events.get(), DEADLINE_S)
-        assert isinstance(event, CopiesChanged)
+        assert isinstance(event, kind)
         return event
 
 
@@ -90,8 +97,8 @@ def serve(process: Process, *checkpoints: Checkpoint) -> None:
     by_version = {checkpoint.version: checkpoint for checkpoint in checkpoints}
     serve_state(
         process.session.requests,
-        lambda stage, version: Listing(by_version[version].state(stage).elements),
-        lambda stage, version, tensor, start, stop: by_version[version].state(stage).read(tensor, start, stop),
+        lambda stage, version, file: Listing(by_version[version].state(stage).elements),
+        lambda stage, version, file, tensor, start, stop: by_version[version].state(stage).read(tensor, start, stop),
     )
 
 
@@ -103,9 +110,9 @@ async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) ->
         serve(trainer, *trainer_disk)
         keeper = CopyKeeper(tmp_path / "peer")
         assert await keeper.begin(peer.session, of) == ()
-        keeper.keep(KeepCopies(trainer.member, old, (1,)))
+        keeper.keep(KeepCopies(old, (1,), ((trainer.member,),)))
         assert await peer.change() == CopiesChanged((Holding(old, (1,)),))
-        keeper.keep(KeepCopies(trainer.member, new, (0, 1)))
+        keeper.keep(KeepCopies(new, (0, 1), ((trainer.member,),) * 2))
         both = (Holding(new, (0, 1)), Holding(old, (1,)))
         assert await peer.change() == CopiesChanged(both)
         assert await CopyKeeper(tmp_path / "peer").begin(peer.session, of) == both, "the next life finds them"
@@ -116,7 +123,7 @@ async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) ->
         await copy_stage(*args, new.digests[1])
         assert fetched.stages_held == (1,)
 
-        keeper.drop(DropCopies(8, 8))
+        keeper.drop(DropCopies(8, 8, 8))
         assert await peer.change() == CopiesChanged((Holding(new, (0, 1)),))
         assert [path.name for path in (tmp_path / "peer").iterdir()] == ["version-00000008"]
 
@@ -133,7 +140,7 @@ async def test_a_holder_whose_bytes_are_wrong_is_passed_over(tmp_path: Path) -> 
         assert copy.stages_held == (0,)
         keeper = CopyKeeper(tmp_path / "peer")
         await keeper.begin(peer.session, of)
-        keeper.keep(KeepCopies(liar.member, Snapshot(8, right.digests), (0,)))
+        keeper.keep(KeepCopies(Snapshot(8, right.digests), (0,), ((liar.member,),)))
         change = await peer.change()
         assert change.copies == ()
         assert "is not what was sent" in change.failed
@@ -150,7 +157,7 @@ async def test_a_disk_that_refuses_is_one_warning_and_no_failure(
             (tmp_path / "no-folder").write_text("")
             keeper = CopyKeeper(tmp_path / "no-folder")
             await keeper.begin(peer.session, of)
-            keeper.keep(KeepCopies(trainer.member, Snapshot(8, checkpoint.digests), (0, 1)))
+            keeper.keep(KeepCopies(Snapshot(8, checkpoint.digests), (0, 1), ((trainer.member,),) * 2))
             change = await peer.change()
             assert change.copies == ()
             assert "cannot be written" in change.failed
@@ -210,7 +217,7 @@ async def test_a_copy_that_cannot_be_read_now_is_offered_when_it_can(tmp_path: P
             assert change == CopiesChanged(())
         serve_state(peer.session.requests, keeper.listing, keeper.read)
         with no_more_files(), pytest.raises(CheckpointError, match="cannot be read now"):
-            keeper.listing(0, 8)
+            keeper.listing(0, 8, "")
         assert peer.recorded.events.empty(), "the leader is told of none that is lost"
         await list_state(reader.session.requests, peer.session.me, 0, 8, state_tensor_lengths(of, 0))
     assert not list(tmp_path.rglob("*.corrupt"))
@@ -225,8 +232,66 @@ async def test_a_version_that_is_made_anew_is_not_served_from_the_file_of_the_fo
         keeper = CopyKeeper(tmp_path / "peer")
         await keeper.begin(peer.session, of)
         name, count = next(iter(state_tensor_lengths(of, 1).items()))
-        before = keeper.read(1, 8, name, 0, count)
+        before = keeper.read(1, 8, "", name, 0, count)
         assert before == former.state(1).read(name, 0, count)
-        keeper.keep(KeepCopies(trainer.member, Snapshot(8, anew.digests), (1,)))
+        keeper.keep(KeepCopies(Snapshot(8, anew.digests), (1,), ((trainer.member,),)))
         assert (await peer.change()).copies == (Holding(Snapshot(8, anew.digests), (1,)),)
-        assert keeper.read(1, 8, name, 0, count) == anew.state(1).read(name, 0, count) != before
+        assert keeper.read(1, 8, "", name, 0, count) == anew.state(1).read(name, 0, count) != before
+
+
+async def test_a_stage_that_its_own_peer_writes_is_that_of_the_version_though_an_update_waits(tmp_path: Path) -> None:
+    of = manifest(**SUMS["blockwise16"])
+    async with peers(of) as (computing,), processes(tmp_path, 1) as (peer,):
+        await sealed(computing)
+        served = computing.host.served
+        assert served is not None
+        state, elements = served.state, state_tensor_lengths(of, 1)
+        before = {name: state.read(name, 0, count) for name, count in elements.items()}
+        keeper = CopyKeeper(tmp_path / "peer")
+        await keeper.begin(peer.session, of)
+        served.unchanging.acquire()
+        computing.driver.perform([APPLY])
+        keeper.write(1, EPOCH.step, state, served.unchanging.release)
+        written_ = await peer.event(StageWritten)
+        assert isinstance(await computing.next(), Applied)
+        checkpoint = Checkpoint.open(version_folder(tmp_path / "peer", EPOCH.step))
+        with checkpoint.state(1) as file:
+            assert file.digest == written_.digest
+            assert {name: file.read(name, 0, count) for name, count in elements.items()} == before
+        assert any(state.read(name, 0, count) != before[name] for name, count in elements.items())
+
+
+async def test_what_a_peer_has_written_is_a_copy_like_others_once_it_is_named(tmp_path: Path) -> None:
+    of = manifest()
+    async with peers(of) as (computing,), processes(tmp_path, 2) as (peer, reader):
+        assert computing.host.served is not None
+        keeper = CopyKeeper(tmp_path / "peer")
+        await keeper.begin(peer.session, of)
+        keeper.write(1, 8, computing.host.served.state, lambda: None)
+        digests = ("of the other stage", (await peer.event(StageWritten)).digest)
+        assert await CopyKeeper(tmp_path / "peer").begin(peer.session, of) == (), "nobody knows the version yet"
+
+        serve_state(peer.session.requests, keeper.listing, keeper.read)
+        fetched = Checkpoint.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, digests)
+        args = (reader.session.requests, fetched, 1, (peer.member,), state_tensor_lengths(of, 1))
+        await copy_stage(*args, digests[1])
+        with pytest.raises(NetworkError, match="is not here"):
+            await copy_stage(*args, "of another history")
+
+        snapshot = Snapshot(8, digests)
+        keeper.keep(KeepCopies(snapshot, (1,), ((peer.member,),), whole=False))
+        assert await peer.change() == CopiesChanged((Holding(snapshot, (1,), whole=False),))
+        keeper.drop(DropCopies(8, 8, 8))
+        assert await peer.change() == CopiesChanged((Holding(snapshot, (1,)),))
+
+
+async def test_a_stage_that_the_disk_refuses_is_told_of_and_the_update_goes_on(tmp_path: Path) -> None:
+    of = manifest()
+    async with peers(of) as (computing,), processes(tmp_path, 1) as (peer,):
+        assert computing.host.served is not None
+        (tmp_path / "no-folder").write_text("")
+        keeper, ended = CopyKeeper(tmp_path / "no-folder"), asyncio.Event()
+        await keeper.begin(peer.session, of)
+        keeper.write(1, 8, computing.host.served.state, ended.set)
+        assert "cannot be written" in (await peer.event(StageWritten)).failed
+        assert ended.is_set()

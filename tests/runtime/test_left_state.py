@@ -187,7 +187,9 @@ async def loading(tmp_path: Path) -> AsyncIterator[tuple[Peer, StageLoader, Left
         session.driver.run(recorded, [])
         assert left.find(RUN) == HELD
         measures = MemoryBudget(torch.device("cpu"), capacity=4), LoadMeter()
-        loader = StageLoader(of, session, host, workers[0], *measures, CopyKeeper(None), left, BetweenLives())
+        loader = StageLoader(
+            of, session, host, workers[0], *measures, CopyKeeper(tmp_path / "copies", keeps=False), left, BetweenLives()
+        )
         yield Peer(session.me, of, host, session.driver, recorded, failures, workers[0]), loader, left
         await session.close()
         for worker in workers:

@@ -102,10 +102,12 @@ async def test_what_a_donor_sent_before_it_failed_counts_for_the_next_one(tmp_pa
     async with processes(tmp_path, 3) as (reader, breaking, whole):
         for donor, sends in ((breaking, stops), (whole, count)):
 
-            def read(stage: int, version: int, tensor: str, start: int, stop: int, sends: int = sends) -> bytes:
+            def read(
+                stage: int, version: int, file: str, tensor: str, start: int, stop: int, sends: int = sends
+            ) -> bytes:
                 return bytes(4 * (stop - start)) if stop <= sends else b""
 
-            serve_state(donor.session.requests, lambda stage, version: Listing({"w": count}, "d"), read)
+            serve_state(donor.session.requests, lambda stage, version, file: Listing({"w": count}, "d"), read)
         found = await first_donor(
             reader.session.requests,
             (breaking.member, whole.member),

@@ -67,7 +67,7 @@ def options(node: Node) -> PeerOptions:
 
 async def life(folder: Path, trainer: Node, node: Node, left: LeftState, between: BetweenLives, stop: Signals) -> Exit:
     """That of a peer which was a member of the run once; as a rule it waits."""
-    copies, given = CopyKeeper(None), options(trainer)
+    copies, given = CopyKeeper(folder / "copies", keeps=False), options(trainer)
     own = OverLives.of(given, Metrics(), node)
     outcome = await one_life(given, JoinedRun(folder), node, own, copies, left, between, stop, first=False)
     assert isinstance(outcome, Exit)

@@ -10,7 +10,7 @@ from swarmflow.simulator import faults
 from swarmflow.simulator.arithmetic import digest, digest_of
 from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
-from swarmflow.simulator.world import Settings
+from swarmflow.simulator.world import Settings, World
 
 SETTINGS = Settings(Plan(stages=3, microbatches=8, tied=True), steps=6, checkpoint_every=2)
 SWARM = faults.FuzzSwarm(SETTINGS)
@@ -77,3 +77,9 @@ def simulated(folder: Path, text: str, policy: str = "swarmflow", seed: int = 0)
     """A scenario's simulation and what it gives."""
     simulation = Simulation(scenario(folder, text), seed, policy)
     return simulation, simulation.run()
+
+
+def fill_disks(world: World) -> World:
+    """Fill the peers' disks: versions are copied from memory, and a step that is prepared waits for that."""
+    world.disks.full.update(process.name for process in world.alive_peers())
+    return world

@@ -13,7 +13,7 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import FuzzSwarm, finish, kill_in_phase, leader_phase, peers_of
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, parameters
 
 LASTING = ("working", "preparing", "prepared", "committing")
 PHASES = ("complete", *LASTING)
@@ -27,8 +27,8 @@ def the_leader(world: World) -> list[ProcessId]:
 
 
 def start_slow(scenario: FuzzSwarm, seed: int) -> World:
-    """A swarm in which each phase lasts: a newcomer loads (`complete`), and versions are written (`prepared`)."""
-    world = scenario.start(seed)
+    """A swarm in which phases last: a newcomer loads (`complete`), versions are copied from memory (`prepared`)."""
+    world = fill_disks(scenario.start(seed))
     world.clock.after(SETTLED_S, lambda: world.start_peer("late"))
     return world
 

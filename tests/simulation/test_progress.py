@@ -10,7 +10,7 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import finish, peers_of
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, parameters
 
 STEPS = 12
 LONG = replace(SWARM, settings=replace(SETTINGS, steps=STEPS))
@@ -136,7 +136,7 @@ def drain_stage(world: World, stage: int) -> None:
 
 @pytest.mark.parametrize("drained", [False, True])
 def test_a_save_of_which_nothing_comes_is_given_up_and_tried_again(drained: bool) -> None:
-    world = LONG.start(0)
+    world = LONG.start(0) if drained else fill_disks(LONG.start(0))
     world.clock.at(SETTLED_S, lambda: interventions.stall(world, world.leader, "save", 1))  # type: ignore[arg-type]
     if drained:
         world.clock.at(SETTLED_S, lambda: drain_stage(world, 1))

@@ -12,7 +12,7 @@ from swarmflow.simulator.fuzz import Hunt, play
 from swarmflow.simulator.moments import ELECTION_PHASES, JOINING_PHASES, STEP_PHASES, in_phase, split_in_phase
 from swarmflow.simulator.partition_faults import AIMED, balanced_side
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, parameters
 
 LONG = replace(SWARM, settings=replace(SETTINGS, steps=30))
 
@@ -55,6 +55,8 @@ def test_a_sender_learns_of_a_partition_only_if_it_is_notified(notified: bool) -
 @pytest.mark.parametrize("phase", [*STEP_PHASES[:-1], *ELECTION_PHASES, *JOINING_PHASES])
 def test_a_partition_begins_with_its_phase(phase: str) -> None:
     world = replace(LONG, settings=replace(LONG.settings, load_s=(2.0, 3.0))).start(1)
+    if phase == "prepared":
+        fill_disks(world)
     world.clock.after(SETTLED_S, lambda: world.start_peer("late"))  # a step that is complete waits for it
     struck: list[bool] = []
 

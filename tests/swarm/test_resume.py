@@ -7,6 +7,7 @@ import re
 import shutil
 import signal
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -193,19 +194,30 @@ def assert_resumed(swarm: LocalSwarm) -> None:
 def test_the_only_trainers_disk_is_full_deleted_spoilt_and_lost_and_no_step_that_was_learnt_with_it(
     undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
-    """The run is killed as a whole once a bit of its newest checkpoint is flipped, and before all of them are lost."""
-    with small_disk(tmp_path / "swarm" / "trainer-0", 16 << 20) as disk, undisturbed.swarm(tmp_path / "swarm") as swarm:
+    """The run is killed as a whole once a bit of its newest checkpoint is flipped, and before all of them are lost.
+
+    Until the run has paused the peers' disks are full too.
+    """
+    with ExitStack() as stack:
+        disk = stack.enter_context(small_disk(tmp_path / "swarm" / "trainer-0", 16 << 20))
+        peers = [tmp_path / "swarm" / f"peer-{number}" for number in range(2 * STAGES)]
+        others = [stack.enter_context(small_disk(path, 16 << 20)) for path in peers]
+        swarm = stack.enter_context(undisturbed.swarm(tmp_path / "swarm"))
         trainer = swarm.start_trainer()
         assert "disk: up to " in log_of(trainer), "what the run will need is told before the invite"
         disk.fill()
-        for _ in range(2 * STAGES):
+        for other in others:
             swarm.start_peer()
+            swarm.wait((other.path / "run").exists, "a peer's folder", FINISH_S)
+            other.fill()
         swarm.wait(lambda: "the run pauses and waits for a disk" in log_of(trainer), "the pause", FINISH_S)
         assert len(swarm.steps()) == EVERY + 1
         waits_for = swarm.status()["waiting_for"]
         assert f" in {disk.path}/checkpoints/version-0000000{EVERY + 1}, where " in waits_for
         assert " free: make " in waits_for
 
+        for other in others:
+            other.empty()
         for entry in disk.path.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)

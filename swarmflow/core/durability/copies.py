@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from swarmflow.core.durability.snapshots import Taken
 from swarmflow.core.protocol.actions import Action, Connect, Log, Send
 from swarmflow.core.protocol.messages import CopiesHeld, KeepCopy, Surplus
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Holding, Member, ProcessId, Roster, Snapshot
 
 COPIES = 2  # of each stage, on the disks of peers
+HOLDERS_MAX = 3  # that are named for a copy: if one dies, the next is asked
 HOLDINGS_MAX = 8  # that are believed of one process; an honest one has three at most
 
 
@@ -28,6 +31,7 @@ class Copies:
     _where: dict[ProcessId, Member] = field(default_factory=dict)
     _asked: dict[ProcessId, tuple[Snapshot, set[int]]] = field(default_factory=dict)
     _unable: dict[ProcessId, Snapshot] = field(default_factory=dict)
+    _whole: set[Snapshot] = field(default_factory=set)  # that were whole once, as some holder says
     _verified: Snapshot | None = None
 
     # --- what is known ------------------------------------------------------------------------------------------------
@@ -39,6 +43,8 @@ class Copies:
             snapshot = holding.snapshot
             if 0 < snapshot.version <= self.steps and len(snapshot.digests) == self.stages:
                 held[snapshot] = {stage for stage in holding.stages if 0 <= stage < self.stages}
+                if holding.whole:
+                    self._whole.add(snapshot)
         self._where[member.process] = member
         if held:
             self._held[member.process] = held
@@ -54,6 +60,11 @@ class Copies:
         """Return the newest snapshot of which any process holds anything."""
         return max((s for held in self._held.values() for s in held), default=None)
 
+    def newest_once_whole(self) -> int:
+        """Return the newest version of which any process holds a part, and that was whole once; 0: there is none."""
+        self._whole &= {s for held in self._held.values() for s in held}
+        return max((s.version for s in self._whole), default=0)
+
     def newest_whole(self) -> Snapshot | None:
         """Return the newest snapshot whose every stage is held."""
         known = {s for held in self._held.values() for s in held}
@@ -68,6 +79,17 @@ class Copies:
         stages = (self._holders(snapshot, stage) for stage in range(self.stages))
         return Roster(tuple(tuple(self._where[process] for process in holders) for holders in stages))
 
+    def take(self, taken: Taken) -> list[Action]:
+        """Record a snapshot that lies on the disks of its own stages' peers, and tell them what they have."""
+        snapshot = taken.snapshot
+        for writer in taken.writers:
+            self._where[writer.process] = writer
+            self._held.setdefault(writer.process, {}).setdefault(snapshot, set()).add(writer.stage)
+        return [
+            Send(writer.process, KeepCopy(snapshot, (writer.stage,), ((writer,),), whole=False))
+            for writer in taken.writers
+        ]
+
     @property
     def spreading(self) -> int:
         """The oldest version that is being copied from the leader now, -1: none."""
@@ -78,8 +100,8 @@ class Copies:
 
     # --- who keeps what -----------------------------------------------------------------------------------------------
 
-    def spread(self, snapshot: Snapshot, holder: Member, keepers: Iterable[Member]) -> list[Action]:
-        """Ask for the copies of a snapshot that are missing on the disks of these peers.
+    def spread(self, snapshot: Snapshot, leader: Member | None, keepers: Iterable[Member]) -> list[Action]:
+        """Ask for the copies of a snapshot that are missing on the disks of these peers. leader: if it has all of it.
 
         Each stage should lie with two peers of other stages, so that it survives the loss of its own; where there are
         not that many, its own peers keep it too, which still helps a run whose every process ends. Those who hold least
@@ -89,16 +111,29 @@ class Copies:
             return []
         able = {m.process: m for m in sorted(keepers) if self._unable.get(m.process) != snapshot}
         load = {process: self._has(process, snapshot) for process in able}
-        wanted: dict[ProcessId, list[int]] = {}
+        given: Counter[ProcessId] = Counter()
+        wanted: dict[ProcessId, dict[int, tuple[Member, ...]]] = {}
         for stage in range(self.stages):
             while (chosen := self._next_keeper(stage, able, load)) is not None:
                 load[chosen].add(stage)
-                wanted.setdefault(chosen, []).append(stage)
+                if holders := self._to_ask(snapshot, stage, leader, given):
+                    wanted.setdefault(chosen, {})[stage] = holders
         actions: list[Action] = []
         for process, stages in sorted(wanted.items()):
-            self._asked[process] = (snapshot, load[process])
-            actions += [Connect((able[process],)), Send(process, KeepCopy(holder, snapshot, tuple(stages)))]
+            self._asked[process] = (snapshot, self._has(process, snapshot) | stages.keys())
+            message = KeepCopy(snapshot, tuple(stages), tuple(stages.values()), whole=leader is not None)
+            actions += [Connect((able[process],)), Send(process, message)]
         return actions
+
+    def _to_ask(
+        self, snapshot: Snapshot, stage: int, leader: Member | None, given: Counter[ProcessId]
+    ) -> tuple[Member, ...]:
+        """Return whom to ask for a stage of a snapshot: first who gives least, the leader last. given: by each."""
+        holders = sorted(self._holders(snapshot, stage), key=lambda process: (given[process], process))[:HOLDERS_MAX]
+        others = [] if leader is None or leader.process in holders else [leader]
+        named = (*(self._where[process] for process in holders), *others)
+        given.update(member.process for member in named[:1])
+        return named
 
     def _next_keeper(
         self, stage: int, able: dict[ProcessId, Member], load: dict[ProcessId, set[int]]
@@ -117,8 +152,11 @@ class Copies:
 
         return min(free, key=reluctance).process if free else None
 
-    def kept(self, member: Member, message: CopiesHeld) -> list[Action]:
-        """A process has copied what it was asked for, or could not. Two generations of what is whole stay on disk."""
+    def kept(self, member: Member, message: CopiesHeld, oldest: int = 1 << 40, newest: int = 0) -> list[Action]:
+        """A process has copied what it was asked for, or could not. Two generations of what is whole stay on disk.
+
+        oldest, newest: versions that stay too, and all between them.
+        """
         process = member.process
         self.record(member, message.copies)
         snapshot, wanted = self._asked.get(process, (None, set()))
@@ -129,11 +167,13 @@ class Copies:
         if self._asked or snapshot is None or snapshot == self._verified or self.missing(snapshot):
             return []
         self._verified = snapshot
+        self._whole.add(snapshot)
         known = {s for held in self._held.values() for s in held if s < snapshot}
-        oldest = max((s.version for s in known if not self.missing(s)), default=snapshot.version)
+        before = max((s.version for s in known if not self.missing(s)), default=snapshot.version)
+        surplus = Surplus(min(before, oldest), max(snapshot.version, newest), snapshot.version)
         peers = [other for other, where in sorted(self._where.items()) if where.stage >= 0]
         log = Log("info", f"version {snapshot.version} is on the disks of others too", EventKind.CHECKPOINT)
-        return [log, *(Send(peer, Surplus(oldest, snapshot.version)) for peer in peers)]
+        return [log, *(Send(peer, surplus) for peer in peers)]
 
     def _has(self, process: ProcessId, snapshot: Snapshot) -> set[int]:
         """Return the stages of a snapshot that a process holds or is copying."""

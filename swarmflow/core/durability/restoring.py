@@ -27,7 +27,8 @@ class Restoring:
     """A search for the newest version that is whole somewhere.
 
     A version that is known but not whole is waited for. Where the own disk has nothing, without end: a run must not
-    begin again while its state may come back. Else for a while: the own version costs only the steps after it. Peers
+    begin again while its state may come back. Else for a while: the own version costs only the steps after it; and a
+    version that was on the disks of its own stages' peers alone is lost with them, as that of any other step. Peers
     that outlived all trainers may hold a later version in memory than any disk. They are waited for until all that took
     part then are present again.
     """
@@ -54,8 +55,10 @@ class Restoring:
         if whole is not None and whole.version > durable:
             reason = f"version {whole.version} from the disks of others"
             return Decision(reason, fetch=whole) if now >= self.again_s else Decision(reason)
-        self.known = known = max(self.known, newest.version if newest is not None else 0)  # also when its holder leaves
-        if known <= durable or (durable > 0 and now - self.since_s >= self.wait_s):
+        self.known = max(self.known, copies.newest_once_whole())  # also when its holder leaves
+        known = max(self.known, newest.version if newest is not None else 0)
+        ends = durable > 0 or self.known == 0
+        if known <= durable or (ends and now - self.since_s >= self.wait_s):
             return Decision(f"version {durable} is the newest there is", durable)
         return Decision(self._lack(known, newest, copies))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from swarmflow.core.durability.copies import Copies
+from swarmflow.core.durability.snapshots import Snapshots
 from swarmflow.core.membership.duties import Duty
 from swarmflow.core.protocol.actions import Abandon, Action, Connect, Log, Saved, Send, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged
@@ -55,6 +56,7 @@ class Durability:
     durable: int  # the newest version that is complete on the leader's own disk
     retry_s: float  # after which a failed write is tried again, when no process is known to have died
     copies: Copies  # the disks of the other processes
+    snapshots: Snapshots  # the version that its peers write to their own disks
     known: int  # the newest version that was on any disk, as far as is known here
     digests: tuple[str, ...] = ()  # of the files of the durable version, empty: there is none
     every: int = 0  # steps between two checkpoints, 0: there are none
@@ -68,6 +70,7 @@ class Durability:
     asked: dict[int, SaveRequest] = field(init=False, default_factory=dict)  # by the number of the request
     number: int = field(init=False, default=0)  # of the last write, unlike any of an earlier leadership
     last: bool = field(init=False, default=False)  # the model is asked for with it
+    live: bool = field(init=False, default=False)  # it is copied from the memory of peers, and not from disks
     _next_retry_s: float = field(init=False, default=0.0)
     _disturbed: bool = field(init=False, default=False)
 
@@ -75,6 +78,10 @@ class Durability:
     def copied(self) -> bool:
         """Whether the states of the version being written are all here."""
         return self.state is WriteState.WRITING
+
+    def holds_commit(self, version: int) -> bool:
+        """Return whether peers have to stay at a version, since it is copied from their memory."""
+        return self.saving == version and self.live and not self.copied
 
     def arrived(self, version: int) -> None:
         """Count a part of a state that has arrived. version: the one whose states are all here now, -1: none."""
@@ -92,21 +99,38 @@ class Durability:
             self._move(WriteState.IDLE)
 
     def write(self, version: int, stages: Roster, last: bool) -> list[Action]:
-        """Begin to write a version that these peers hold, unless one is being written already. last: the model too."""
-        if self.saving is not None:
+        """Begin to copy a version from the memory of these peers, unless one is being written. last: the model too.
+
+        An earlier one, which is copied from disks, has to give way: it may take hours.
+        """
+        behind = self.saving is not None and self.saving < version and not (self.live or self.copied)
+        if self.saving is not None and not behind:
             return []
+        given_up: list[Action] = [Abandon("save")] if behind else []
+        self._end()
         self._begin(version, last)
+        self.live = True
         spare = self.copies.spreading
-        return [WriteCheckpoint(version, self._turned(stages), last, spare=spare, number=self.number)]
+        return [*given_up, WriteCheckpoint(version, self._turned(stages), last, spare=spare, number=self.number)]
 
     def fetch(self, snapshot: Snapshot) -> list[Action]:
         """Begin to copy a snapshot from the disks of others, unless something is being written already."""
         if self.saving is not None:
             return []
         self._begin(snapshot.version)
+        self.live = False
         roster = self._turned(self.copies.roster(snapshot))
         connect = Connect(tuple(dict.fromkeys(roster.peers)))
-        return [connect, WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests, number=self.number)]
+        spare = self.copies.spreading
+        write = WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests, spare=spare, number=self.number)
+        return [connect, write]
+
+    def catch_up(self, version: int, now: float) -> list[Action]:
+        """Copy what the peers have written of the run's version, or one before it, to the own disk."""
+        taken, waits = self.snapshots.taken, self.again_s is not None and now < self.again_s
+        if taken is None or waits or not self.durable < taken.version <= version or self.copies.missing(taken):
+            return []
+        return self.fetch(taken)
 
     def _begin(self, version: int, last: bool = False) -> None:
         self.saving, self.last, self._disturbed = version, last, False
@@ -133,8 +157,11 @@ class Durability:
     def spread(self, me: Member, keepers: Iterable[Member]) -> list[Action]:
         """Have these peers copy what they should hold of the durable version, and do not yet.
 
-        Where others hold a later one, the own disk has lost it or never had it: an earlier one must not replace it.
+        What the peers have written is spread from their disks. Where others hold a later one, the own disk has lost it
+        or never had it: an earlier one must not replace it.
         """
+        if self.snapshots.taken is not None and self.snapshots.taken.version > self.durable:
+            return self.copies.spread(self.snapshots.taken, None, keepers)
         snapshot, whole = Snapshot(self.durable, self.digests), self.copies.newest_whole()
         if not self.digests or (whole is not None and whole.version > self.durable):
             return []
@@ -143,7 +170,11 @@ class Durability:
     def share(self, me: Member, trainers: Iterable[Member]) -> list[Action]:
         """Have the other trainers copy the whole durable version: each of them may have to lead from it."""
         snapshot, stages = Snapshot(self.durable, self.digests), tuple(range(self.copies.stages))
-        return [Send(m.process, KeepCopy(me, snapshot, stages)) for m in trainers if m.process != me.process]
+        return [
+            Send(m.process, KeepCopy(snapshot, stages, ((me,),) * len(stages)))
+            for m in trainers
+            if m.process != me.process
+        ]
 
     def disturbed(self) -> None:
         """Record a death: what is being written may lack a part."""
@@ -212,6 +243,7 @@ class Durability:
         history must not be taken for theirs when it is done.
         """
         self.failure, self.again_s, self._next_retry_s = "", None, 0.0
+        self.snapshots.drop()
         if self.saving is None:
             return []
         self._end()
@@ -219,9 +251,10 @@ class Durability:
 
     def due(self, version: int) -> bool:
         """Return whether a version is to be written: its turn has come, or that of one that failed."""
-        if not self.every or version <= self.durable:
-            return False
-        return version % self.every == 0 or version - self.durable >= self.every
+        newest, taken = self.durable, self.snapshots.taken
+        if taken is not None and not self.copies.missing(taken):
+            newest = max(newest, taken.version)
+        return bool(self.every) and version > newest and (version % self.every == 0 or version - newest >= self.every)
 
     def due_again(self, now: float) -> bool:
         """Return whether a failed write is to be tried again now."""

@@ -56,6 +56,7 @@ from swarmflow.core.protocol.messages import (
     NotFinite,
     PeerSummary,
     Ready,
+    SnapshotTaken,
     Suspect,
 )
 from swarmflow.core.protocol.timeline import EventKind
@@ -180,7 +181,7 @@ class Leader(LeaderState):
         if self.phase is LeaderPhase.RUNNING and self.step is not None:
             if self.ballots.complete_s is not None and self.step.phase is StepPhase.COMPLETE:
                 return min(self._next_beat_s, self.ballots.held_until_s)
-            waits = self.step.phase is StepPhase.PREPARED and self.safe.saving != self.version
+            waits = self.step.phase is StepPhase.PREPARED and not self.safe.holds_commit(self.version)
             if self.step.phase is StepPhase.PREPARING or waits:
                 return min(self._next_beat_s, self.ballots.due_s)
         return self._next_beat_s
@@ -266,7 +267,7 @@ class Leader(LeaderState):
             return self._prepare(step, now) if self._held_long_enough(now) else []
         if step.phase is StepPhase.PREPARING and now >= self.ballots.due_s:
             return self._late_ballot(step, now)
-        if step.phase is not StepPhase.PREPARED or (self.safe.saving == self.version and not self.safe.copied):
+        if step.phase is not StepPhase.PREPARED or self.safe.holds_commit(self.version):
             return []
         if not step.ballot.may_commit(step.members.quorum, self.lineage.committed_followers):
             # What was to promise may be lost. Where too few are left for it, the fork comes first.
@@ -394,6 +395,7 @@ def _on_about_step(leader: LeaderState, known: MemberRecord, message: AboutStep,
 
 _HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Action]]] = {
     Ready: joining.on_ready,
+    SnapshotTaken: saving.on_snapshot_taken,
     CopiesHeld: joining.on_copies_held,
     LoadFailed: joining.on_load_failed,
     Drain: departures.on_drain,

@@ -189,20 +189,34 @@ class WriteCheckpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepCopies:
-    """Copy these stages of a snapshot from its holder to the own disk, beside everything else -> CopiesChanged."""
+class WriteStage:
+    """Write the served stage at `version` to the own disk, before the next update -> StageWritten."""
 
-    holder: Member
+    stage: int
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCopies:
+    """Copy these stages of a snapshot to the own disk, beside everything else -> CopiesChanged.
+
+    holders: of each stage, in the order in which to ask them. A stage that the own disk has is not copied again. whole:
+    as in Holding.
+    """
+
     snapshot: Snapshot
     stages: tuple[int, ...]
+    holders: tuple[tuple[Member, ...], ...]
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class DropCopies:
-    """Delete the copies of versions outside of [oldest, newest] -> CopiesChanged."""
+    """Delete the copies of versions outside of [oldest, newest] -> CopiesChanged. whole: a version that is, or was."""
 
     oldest: int
     newest: int
+    whole: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,6 +338,7 @@ Action = (
     | StoreState
     | FormMicrobatch
     | WriteCheckpoint
+    | WriteStage
     | KeepCopies
     | DropCopies
     | Validate

@@ -187,6 +187,16 @@ class StateStored:
 
 
 @dataclass(frozen=True, slots=True)
+class StageWritten:
+    """The own stage at a version is on this process' disk. digest: of its file. failed: why it is not there."""
+
+    stage: int
+    version: int
+    digest: str = ""
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class DiskSpace:
     """What a disk lacked. path: the folder to be written to."""
 
@@ -300,6 +310,7 @@ Event = (
     | StateLoaded
     | StateNotLoaded
     | StateStored
+    | StageWritten
     | CheckpointWritten
     | DiskChanged
     | CopiesChanged

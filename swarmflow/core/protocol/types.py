@@ -277,10 +277,14 @@ class Snapshot:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Holding:
-    """What one process has on its disk of a snapshot: the files of these stages."""
+    """What one process has on its disk of a snapshot: the files of these stages.
+
+    whole: every stage of it was on another disk than those of the stage's peers once, as far as the process knows.
+    """
 
     snapshot: Snapshot
     stages: tuple[int, ...]
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)

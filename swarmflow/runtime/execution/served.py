@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from dataclasses import dataclass, field
 
@@ -34,6 +35,7 @@ class Served:
     optimizer: Optimizer
     version: int  # of the state; -1: it is being loaded, or changed
     reduced: dict[str, Sums] = field(default_factory=dict)  # summed gradients of a ballot, by flat group
+    unchanging: threading.Lock = field(default_factory=threading.Lock)  # held by who reads the state of one version
 
     def __post_init__(self) -> None:
         for runner in self.runners[1:]:
@@ -77,7 +79,14 @@ class Served:
             group.params.copy_(latest[name].params)
 
     def update(self, step: int, scale: float, learning_rate: float) -> str:
-        """Apply the reduced gradients of a step, and return the digest of the parameters. Raises NotFiniteError."""
+        """Apply the reduced gradients of a step, and return the digest of the parameters. Raises NotFiniteError.
+
+        It waits for who reads the present version.
+        """
+        with self.unchanging:
+            return self._update(step, scale, learning_rate)
+
+    def _update(self, step: int, scale: float, learning_rate: float) -> str:
         self.version = -1  # neither the old nor the new version: no peer may copy a mixture
         latest, runner = self.groups(step + 1), self.runner(step)
         for name, group in runner.stage.groups.items():

@@ -39,35 +39,42 @@ def _nothing(donor: ProcessId, received_bytes: int, total_bytes: int) -> None:
     """Ignore progress."""
 
 
-def serve_state(
-    requests: Requests, listing: Callable[[int, int], Listing], read: Callable[[int, int, str, int, int], bytes]
-) -> None:
-    """Answer `state/list` and `state/read` for (stage, version); both raise NetworkError for a state that is not here.
+ListState = Callable[[int, int, str], Listing]
+"""(stage, version, file): the digest of the file on disk that is asked for; empty: the state, wherever it is."""
+
+ReadState = Callable[[int, int, str, str, int, int], bytes]
+"""(stage, version, file, tensor, first element, the one after the last)."""
+
+
+def serve_state(requests: Requests, listing: ListState, read: ReadState) -> None:
+    """Answer `state/list` and `state/read`; both functions raise NetworkError for a state that is not here.
 
     Both are called in threads of the event loop's pool.
     """
 
     async def on_list(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-        found = await asyncio.to_thread(listing, _number(arguments, "stage"), _number(arguments, "version"))
+        stage, version = _number(arguments, "stage"), _number(arguments, "version")
+        found = await asyncio.to_thread(listing, stage, version, str(arguments.get("file", "")))
         return [msgspec.json.encode(found)]
 
     async def on_read(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         stage, version = _number(arguments, "stage"), _number(arguments, "version")
         start, stop = _number(arguments, "start"), _number(arguments, "stop")
-        tensor = str(arguments.get("tensor", ""))
+        file, tensor = str(arguments.get("file", "")), str(arguments.get("tensor", ""))
         if not 0 <= start < stop or stop - start > CHUNK_ELEMENTS:
             raise NetworkError(f"elements {start} to {stop}: a chunk has 1 to {CHUNK_ELEMENTS}")
-        return [await asyncio.to_thread(read, stage, version, tensor, start, stop)]
+        return [await asyncio.to_thread(read, stage, version, file, tensor, start, stop)]
 
     requests.serve("state/list", on_list)
     requests.serve("state/read", on_read)
 
 
 async def list_state(
-    requests: Requests, donor: ProcessId, stage: int, version: int, elements: Mapping[str, int]
+    requests: Requests, donor: ProcessId, stage: int, version: int, elements: Mapping[str, int], file: str = ""
 ) -> Listing:
     """Return a donor's listing. elements: of the stage's tensors. Raises NetworkError when it does not fit."""
-    answer = await requests.ask(donor, "state/list", {"stage": stage, "version": version}, timeout_s=60.0)
+    arguments: Arguments = {"stage": stage, "version": version, "file": file}
+    answer = await requests.ask(donor, "state/list", arguments, timeout_s=60.0)
     try:
         listing = msgspec.json.decode(answer[0], type=Listing)
     except (msgspec.DecodeError, IndexError) as error:
@@ -89,6 +96,7 @@ async def copy_state(
     write: Write,
     done: set[tuple[str, int]],
     on_progress: OnProgress = _nothing,
+    file: str = "",
 ) -> None:
     """Read every chunk of a listing from a donor and write it. Raises NetworkError at the first that does not arrive.
 
@@ -106,7 +114,8 @@ async def copy_state(
     on_progress(donor, received_bytes, total_bytes)
 
     async def fetch(name: str, start: int, stop: int) -> memoryview:
-        arguments: Arguments = {"stage": stage, "version": version, "tensor": name, "start": start, "stop": stop}
+        arguments: Arguments = {"stage": stage, "version": version, "file": file}
+        arguments |= {"tensor": name, "start": start, "stop": stop}
         answer = await requests.ask(donor, "state/read", arguments, timeout_s=60.0)
         if len(answer) != 1 or len(answer[0]) != _ELEMENT_BYTES * (stop - start):
             raise NetworkError(f"{donor} sent a chunk of another size than was asked for")
@@ -138,8 +147,11 @@ async def first_donor(
     elements: Mapping[str, int],
     write: Write,
     on_progress: OnProgress = _nothing,
+    file: str = "",
 ) -> tuple[ProcessId, Listing]:
     """Copy a stage's version from the first donor that has it whole; no chunk is requested twice.
+
+    file: the digest of the file on disk to copy from; empty: from memory, or any file of that version.
 
     Raises NetworkError with the failure of each donor.
     """
@@ -148,11 +160,11 @@ async def first_donor(
     digest = ""
     for donor in donors:
         try:
-            listing = await list_state(requests, donor.process, stage, version, elements)
+            listing = await list_state(requests, donor.process, stage, version, elements, file)
             if listing.digest != digest:
                 done.clear()  # another digest means other bytes: chunks of a donor before do not count
                 digest = listing.digest
-            await copy_state(requests, donor.process, stage, version, listing, write, done, on_progress)
+            await copy_state(requests, donor.process, stage, version, listing, write, done, on_progress, file)
         except NetworkError as error:
             failures.append(str(error))
         else:
@@ -178,7 +190,8 @@ async def copy_stage(
     for group in groups:
         writer = checkpoint.writer(stage, elements)
         try:
-            await first_donor(requests, group, stage, checkpoint.version, elements, writer.write, on_progress)
+            args = requests, group, stage, checkpoint.version, elements, writer.write, on_progress
+            await first_donor(*args, file=digest or "")
             await asyncio.to_thread(checkpoint.add, stage, writer, digest)
         except (NetworkError, WrongCopyError) as error:
             failure = error

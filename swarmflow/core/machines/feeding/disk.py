@@ -12,12 +12,17 @@ from swarmflow.core.protocol.types import Holding, Roster, Snapshot
 
 
 def on_keep_copy(trainer: TrainerState, message: KeepCopy, now: float) -> list[Action]:
-    """Copy a whole version from the leader, unless it or a later one is here."""
+    """Copy a whole version, unless it or a later one is here."""
     here, wanted = Snapshot(trainer.on_disk, trainer.digests), message.snapshot
     if trainer.lead is not None or wanted.version < here.version or wanted == here:
         return []
-    holders = ((message.holder,),) * trainer.plan.stages
-    return [Connect((message.holder,)), WriteCheckpoint(wanted.version, Roster(holders), digests=wanted.digests)]
+    if message.stages != tuple(range(trainer.plan.stages)):
+        return []
+    roster = Roster(message.holders)
+    return [
+        Connect(tuple(dict.fromkeys(roster.peers))),
+        WriteCheckpoint(wanted.version, roster, digests=wanted.digests),
+    ]
 
 
 def on_checkpoint_written(trainer: TrainerState, event: CheckpointWritten, now: float) -> list[Action]:

@@ -11,7 +11,7 @@ from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState, ValidationState
 from swarmflow.core.machines.leading.opening import try_open
-from swarmflow.core.machines.leading.saving import goodbye, save, spread, stop_now, stopped
+from swarmflow.core.machines.leading.saving import goodbye, keep, save, settle, spread, stop_now, stopped
 from swarmflow.core.membership import placement
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Send, Validate
@@ -29,6 +29,7 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
         reason = "its parameters differ from its stage's"
         actions += [Count("resynchronisations"), *evict(leader, process, reason)]
     leader.version += 1
+    actions += settle(leader, now)  # who has not written the version before by now never will
     leader.recovery.settle()
     leader.name, leader.commit = state_name(step.open_step.lineage, step.epoch, step.ballot.number), step.decision
     leader.recovery.absent.keep(leader.version, leader.name)
@@ -97,7 +98,8 @@ def _next(leader: LeaderState, now: float) -> list[Action]:
     if leader.version >= leader.settings.steps:
         return actions + try_open(leader, now)
     if leader.safe.due(leader.version):
-        actions += save(leader)
+        actions += keep(leader)
+    actions += leader.safe.catch_up(leader.version, now)
     return actions + spread(leader) + let_go(leader) + _move(leader, now) + try_open(leader, now)
 
 

@@ -215,6 +215,7 @@ def evict(leader: LeaderState, process: ProcessId, reason: str) -> list[Action]:
 
 def _forget(leader: LeaderState, process: ProcessId) -> None:
     leader.safe.copies.leave(process)
+    leader.safe.snapshots.leave(process)
     leader.recovery.memories.leave(process)
     leader.recipients.pop(process, None)
     leader.faults.suspicions.forget(process)

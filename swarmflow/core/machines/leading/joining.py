@@ -115,7 +115,9 @@ def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: fl
 
 def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
     """Record what lies on a process' disk now."""
-    return [*leader.safe.copies.kept(known.member, message), *reconsider_version(leader, now)]
+    safe, newest = leader.safe, leader.safe.snapshots.newest
+    oldest = newest if safe.saving is None else safe.saving  # it is copied from the disks of others
+    return [*safe.copies.kept(known.member, message, oldest, newest), *reconsider_version(leader, now)]
 
 
 def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:

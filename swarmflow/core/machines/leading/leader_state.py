@@ -11,6 +11,7 @@ from swarmflow.core.commit.step import Step
 from swarmflow.core.durability.copies import Copies
 from swarmflow.core.durability.memories import NOTHING, Former, Memories
 from swarmflow.core.durability.recovery import Recovery
+from swarmflow.core.durability.snapshots import Snapshots
 from swarmflow.core.durability.versions import Durability
 from swarmflow.core.machines.leading.leader_phase import LEADER, LeaderPhase
 from swarmflow.core.membership.duties import Duty, Pauses
@@ -102,7 +103,8 @@ class LeaderState:
         self.membership = Membership(self.plan)
         self.recovery = Recovery(former, Memories(stages, steps))
         copies = Copies(stages, steps)
-        self.safe = Durability(on_disk, times.silence_s, copies, known, digests, self.settings.checkpoint_every)
+        every = self.settings.checkpoint_every
+        self.safe = Durability(on_disk, times.silence_s, copies, Snapshots(stages), known, digests, every)
         self.safe.number = self.term << 32
 
     def move(self, to: LeaderPhase) -> None:

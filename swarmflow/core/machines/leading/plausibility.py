@@ -20,13 +20,14 @@ from swarmflow.core.protocol.messages import (
     Prepared,
     Ready,
     Refused,
+    SnapshotTaken,
     Suspect,
     Unprepared,
 )
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
-_PEERS_ONLY = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed))
+_PEERS_ONLY = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed, SnapshotTaken))
 
 
 def implausible(leader: LeaderState, sender: MemberRecord, message: Message) -> str | None:

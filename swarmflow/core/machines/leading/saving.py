@@ -6,14 +6,53 @@ from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.durability.versions import SaveRequest
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.protocol.actions import Action, Count, Exit, Log, Rejoin, Send
 from swarmflow.core.protocol.events import Rival, SaveAsked
-from swarmflow.core.protocol.messages import Evicted, Finished
+from swarmflow.core.protocol.messages import Evicted, Finished, SnapshotTaken
 from swarmflow.core.protocol.timeline import EventKind
 
 
+def keep(leader: LeaderState) -> list[Action]:
+    """Bring the present version to disk while the run goes on.
+
+    Its peers write their stages to their own disks, from which this trainer and other peers copy them. Where no peer of
+    a stage can, this trainer copies all stages from memory.
+    """
+    if leader.safe.snapshots.newest == leader.version:
+        return []
+    version, membership = leader.version, leader.membership
+    begun = leader.safe.snapshots.begin(version, membership.holders(version), membership.keepers(version))
+    return begun or save(leader)  # nobody is asked twice whose disk has refused
+
+
+def on_snapshot_taken(leader: LeaderState, known: MemberRecord, message: SnapshotTaken, now: float) -> list[Action]:
+    """Record that a peer has written its stage, or could not."""
+    leader.safe.snapshots.answered(known.process, message)
+    return settle(leader, now) if leader.safe.snapshots.complete else []
+
+
+def settle(leader: LeaderState, now: float) -> list[Action]:
+    """Have a version that its peers have written copied by others; nothing where none is being written.
+
+    Where no peer of a stage could write it, this trainer copies it from memory.
+    """
+    version = leader.safe.snapshots.version
+    if version is None:
+        return []
+    taken = leader.safe.snapshots.end()
+    if taken is None and version == leader.version:
+        return save(leader)  # it is in memory until the next commit
+    if taken is None:
+        text = f"version {version} is not kept: of a stage, no peer has written it to its disk"
+        return [Log("warning", text, EventKind.CHECKPOINT)]
+    log = Log("info", f"version {version} is on the disks of its peers", EventKind.CHECKPOINT)
+    named = leader.safe.copies.take(taken)
+    return [log, *named, *spread(leader), *leader.safe.catch_up(leader.version, now)]
+
+
 def save(leader: LeaderState, last: bool = False) -> list[Action]:
-    """Write the present version to disk; the commit of the current step waits for it. last: and write the model."""
+    """Copy the present version from memory; the commit of the current step waits for it. last: and write the model."""
     return leader.safe.write(leader.version, leader.membership.holders(leader.version), last)
 
 
@@ -26,10 +65,12 @@ def on_save_asked(leader: LeaderState, event: SaveAsked, now: float) -> list[Act
 def see(leader: LeaderState, now: float) -> list[Action]:
     """Answer requests for a version that is on disk; try again to write one that could not be written."""
     answered = leader.safe.answers(now)
+    if leader.safe.snapshots.complete:  # who had not answered is gone
+        answered += settle(leader, now)
     if not leader.safe.asked or leader.phase is LeaderPhase.FINISHED or leader.recovery.restoring is not None:
         return answered  # the last version is being written with all that belongs to it
     waits = leader.safe.again_s is not None and now < leader.safe.again_s
-    return answered if waits else [*answered, *save(leader)]
+    return answered if waits else [*answered, *keep(leader)]
 
 
 def spread(leader: LeaderState) -> list[Action]:
@@ -44,7 +85,7 @@ def finish(leader: LeaderState) -> list[Action]:
     leader.move(LeaderPhase.FINISHED)
     leader.waits_for = "the output to be written"
     log = Log("info", f"all {leader.version} steps are committed; writing the model", EventKind.FINISHED)
-    return [log, *save(leader, last=True)]
+    return [*([] if leader.safe.failure else [log]), *save(leader, last=True)]  # once, however often it is tried
 
 
 def goodbye(leader: LeaderState) -> list[Action]:

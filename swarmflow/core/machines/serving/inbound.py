@@ -56,6 +56,7 @@ from swarmflow.core.protocol.messages import (
     SlotReserved,
     Surplus,
     Suspect,
+    TakeSnapshot,
 )
 from swarmflow.core.protocol.types import ProcessId, Ref
 
@@ -106,6 +107,7 @@ _ORDERS: dict[type[Message], Handler] = {
     Prepare: ballots.on_prepare,
     Commit: ballots.on_commit,
     Granted: stages.on_granted,
+    TakeSnapshot: stages.on_take_snapshot,
     KeepCopy: stages.on_keep_copy,
     Surplus: stages.on_keep_copy,
     Refused: leaving.on_refused,

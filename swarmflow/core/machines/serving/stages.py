@@ -7,9 +7,28 @@ from swarmflow.core.machines.serving.peer_phase import PeerPhase
 from swarmflow.core.machines.serving.peer_state import PeerState
 from swarmflow.core.pipeline.dispatcher import dispatcher_for
 from swarmflow.core.pipeline.hop_table import HopTable
-from swarmflow.core.protocol.actions import Action, Connect, Count, DropCopies, KeepCopies, LoadState, Log, Send
-from swarmflow.core.protocol.events import CopiesChanged, Received, StateLoaded, StateNotLoaded
-from swarmflow.core.protocol.messages import CopiesHeld, Granted, KeepCopy, LoadFailed, Ready, Surplus
+from swarmflow.core.protocol.actions import (
+    Action,
+    Connect,
+    Count,
+    DropCopies,
+    KeepCopies,
+    LoadState,
+    Log,
+    Send,
+    WriteStage,
+)
+from swarmflow.core.protocol.events import CopiesChanged, Received, StageWritten, StateLoaded, StateNotLoaded
+from swarmflow.core.protocol.messages import (
+    CopiesHeld,
+    Granted,
+    KeepCopy,
+    LoadFailed,
+    Ready,
+    SnapshotTaken,
+    Surplus,
+    TakeSnapshot,
+)
 from swarmflow.core.protocol.types import WITHOUT_GRAPH
 from swarmflow.core.routing.flow.live import negotiation_of
 
@@ -78,15 +97,34 @@ def on_copies_changed(peer: PeerState, event: CopiesChanged, now: float) -> list
     return [Send(peer.leader, CopiesHeld(event.copies, event.failed))]
 
 
+def on_take_snapshot(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Write the own stage to the disk, if it is still at the version that is asked for."""
+    message = event.message
+    assert isinstance(message, TakeSnapshot)
+    if peer.stage < 0:
+        return []
+    if peer.version == message.version and peer.phase in (PeerPhase.READY, PeerPhase.MEMBER):
+        return [WriteStage(peer.stage, peer.version)]
+    here = f"stage {peer.stage} is at version {peer.version}" if peer.version >= 0 else "it is loading"
+    return [Send(peer.leader, SnapshotTaken(peer.stage, message.version, failed=here))]
+
+
+def on_stage_written(peer: PeerState, event: StageWritten, now: float) -> list[Action]:
+    """Report that the own stage is on the disk, or why it is not."""
+    taken = SnapshotTaken(event.stage, event.version, event.digest, event.failed)
+    return [Send(peer.leader, taken)]
+
+
 def on_keep_copy(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Copy stages of a version, or delete copies. What does not fit the run is left out."""
     message = event.message
     assert isinstance(message, KeepCopy | Surplus)
-    if not peer.settings.join.keeps:
-        return []
     if isinstance(message, Surplus):
-        return [DropCopies(message.oldest, message.newest)]
-    wanted = tuple(stage for stage in message.stages if 0 <= stage < peer.plan.stages)
+        return [DropCopies(message.oldest, message.newest, message.whole)]
     if len(message.snapshot.digests) != peer.plan.stages or message.snapshot.version < 1:
         return []
-    return [Connect((message.holder,)), KeepCopies(message.holder, message.snapshot, wanted)]
+    if not peer.settings.join.keeps and message.stages != (peer.stage,):
+        return []  # it has room for what it has written itself, as long as it lives
+    others = (holder for holders in message.holders for holder in holders if holder.process != peer.me)
+    keep = KeepCopies(message.snapshot, message.stages, message.holders, message.whole)
+    return [Connect(tuple(dict.fromkeys(others))), keep]

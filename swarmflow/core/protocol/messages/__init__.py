@@ -44,8 +44,10 @@ from swarmflow.core.protocol.messages.membership import (
     Ready,
     Refused,
     Released,
+    SnapshotTaken,
     Surplus,
     Suspect,
+    TakeSnapshot,
     Welcome,
     state_name,
 )
@@ -130,9 +132,11 @@ __all__ = [
     "RosterDelta",
     "Routed",
     "SlotReserved",
+    "SnapshotTaken",
     "StepResult",
     "Surplus",
     "Suspect",
+    "TakeSnapshot",
     "Tally",
     "Unprepared",
     "Unrepairable",
@@ -182,6 +186,8 @@ Message = (
     | Granted
     | LoadFailed
     | Ready
+    | TakeSnapshot
+    | SnapshotTaken
     | KeepCopy
     | CopiesHeld
     | Surplus
@@ -220,6 +226,7 @@ TO_LEADER = frozenset(
         Overflow,
         NotFinite,
         Committed,
+        SnapshotTaken,
         CopiesHeld,
         Left,
     )

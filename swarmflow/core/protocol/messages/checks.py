@@ -20,6 +20,7 @@ from swarmflow.core.protocol.messages import (
     ElectionReport,
     ElectorateChange,
     Forward,
+    KeepCopy,
     Message,
     OpenStep,
     Prepare,
@@ -90,7 +91,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "NotFinite.index": (-1, microbatches - 1),
         **dict.fromkeys(counts.split(), count),
         **dict.fromkeys(("generation", "grant", "Heartbeat.version", "ElectionReport.version"), count_or_none),
-        "tokens": count,
+        **dict.fromkeys(("tokens", "Surplus.whole"), count),
         # Of a process that lives for months: a peer at 1 Gb/s has sent 2^40 bytes after 2.5 hours.
         **{f"PeerSummary.{kind}": (0, LIFETIME_MAX) for kind in ("hops", "tokens")},
         **{f"{kind}_bytes": (0, LIFETIME_MAX) for kind in ("sent", "received", "memory", "loading", "loading_total")},
@@ -161,6 +162,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "groups": stages + 1,
         "peers": stages,
         "donors": 64,
+        "holders": max(stages, 64),
         "LinkRateReport.elements": 64,
         "rates": 4096,
         "awaits": 16,
@@ -326,6 +328,7 @@ _WHOLE: dict[type, Check] = {
     RosterDelta: _reopen,
     Group: lambda group: 0 < len(group.members) == len(set(group.members)),
     Prepare: _prepare,
+    KeepCopy: lambda message: len(message.stages) == len(message.holders) == len(set(message.stages)),
     Commit: lambda message: message.result.epoch == message.epoch,
     ElectorateChange: lambda it: set(it.left_trainers) <= set(it.left) and set(it.joined).isdisjoint(it.left),
 }

@@ -95,12 +95,37 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class KeepCopy:
-    """Copy these stages of a snapshot from the holder's disk to the receiver's."""
+class TakeSnapshot:
+    """Write the stage that the receiver serves at this version to its disk, from which others copy it later.
 
-    holder: Member
+    It applies the next update only after that.
+    """
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """Report to the leader that the own stage is on the sender's disk. digest: of its file. failed: why it is not."""
+
+    stage: int
+    version: int
+    digest: str = ""
+    failed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class KeepCopy:
+    """Copy these stages of a snapshot from the disks of their holders to the receiver's.
+
+    holders: of each stage, in the order in which to ask them. What the receiver has written itself (TakeSnapshot) is
+    part of the snapshot from now on. whole: as in Holding.
+    """
+
     snapshot: Snapshot
     stages: tuple[int, ...]
+    holders: tuple[tuple[Member, ...], ...]
+    whole: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +140,13 @@ class CopiesHeld:
 class Surplus:
     """Copies of versions outside of [oldest, newest] may be deleted.
 
-    Every stage of `newest` is verified on another disk than the leader's. Newer copies belong to a lineage that the run
-    has left.
+    Newer copies belong to a lineage that the run has left. whole: the version of which every stage is verified on
+    another disk than the leader's.
     """
 
     oldest: int
     newest: int
+    whole: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,184 @@
+"""Versions are written by their own peers while the run goes on, and copied from their disks afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from swarmflow.core.durability.copies import Copies
+from swarmflow.core.durability.restoring import Restoring
+from swarmflow.core.durability.snapshots import Snapshots, Taken
+from swarmflow.core.protocol.actions import Abandon, Action, Exit, Log, WriteCheckpoint
+from swarmflow.core.protocol.events import CheckpointWritten, Lost, SaveAsked
+from swarmflow.core.protocol.messages import (
+    Commit,
+    Committed,
+    CopiesHeld,
+    Done,
+    Join,
+    KeepCopy,
+    OpenStep,
+    Prepared,
+    SnapshotTaken,
+    StepResult,
+    TakeSnapshot,
+)
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Holding, Microbatch, ProcessId, Roster, Snapshot
+from tests.core.samples import member, messages, of_type, process, written
+from tests.core.test_leader import SETTINGS, A, B
+from tests.core.test_leader import Bench as AnyBench
+
+EVERY_STEP = replace(SETTINGS, checkpoint_every=1)
+AT_1 = Snapshot(1, ("of stage 0",))
+TAKEN = SnapshotTaken(0, 1, "of stage 0")
+
+
+class Bench(AnyBench):
+    """A leader whose peers have room for copies."""
+
+    def join(self, peer: ProcessId, stage: int = -1, role: str = "peer") -> list[Action]:
+        return self.hear(peer, Join(role, "1.0", "run", replace(member(peer.name, stage), process=peer), keeps=True))
+
+    def refuse_to_write(self, actions: list[Action]) -> list[Action]:
+        """They have."""
+        return []
+
+    def prepared(self) -> list[Action]:
+        """Work the step at hand off until its peers have reduced; returns what followed."""
+        step = self.leader.step
+        assert step is not None
+        self.hear(A, Done(Microbatch(step.epoch, 0), 0, FIRST_ATTEMPT, 2.0, 1))
+        actions: list[Action] = []
+        for peer in [each.process for each in step.roster.peers]:
+            actions += self.hear(peer, Prepared(step.epoch, step.ballot.number, (("stage-0", 1.0, "x"),)))
+        return actions
+
+
+def test_a_version_is_written_by_its_peers_and_no_commit_waits_for_it() -> None:
+    bench = Bench(EVERY_STEP)
+    bench.serve(A, B)
+    actions = bench.commit()
+    assert messages(actions, TakeSnapshot) == [(A, TakeSnapshot(1)), (B, TakeSnapshot(1))]
+    order = [message for _, message in messages(actions, object) if isinstance(message, TakeSnapshot | OpenStep)]
+    assert isinstance(order[0], TakeSnapshot), "it comes before the step in which the state changes"
+    assert not of_type(actions, WriteCheckpoint)
+    assert messages(bench.prepared(), Commit)
+
+
+def test_what_the_peers_have_written_is_named_and_copied_from_their_disks() -> None:
+    bench = Bench(EVERY_STEP)
+    bench.serve(A, B)
+    bench.commit()
+    assert not bench.hear(A, TAKEN)
+    actions = bench.hear(B, TAKEN)
+    named = dict(messages(actions, KeepCopy))
+    assert {to: (keep.snapshot, keep.stages, keep.whole) for to, keep in named.items()} == {
+        A: (AT_1, (0,), False),
+        B: (AT_1, (0,), False),
+    }
+    [write] = of_type(actions, WriteCheckpoint)
+    assert (write.version, write.digests) == (1, AT_1.digests)
+    assert {holder.process for holder in write.roster.stages[0]} == {A, B}
+    assert messages(bench.prepared(), Commit), "the copy is made from disks"
+    written(bench.leader, CheckpointWritten(1, ok=True, digests=AT_1.digests), 0.0)
+    assert (bench.leader.safe.durable, bench.leader.safe.digests) == (1, AT_1.digests)
+
+
+def test_a_version_is_whole_without_the_writer_that_has_died_or_could_not() -> None:
+    for trouble in ("dead", "full"):
+        bench = Bench(EVERY_STEP)
+        bench.serve(A, B)
+        bench.commit()
+        bench.hear(A, TAKEN)
+        if trouble == "dead":
+            bench.leader.handle(Lost(B, "killed"), 0.0)
+            actions = bench.leader.handle(Lost(process("nobody"), ""), 100.0)
+        else:
+            actions = bench.hear(B, SnapshotTaken(0, 1, failed="the disk is full"))
+        assert [write.digests for write in of_type(actions, WriteCheckpoint)] == [AT_1.digests], trouble
+
+
+def test_a_version_that_nobody_has_written_when_the_next_is_committed_is_given_up() -> None:
+    bench = Bench(EVERY_STEP)
+    bench.serve(A)
+    bench.commit()
+    actions = bench.commit()
+    [log] = [log for log in of_type(actions, Log) if "is not kept" in log.text]
+    assert log.text == "version 1 is not kept: of a stage, no peer has written it to its disk"
+    assert messages(actions, TakeSnapshot) == [(A, TakeSnapshot(2))]
+    assert not bench.hear(A, TAKEN), "too late"
+
+
+def test_where_no_peer_of_a_stage_can_write_the_version_is_copied_from_memory() -> None:
+    bench = Bench(EVERY_STEP)
+    bench.serve(A)
+    bench.commit()
+    [write] = of_type(bench.hear(A, SnapshotTaken(0, 1, failed="the disk is full")), WriteCheckpoint)
+    assert (write.version, write.digests) == (1, ())
+    assert not messages(bench.prepared(), Commit), "its peers have to stay at version 1"
+    assert messages(written(bench.leader, CheckpointWritten(1, ok=True, digests=("x",)), 0.0), Commit)
+    [write] = of_type(bench.commit(), WriteCheckpoint)
+    assert (write.version, write.digests) == (2, ()), "it is not asked again at once"
+
+
+def test_the_last_version_does_not_wait_for_the_copy_of_an_earlier_one() -> None:
+    bench = Bench(replace(EVERY_STEP, steps=2))
+    bench.serve(A)
+    bench.commit()
+    [earlier] = of_type(bench.hear(A, TAKEN), WriteCheckpoint)
+    actions = bench.commit()
+    [last] = of_type(actions, WriteCheckpoint)
+    assert of_type(actions, Abandon) == [Abandon("save")]
+    assert (earlier.version, last.version, last.last) == (1, 2, True)
+    assert not bench.leader.handle(CheckpointWritten(1, ok=True, number=earlier.number), 0.0), "it was given up"
+    assert of_type(written(bench.leader, CheckpointWritten(2, ok=True), 0.0), Exit)
+
+
+def test_a_save_that_is_asked_for_amid_a_step_holds_nothing_up() -> None:
+    bench = Bench(SETTINGS)
+    bench.serve(A)
+    bench.commit()
+    assert messages(bench.leader.handle(SaveAsked(1), 0.0), TakeSnapshot) == [(A, TakeSnapshot(1))]
+    bench.hear(A, TAKEN)
+    actions = bench.prepared()
+    assert messages(actions, Commit)
+    step = bench.leader.step
+    assert step is not None
+    assert messages(bench.hear(A, Committed(step.epoch, 2, "same")), StepResult)
+
+
+def test_peers_copy_from_each_other_before_the_leader_has_the_version() -> None:
+    copies = Copies(2)
+    a, b = member("a", 0), member("b", 1)
+    snapshot = Snapshot(4, ("x", "y"))
+    copies.take(Taken(snapshot, (a, b)))
+    assert copies.newest_whole() == snapshot
+    asked = {to.name: keep for to, keep in messages(copies.spread(snapshot, None, [a, b]), KeepCopy)}
+    assert {name: (keep.stages, keep.holders) for name, keep in asked.items()} == {
+        "a": ((1,), ((b,),)),
+        "b": ((0,), ((a,),)),
+    }
+    answer = CopiesHeld((Holding(snapshot, (0, 1), whole=False),))
+    assert not copies.kept(a, answer)
+    assert [log.text for log in of_type(copies.kept(b, answer), Log)] == ["version 4 is on the disks of others too"]
+
+
+def test_a_version_that_was_never_whole_elsewhere_is_not_waited_for_without_end() -> None:
+    copies = Copies(2)
+    copies.record(member("a", 0), (Holding(Snapshot(8, ("x", "y")), (0,), whole=False),))
+    restoring = Restoring(0, 0.0, 20.0)
+    assert restoring.decide(0, copies, 19.0).version is None
+    assert restoring.decide(0, copies, 20.0).version == 0
+    copies.record(member("b", 0), (Holding(Snapshot(8, ("x", "y")), (0,)),))
+    assert Restoring(0, 0.0, 20.0).decide(0, copies, 1e6).version is None, "it was whole once"
+
+
+def test_the_file_of_most_writers_of_a_stage_is_the_one() -> None:
+    snapshots = Snapshots(1)
+    writers = (member("a", 0), member("b", 0))
+    assert len(snapshots.begin(3, Roster((writers,)), writers)) == 2
+    snapshots.answered(process("a"), SnapshotTaken(0, 3, "x"))
+    snapshots.answered(process("b"), SnapshotTaken(0, 3, "y"))
+    taken = snapshots.end()
+    assert taken is not None
+    assert taken.snapshot.digests in (("x",), ("y",))
+    assert len(taken.writers) == 1, "the other file is of another content"
