@@ -49,7 +49,7 @@ def test_those_who_leave_do_not_count_for_the_placement() -> None:
     table = Membership(Plan(2, 8))
     placed(table, "p0")
     placed(table, "p1")
-    table.known[process("p0")].drain()
+    table.known[process("p0")].draining = True
     table.changed(table.known[process("p0")])
     assert place(table, -1) == (0, "nobody serves it")
 

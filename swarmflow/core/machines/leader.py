@@ -102,7 +102,7 @@ class Leader(LeaderState):
             if report.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
                 self.stopping = True
             elif report.draining:
-                known.drain()
+                known.draining = True
                 self.membership.changed(known)
             if known.role == "peer":
                 self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)

@@ -57,10 +57,6 @@ class MemberRecord:
         """Return whether its state is at this version and it means to stay."""
         return self.holds(version) and not self.draining
 
-    def drain(self) -> None:
-        """Record that it means to leave."""
-        self.draining = True
-
     def loaded(self, version: int, capacity: int) -> None:
         """Record that it has loaded its stage. capacity: how many microbatches fit in its memory beside it."""
         self.version, self.tries = version, 0

@@ -31,7 +31,7 @@ def place(membership: Membership, wish: int, newcomer: StagePower = UNKNOWN) -> 
         if power.peers == 0:
             return stage, "nobody serves it"
     rate = mean_rate([*powers, newcomer])
-    if limited_by_links(membership.plan, rate):
+    if rates_are_known(membership.plan, rate):
         powers = [power.assuming(rate) for power in powers]
         return best_stage(demands(membership.plan, together(powers)), powers, newcomer.assuming(rate))
     costs = membership.plan.costs or (1.0,) * len(powers)
@@ -39,7 +39,7 @@ def place(membership: Membership, wish: int, newcomer: StagePower = UNKNOWN) -> 
     return -highest[1], f"highest load per capacity ({highest[0]:.3g})"
 
 
-def limited_by_links(plan: Plan, rate: float) -> bool:
+def rates_are_known(plan: Plan, rate: float) -> bool:
     """Return whether enough is known to estimate a step. rate: of an average connection; 0: none is known."""
     return plan.boundary_bytes > 0 and rate > 0.0
 
@@ -87,7 +87,7 @@ def better_placed(membership: Membership, version: int, now: float) -> list[Move
                 at_once = max(at_once, int(periods))
         servers.append(row)
     rate = mean_rate([together(peer.power for peer in row) for row in servers])
-    if not limited_by_links(plan, rate):
+    if not rates_are_known(plan, rate):
         alike = [[StagePeer(peer.process, peer.power.speed, peer.movable) for peer in row] for row in servers]
         move = rebalance(plan.costs or (1.0,) * plan.stages, alike)
         return [] if move is None else [move]

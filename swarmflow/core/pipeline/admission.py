@@ -36,9 +36,7 @@ class Admission:
     queued: set[Microbatch] = field(default_factory=set, init=False)  # waiting for, or in, computation
     orphans: set[Microbatch] = field(default_factory=set, init=False)  # to be subtracted, or being subtracted
     waiting: dict[Microbatch, Hop] = field(default_factory=dict, init=False)  # those in NO_MEMORY, in order
-    dispatched: dict[Microbatch, Hop] = field(
-        default_factory=dict, init=False
-    )  # with a graph that a gradient is awaited for
+    dispatched: dict[Microbatch, Hop] = field(default_factory=dict, init=False)  # whose graph awaits a gradient
     now_s: float = field(default=0.0, init=False)
     _transfer_s: float = field(default=0.0, init=False)  # smoothed time from a reservation to the tensor's arrival
     _reserved_s: dict[Microbatch, float] = field(default_factory=dict, init=False)  # since when a slot is reserved

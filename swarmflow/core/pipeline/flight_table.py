@@ -14,9 +14,7 @@ class FlightTable:
     """One sender's microbatches in flight. Their bytes stay here until the step is committed."""
 
     entries: dict[Microbatch, InFlight] = field(default_factory=dict, init=False)
-    starved: dict[Microbatch, None] = field(
-        default_factory=dict, init=False
-    )  # those in STARVED, in the order of their loss
+    starved: dict[Microbatch, None] = field(default_factory=dict, init=False)  # in the order of their loss
     size_bytes: int = field(default=0, init=False)
     _deadlines: list[tuple[float, Microbatch]] = field(default_factory=list, init=False)  # heap by late_s
 

@@ -23,9 +23,8 @@ class PieceFormat:
     def least_bytes(self, step: int, elements: int) -> int:
         """Return the bytes of a piece of so many elements in this step, unless blocks of it are wide."""
         blocks = -(-elements // self.block_elements)
-        return (
-            self.first_element_bytes if step < self.first_steps else self.element_bytes
-        ) * elements + self.block_bytes * blocks
+        element_bytes = self.first_element_bytes if step < self.first_steps else self.element_bytes
+        return element_bytes * elements + self.block_bytes * blocks
 
     def usual_bytes(self, elements: int) -> int:
         """Return the same for a step after the first ones."""

@@ -22,7 +22,7 @@ from swarmflow.core.protocol.types import ProcessId
 
 def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: float) -> list[Action]:
     """Let a process go: at once, or after the step that it takes part in."""
-    known.drain()
+    known.draining = True
     leader.membership.changed(known)
     needed = _needed(leader, known) if _alone(leader, known) else []
     if known.process in leader.serving and known.process != leader.me.process:
@@ -36,7 +36,8 @@ def let_go(leader: LeaderState) -> list[Action]:
     actions: list[Action] = []
     if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.UNMEASURED, LeaderPhase.VALIDATING):
         return []  # told to go as soon as the output is written, or the result is known
-    for entry in [e for e in leader.membership.known.values() if e.draining and e.process not in leader.serving]:
+    serving = leader.serving
+    for entry in [e for e in leader.membership.known.values() if e.draining and e.process not in serving]:
         if _alone(leader, entry) and leader.step is None and leader.safe.durable < leader.version:
             actions += [*save(leader), *_needed(leader, entry, saving=True)]
             leader.move(LeaderPhase.SAVING)
@@ -134,8 +135,6 @@ def gone(leader: LeaderState, process: ProcessId, reason: str, now: float) -> li
     ]
     ready = () if stage < 0 else leader.membership.roster(leader.version).stages[stage]
     actions += lose_member(leader, process, reason, ready=ready)
-    if leader.step is not None:
-        return actions
     if leader.phase is LeaderPhase.GATHERING:
         actions += try_open(leader, now)
     elif leader.phase is LeaderPhase.VALIDATING:
