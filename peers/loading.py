@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -28,6 +29,8 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.load_progress import LoadMeter
+from swarmflow.runtime.execution.piece_donor import serve_pieces
+from swarmflow.runtime.execution.piece_loading import PieceLoad
 from swarmflow.runtime.execution.served import Served
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.stage_host import StageHost
@@ -41,8 +44,18 @@ _RETRY_S = 1.0
 _LOOK_S = 0.5
 
 
+@dataclass
+class _Loaded:
+    """A stage that is loaded, or was loaded and follows the updates of its donors when it is granted again."""
+
+    served: Served
+    load: PieceLoad
+    one_bytes: int  # of a held microbatch
+    pending: bool = True  # the machine has not got the result of the last grant
+
+
 class StageLoader:
-    """Performs LoadState. A newer grant ends the loading of an older one."""
+    """Performs LoadState. A newer grant ends the loading of an older one, or has it go on from other donors."""
 
     def __init__(
         self,
@@ -66,21 +79,33 @@ class StageLoader:
         self._copies = copies
         self._left = left
         self._loading: asyncio.Task[Any] | None = None
+        self._loaded: _Loaded | None = None
         self._listed: tuple[int, str] | None = None
         self._between = between
         self._fits = 0
 
     def load(self, action: LoadState) -> None:
-        """Begin to load; the machine gets the result as an event."""
+        """Begin to load, or follow what was loaded; the machine gets the result as an event."""
         self._between.kept = None  # it frees memory
+        loaded = self._loaded
+        if loaded is not None and action.follows and loaded.load.stage == action.stage:
+            loaded.load.set_donors(action.donors, action.version)
+            if not loaded.pending:
+                loaded.pending = True
+                self._host.unload()
+                loaded.served.version = -1
+                self._loading = self._session.spawn(self._follow(action, loaded), "following a stage")
+            return
         if self._loading is not None:
             self._loading.cancel()
+        self._loaded = None
         self._loading = self._session.spawn(self._load(action), "loading a stage")
 
     def resume(self, action: Resume) -> None:
         """Serve the state of an earlier incarnation, from memory or the folder; the machine gets the result."""
         if self._loading is not None:
             self._loading.cancel()
+        self._loaded = None
         self._loading = self._session.spawn(self._resume(action, self._between.kept), "resuming a stage")
 
     async def keep(self, held: Held | None) -> KeptStage | None:
@@ -128,26 +153,65 @@ class StageLoader:
         """Serve the state of the own stage at its current version, and copies of other stages."""
         serve_state(self._session.requests, self._listing, self._read)
 
+        def serving(stage: int) -> Served:
+            served = self._host.served
+            if served is None or served.stage.layout.stage != stage:
+                raise NetworkError(f"stage {stage} is not here (any more)")
+            return served
+
+        serve_pieces(self._session.requests, serving)
+
     async def _load(self, action: LoadState) -> None:
-        post = self._session.driver.post
+        self._host.unload()  # the stage that was served before is freed
+        self._listed = None  # another stage, or the same one gone back, has a version of that number too
+        with doing(f"loading stage {action.stage} at version {action.version}", self._far):
+            await self._host.warm_up()
+            self._progressed()
+            served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
+            self._progressed()
+            loaded = self._loaded = _Loaded(served, self._pieces(action.stage, served), one_bytes)
+            loaded.load.set_donors(action.donors, action.version)
+            if not any(donor.stage == action.stage for donor in action.donors):
+                try:
+                    await self._fill(action, served)
+                except NetworkError as error:
+                    self._loaded = None
+                    await self._fail(action, error)
+                    return
+                loaded.load.set_version(action.version)
+            await self._follow(action, loaded)
+
+    async def _follow(self, action: LoadState, loaded: _Loaded) -> None:
+        """Bring a stage to the newest version of its donors, if it has some, and serve it."""
+        served, load, digest = loaded.served, loaded.load, ""
         try:
-            self._host.unload()  # the stage that was served before is freed
-            self._listed = None  # another stage, or the same one gone back, has a version of that number too
-            with doing(f"loading stage {action.stage} at version {action.version}", self._far):
-                await self._host.warm_up()
-                self._progressed()
-                served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
-                self._progressed()
-                await self._fill(action, served)
-                digest = await self._compute.call(_FIRST, served.state_of(action.version).digest)
-            capacity = self._budget.fitting(self._manifest, action.stage, one_bytes)
+            if load.has_donors:
+                with self._meter.loading(action.stage, action.version) as measure:
+                    load.on_progress = _named(measure)
+                    served.version = await load.run()
+            else:
+                served.version = load.target
+                digest = await self._compute.call(_FIRST, served.state.digest)
         except NetworkError as error:
-            await asyncio.sleep(_RETRY_S)  # the leader grants again at once: limit the rate
-            post(StateNotLoaded(action.stage, action.version, str(error)))
+            loaded.pending = False
+            await self._fail(action, error)
             return
-        served.version = action.version
-        self._serve(served, digest, capacity)
+        for runner in served.runners:
+            runner.weights_written()
+        loaded.pending = False
+        self._serve(served, digest, self._budget.fitting(self._manifest, action.stage, loaded.one_bytes))
         await asyncio.to_thread(self._left.remove)
+
+    async def _fail(self, action: LoadState, error: NetworkError) -> None:
+        await asyncio.sleep(_RETRY_S)  # the leader grants again at once: limit the rate
+        self._session.driver.post(StateNotLoaded(action.stage, action.version, str(error)))
+
+    def _pieces(self, stage: int, served: Served) -> PieceLoad:
+        async def compute(work: Callable[[], None]) -> None:
+            await self._compute.call(_FIRST, work)
+            self._progressed()
+
+        return PieceLoad(self._session.requests, stage, served.pieces, compute, lambda *_: None)
 
     async def _resume(self, action: Resume, kept: KeptStage | None) -> None:
         post, update = self._session.driver.post, action.update
@@ -244,8 +308,6 @@ class StageLoader:
             raise NetworkError(f"what {donor} sent of stage {action.stage} is not what it listed")
         if action.version == 0:
             await self._compute.call(_FIRST, served.begin)
-        for runner in served.runners:
-            runner.weights_written()
 
     def _init(self, served: Served) -> None:
         """Set the weights that the run's seed gives."""
@@ -291,3 +353,13 @@ class StageLoader:
         if served is None or not self._serves(stage, version):
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
         return served
+
+
+def _named(measure: Callable[[ProcessId | str, int, int], None]) -> Callable[[Sequence[ProcessId], int, int], None]:
+    """Return a function that reports progress under the name of the donor, or as that of several."""
+
+    def report(donors: Sequence[ProcessId], received_bytes: int, total_bytes: int) -> None:
+        name = donors[0] if len(donors) == 1 else f"{len(donors)} processes"
+        measure(name, received_bytes, total_bytes)
+
+    return report

@@ -23,7 +23,7 @@ from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Counters
 from swarmflow.runtime.execution.store import Store
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
-from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello
+from swarmflow.runtime.transport.hello import CONFIRMATION, LANES, Hello, pack_hello
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Requests
@@ -94,7 +94,7 @@ class Frames:
         """Return the kind of the damage, and all the bytes of the stream."""
         draw = self.random
         damage = draw.choice(DAMAGES)
-        hello = pack_hello(Hello(RUN_ID, draw.choice(("control", "bulk")), 1, 0)) + CONFIRMATION
+        hello = pack_hello(Hello(RUN_ID, draw.choice(LANES), 1, 0)) + CONFIRMATION
         if damage == "hello":
             return damage, self._flipped(hello, len(hello) - 1, 1 + draw.randrange(4))
         return damage, hello + self._frame(damage)

@@ -112,13 +112,14 @@ class BlockwiseSums:
         spacings, largest = self._spacings[blocks], self.peaks[blocks]
         fits = peaks <= spacings * self._limit  # no comparison with what is not a number is true
         outside = None if bool(fits.all()) else fits.logical_not_()
-        if outside is not None and (self._first or not bool((peaks <= spacings * 2.0**WIDE_BITS).all())):
-            raise ExponentOverflowError(finite=self._first and bool(peaks.isfinite().all()))
+        if outside is not None and (self.first or not bool((peaks <= spacings * 2.0**WIDE_BITS).all())):
+            raise ExponentOverflowError(finite=self.first and bool(peaks.isfinite().all()))
         torch.maximum(largest, peaks, out=largest)
         self._round(rows, blocks, outside, weight, number)
 
     @property
-    def _first(self) -> bool:
+    def first(self) -> bool:
+        """Whether they are of a first step, on a grid that nothing was learnt for."""
         return self._narrow.dtype == torch.int32
 
     def _round(self, rows: Tensor, blocks: slice, outside: Tensor | None, weight: int, number: int) -> None:
@@ -193,7 +194,7 @@ class BlockwiseSums:
         first, after = start // BLOCK_ELEMENTS, grid_blocks(stop)
         spacings = self._spacings[first:after].unsqueeze(1)
         sums = self._narrow.view(-1, BLOCK_ELEMENTS)[first:after]
-        values = sums.double().mul_(spacings).float() if self._first else sums.float().mul_(spacings)
+        values = sums.double().mul_(spacings).float() if self.first else sums.float().mul_(spacings)
         wide = (self._slots[first:after] >= 0).nonzero().flatten()
         if len(wide):
             whole = sums[wide].long().add_(self._wide[self._slots[first:after][wide]])
@@ -250,7 +251,7 @@ class BlockwiseSums:
         """Return a piece that was packed. Whatever its bytes are, it is one if their number is right."""
         raw, blocks, item = bytes_of(data), grid_blocks(elements), self._narrow.element_size()
         wide_bytes = raw.numel() - 4 * blocks - item * elements
-        count = 0 if self._first else wide_bytes // _WIDE_BYTES
+        count = 0 if self.first else wide_bytes // _WIDE_BYTES
         if wide_bytes != count * _WIDE_BYTES or not 0 <= count <= blocks:
             raise FrameError(f"a piece of {elements} elements has {raw.numel()} bytes")
         wide, where, peaks, narrow = raw.split([8 * BLOCK_ELEMENTS * count, 4 * count, 4 * blocks, item * elements])

@@ -17,7 +17,8 @@ from torch import Tensor
 from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import Blocks, sum_of_squares
-from swarmflow.errors import ConfigError
+from swarmflow.compute.layout import TensorSlot
+from swarmflow.errors import ConfigError, FrameError
 from swarmflow.suggestions import did_you_mean
 
 BLOCK_ELEMENTS = 1 << 18
@@ -41,11 +42,20 @@ class Optimizer(Protocol):
         """Names of the state tensors, each fp32 and as long as the parameters."""
         ...
 
-    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> None:
+    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> tuple[float, ...]:
         """One update with the gradient grads*scale. Raises NotFinite for a result that is not: the group is lost then.
 
         grads: fp32 [elements], unchanged. scale: clip factor / target tokens. lr: learning rate of this update.
-        version: number of updates before this one.
+        version: number of updates before this one. Returns the ratios that `follow` needs: one a tensor, or none.
+        """
+        ...
+
+    def follow(
+        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, ratios: tuple[float, ...]
+    ) -> None:
+        """Make the same update of a group that is a part of another one. ratios: of its tensors, where there are any.
+
+        Raises FrameError where they do not fit.
         """
         ...
 
@@ -90,11 +100,17 @@ class AdamW:
         return ("exp_avg", "exp_avg_sq")
 
     @torch.no_grad()
-    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> None:
+    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> tuple[float, ...]:
         for where in _blocks(0, group.params.numel()):
             step = _moments(self.settings, group, where, grads, scale, version).mul_(lr)
             group.params[where].mul_(1.0 - lr * self.settings.weight_decay).sub_(step)
             _check(group, where, group.params[where])
+        return ()
+
+    def follow(
+        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, ratios: tuple[float, ...]
+    ) -> None:
+        self.apply(group, grads, scale, lr, version)
 
 
 @dataclass(frozen=True)
@@ -107,8 +123,9 @@ class Lamb:
         return ("exp_avg", "exp_avg_sq")
 
     @torch.no_grad()
-    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> None:
+    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> tuple[float, ...]:
         decay = self.settings.weight_decay
+        ratios: list[float] = []
         for entry in group.entries:
             weight_sq = update_sq = 0.0
             for where in _blocks(entry.offset, entry.stop):
@@ -116,12 +133,28 @@ class Lamb:
                 update.add_(group.params[where] * decay)
                 weight_sq += sum_of_squares(group.params[where])
                 update_sq += sum_of_squares(update)
-            trust = math.sqrt(weight_sq / update_sq) if weight_sq > 0.0 and update_sq > 0.0 else 1.0
-            # The direction is computed twice, rather than kept: a tensor may be most of the stage's memory.
+            ratios.append(math.sqrt(weight_sq / update_sq) if weight_sq > 0.0 and update_sq > 0.0 else 1.0)
+            self._descend(group, entry, lr * ratios[-1], version)
+        return tuple(ratios)
+
+    @torch.no_grad()
+    def follow(
+        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, ratios: tuple[float, ...]
+    ) -> None:
+        if len(ratios) != len(group.entries):
+            raise FrameError("an update of LAMB needs a ratio for each tensor")
+        for entry, ratio in zip(group.entries, ratios, strict=True):
             for where in _blocks(entry.offset, entry.stop):
-                update = _direction(self.settings, group, where, version).add_(group.params[where] * decay)
-                group.params[where].sub_(update.mul_(lr * trust))
-                _check(group, where, group.params[where])
+                _moments(self.settings, group, where, grads, scale, version)
+            self._descend(group, entry, lr * ratio, version)
+
+    def _descend(self, group: FlatGroup, entry: TensorSlot, rate: float, version: int) -> None:
+        """Update a tensor. The direction is computed again, not kept: a tensor may be most of the stage's memory."""
+        for where in _blocks(entry.offset, entry.stop):
+            update = _direction(self.settings, group, where, version)
+            update.add_(group.params[where] * self.settings.weight_decay)
+            group.params[where].sub_(update.mul_(rate))
+            _check(group, where, group.params[where])
 
 
 @dataclass(frozen=True)
@@ -134,7 +167,7 @@ class Sgd:
         return ("momentum",) if self.settings.momentum else ()
 
     @torch.no_grad()
-    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> None:
+    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> tuple[float, ...]:
         for where in _blocks(0, group.params.numel()):
             step = (grads[where] * scale).add_(group.params[where] * self.settings.weight_decay)
             if self.settings.momentum:
@@ -143,6 +176,12 @@ class Sgd:
                 step.mul_(lr)
             group.params[where].sub_(step)
             _check(group, where, group.params[where])
+        return ()
+
+    def follow(
+        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, ratios: tuple[float, ...]
+    ) -> None:
+        self.apply(group, grads, scale, lr, version)
 
 
 def _check(group: FlatGroup, where: slice, written: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""How a pretended device gets the state of a stage: loaded from a donor, or resumed from what is in memory."""
+"""How a pretended device gets the state of a stage: loaded from donors, or resumed from what is in memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.arithmetic import Weights, initial
 from swarmflow.simulator.storage import ASK_AGAIN_S
 
+UPDATE_SHARE = 1 / 6  # of the bytes of a state: the sums of a step, where they take 16 bits and adam's state 12 bytes
+
 if TYPE_CHECKING:
     from swarmflow.simulator.device import Device
     from swarmflow.simulator.world import World
@@ -20,28 +22,40 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class StateLoading:
-    """Carries out the grants of a device's machine. A newer grant ends the load of an earlier one."""
+    """Carries out the grants of a device's machine.
+
+    A newer grant ends the load of an earlier one, or has it go on from other donors. What has been loaded follows the
+    updates of its donors.
+    """
 
     device: Device
     world: World = field(init=False)
     process: ProcessId = field(init=False)
     _load: int = field(init=False, default=0)  # the number of the latest load
+    _action: LoadState | None = field(init=False, default=None)  # the latest one, None: it resumes
+    _loading: bool = field(init=False, default=False)  # whether that load is under way
 
     def __post_init__(self) -> None:
         self.world, self.process = self.device.world, self.device.process
 
     def load(self, action: LoadState) -> None:
-        """Begin to load a stage from its donors."""
+        """Begin to load a stage from its donors, or follow the updates since then."""
+        follows = action.follows and self._action is not None and self._action.stage == action.stage
+        self._action = action
+        if follows and self._loading:
+            return
         self._load += 1
+        self._loading = True
         self.device.kept = None
         self.device.storage.let_go()
         states = [(list(action.donors), action.stage)]
-        then = partial(self._loaded, action, self._load, self.world.clock.now_s)
-        self.device.storage.fetch(states, then, Progressed("load"))
+        then = partial(self._loaded, self._load, self.world.clock.now_s)
+        self.device.storage.fetch(states, then, Progressed("load"), UPDATE_SHARE if follows else 1.0)
 
     def resume(self, action: Resume) -> None:
         """Begin to serve what is in memory."""
         self._load += 1
+        self._action, self._loading = None, False
         self.world.clock.after(0.0, partial(self._resumed, action, self._load))
 
     def _goes_on(self, load: int, then: Callable[[], None]) -> bool:
@@ -51,14 +65,18 @@ class StateLoading:
             self.world.clock.after(asleep_s, then)
         return load == self._load and asleep_s <= 0 and self.world.alive(self.process)
 
-    def _loaded(self, action: LoadState, load: int, began_s: float) -> None:
-        if not self._goes_on(load, partial(self._loaded, action, load, began_s)):
+    def _loaded(self, load: int, began_s: float) -> None:
+        if not self._goes_on(load, partial(self._loaded, load, began_s)):
             return
+        action = self._action
+        assert action is not None, "it loads"
         if self.device.storage.waits_for(action.donors, action.stage, action.version, began_s):
-            self.world.clock.after(ASK_AGAIN_S, partial(self._loaded, action, load, began_s))
+            self.world.clock.after(ASK_AGAIN_S, partial(self._loaded, load, began_s))
             return
         weights = self._copy(action)
+        self._loading = False
         if weights is None:
+            self._action = None  # it begins anew
             failed = StateNotLoaded(action.stage, action.version, "no donor has it")
             self.world.clock.after(1.0, partial(self._failed, failed, load))
             return
@@ -91,10 +109,10 @@ class StateLoading:
         self.world.deliver(self.process, loaded)  # at once: nothing may come between
 
     def _copy(self, action: LoadState) -> Weights | None:
-        """Return a copy of the state of the first donor that has it; version 0 needs no donor."""
+        """Return a copy of the newest state that a donor has; version 0 needs no donor."""
         delay = self.world.settings.plan.delay
         if not action.donors and action.version == 0:
             return initial(action.stage, delay)
-        held = [self.device.storage.held(donor, action.stage, action.version) for donor in action.donors]
-        parameters = next((found for found in held if found is not None), None)
-        return None if parameters is None else Weights(action.stage, action.version, parameters, delay)
+        newest = [self.device.storage.newest(donor, action.stage, action.version) for donor in action.donors]
+        version, parameters = max((found for found in newest if found is not None), default=(-1, ""))
+        return None if version < 0 else Weights(action.stage, version, parameters, delay)

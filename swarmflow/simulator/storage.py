@@ -37,18 +37,23 @@ class Storage:
     abandoned: int = field(init=False, default=0)  # checkpoints that were abandoned so far
 
     def fetch(
-        self, states: list[tuple[list[Member], int]], then: Callable[[], None], each: Progressed | None = None
+        self,
+        states: list[tuple[list[Member], int]],
+        then: Callable[[], None],
+        each: Progressed | None = None,
+        share: float = 1.0,
     ) -> None:
         """Take the time that it takes to copy states (donors, stage), beside all other traffic; then call `then`.
 
-        each: the event of this process for each part that arrives.
+        each: the event of this process for each part that arrives. share: of the bytes of a state that are copied,
+        where bytes take time.
         """
         seconds = self.world.hardware.load_s()
         if seconds is not None:
             self.world.clock.after(seconds, then)
             return
         size_of = self.world.hardware.state_bytes
-        wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
+        wanted = [([donor.process for donor in donors], round(share * size_of(stage))) for donors, stage in states]
         part = partial(self.world.deliver, self.process, each) if each is not None else None
         Transfer(self.world, self.process, wanted, then, part).begin()
 
@@ -66,6 +71,14 @@ class Storage:
         held = weights is not None and (weights.stage, weights.version) == (stage, version)
         return weights.parameters if held and weights is not None else None
 
+    def newest(self, donor: Member, stage: int, version: int) -> tuple[int, str] | None:
+        """Return the version of a stage, not before this one, that a donor can give, and its digest; None: none."""
+        weights = self.world.hosts[donor.process].device.weights
+        if donor.stage == stage and weights is not None and weights.stage == stage:
+            version = max(version, weights.version)
+        digest = self.held(donor, stage, version)
+        return None if digest is None else (version, digest)
+
     def _reaches(self, donor: ProcessId) -> bool:
         return self.world.transport.reaches(self.process.name, donor.name)
 
@@ -74,7 +87,7 @@ class Storage:
         now_s = self.world.clock.now_s
         for donor in donors:
             host = self.world.hosts[donor.process]
-            if self.held(donor, stage, version) is not None:
+            if self.newest(donor, stage, version) is not None:
                 return False
             awaited = host.alive and donor.process not in self.forgotten and now_s - began_s < ANSWER_S
             silent = self.world.transport.partitions.silent(self.process.name, donor.process.name)

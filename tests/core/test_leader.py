@@ -8,6 +8,7 @@ import pytest
 
 from swarmflow.core.commit.step import waits_for
 from swarmflow.core.machines.leader import Leader
+from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.protocol.actions import Action, Send, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
@@ -37,7 +38,7 @@ from swarmflow.core.protocol.messages import (
     Welcome,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Microbatch, Plan, ProcessId
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, Plan, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process, written
 
 ME = member("t0", -1)
@@ -148,29 +149,55 @@ def test_steps_follow_each_other_with_their_learning_rates() -> None:
     assert bench.leader.version == 3
 
 
-def test_a_newcomer_that_loads_is_waited_for_and_takes_part() -> None:
+def test_no_step_waits_for_one_that_loads() -> None:
     bench = Bench()
     bench.serve(A)
     [(_, granted)] = messages(bench.join(B), Granted)
-    assert [donor.process for donor in granted.donors] == [A]
+    assert ([donor.process for donor in granted.donors], granted.follows) == ([A], False)
     done = bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
-    assert not messages(done, Prepare), "the step waits a little for the one that loads"
-    assert {to for to, _ in messages(bench.ready(B), Prepare)} == {A, B}
+    assert {to for to, _ in messages(done, Prepare)} == {A}
 
 
-def test_the_step_does_not_wait_for_ever_for_one_that_loads() -> None:
+def test_who_is_ready_before_the_ballot_takes_part_in_it() -> None:
     bench = Bench()
     bench.serve(A)
     bench.join(B)
-    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
-    bench.now = 7.0
-    bench.hear(A, Heartbeat())
-    bench.hear(B, Heartbeat())
-    bench.now = 14.9
-    assert not messages(bench.hear(A, Heartbeat()), Prepare)
+    assert not messages(bench.ready(B), OpenStep)
+    done = bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
+    assert {to for to, _ in messages(done, Prepare)} == {A, B}
+
+
+def test_a_step_waits_a_little_for_one_that_lacks_the_last_update_alone() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.join(B)
+    bench.commit()
+    [(to, granted)] = messages(bench.hear(B, Ready(0, 0, "digest", 4)), Granted)
+    assert (to, granted.version, granted.grant, granted.follows) == (B, 1, 1, True)
+    done = bench.hear(A, Done(microbatch(0, Epoch(0, 1)), 0, FIRST_ATTEMPT, 2.0, 1))
+    assert not messages(done, Prepare)
+    assert bench.leader.next_deadline() <= TIMEOUTS.join_hold_s
+    assert {to for to, _ in messages(bench.hear(B, Ready(0, 1, "digest", 4, 1)), Prepare)} == {A, B}
+
+
+def test_a_step_waits_for_nobody_longer_than_that() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.join(B)
+    bench.commit()
+    bench.hear(B, Ready(0, 0, "digest", 4))
+    bench.hear(A, Done(microbatch(0, Epoch(0, 1)), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.now = TIMEOUTS.join_hold_s
-    assert bench.leader.next_deadline() <= bench.now + TIMEOUTS.heartbeat_s
     assert {to for to, _ in messages(bench.leader.handle(Tick(), bench.now), Prepare)} == {A}
+
+
+def test_all_waits_for_one_that_follows_come_to_two_seconds_before_they_grow() -> None:
+    times = Timeouts()
+    assert times.hold_s(0, 60.0) == 0.0, "a download is not waited for"
+    assert sum(times.hold_s(tries, 0.1) for tries in range(9)) < 2.5
+    assert max(times.hold_s(tries, 60.0) for tries in range(5)) <= 0.05 * 60.0
+    assert times.hold_s(10, 60.0) == times.join_hold_max_s, "or it would never take part"
+    assert times.hold_s(10_000, 0.1) == times.join_hold_max_s
 
 
 def test_a_leaver_is_let_go_at_the_edge() -> None:
@@ -285,23 +312,53 @@ def test_who_loads_hears_of_a_death_for_it_may_be_waiting_for_the_dead() -> None
     )
 
 
-def test_who_comes_too_late_loads_the_next_version_at_once() -> None:
+def test_a_load_goes_on_over_commits_and_is_granted_again_only_for_other_donors() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.join(B)
+    assert not messages(bench.commit(), Granted), "it follows its donor"
+    bench.join(C)
+    bench.hear(C, Ready(0, 1, "digest", 4))
+    [(to, granted)] = messages(bench.commit(), Granted)
+    assert (to, granted.version, granted.follows) == (B, 2, True)
+    assert {donor.process for donor in granted.donors} == {A, C}
+    assert not messages(bench.hear(B, Ready(0, 2, "digest", 4, 0)), OpenStep), "that answers an earlier grant"
+    assert bench.leader.membership.known[B].phase is MemberPhase.LOADING
+
+
+def test_who_was_ready_after_the_ballot_had_begun_gets_the_update_of_that_step() -> None:
     bench = Bench()
     bench.serve(A)
     bench.join(B)
     bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
-    bench.now = 7.0
-    bench.hear(A, Heartbeat())
-    bench.hear(B, Heartbeat())
-    bench.now = TIMEOUTS.join_hold_s - 0.1
-    bench.hear(A, Heartbeat())
-    bench.now = TIMEOUTS.join_hold_s
-    bench.leader.handle(Tick(), bench.now)
+    bench.ready(B)
     epoch = microbatch(0).epoch
     bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
     [(to, granted)] = messages(bench.hear(A, Committed(epoch, 1, "same")), Granted)
-    assert (to, granted.version) == (B, 1), "nobody has the version any more that it was loading"
-    assert messages(bench.hear(B, Ready(0, 0, "digest", 4)), Granted) == []
+    assert (to, granted.version, granted.follows) == (B, 1, True)
+
+
+def test_who_has_a_commit_before_the_leader_knows_that_all_have_it_is_in_the_next_step() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.join(B)
+    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
+    epoch = microbatch(0).epoch
+    bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
+    assert not messages(bench.hear(B, Ready(0, 1, "digest", 4)), Granted)
+    closed = bench.hear(A, Committed(epoch, 1, "same"))
+    assert not messages(closed, Granted)
+    assert B in [to for to, _ in messages(closed, OpenStep)]
+
+
+def test_after_a_roll_back_nothing_that_was_loaded_counts() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.commit()
+    bench.join(B)
+    bench.leader.handle(Lost(A, "killed"), 0.0)
+    [(to, granted)] = messages(bench.hear(B, LoadFailed(0, 1, "the donor is gone")), Granted)
+    assert (to, granted.version, granted.follows) == (B, 0, False)
 
 
 def test_silence_is_death_and_a_stranger_has_to_join() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -26,10 +27,17 @@ def the_leader(world: World) -> list[ProcessId]:
     return [world.leader] if world.leader is not None else []
 
 
-def start_slow(scenario: FuzzSwarm, seed: int) -> World:
-    """A swarm in which phases last: a newcomer loads (`complete`), versions are copied from memory (`prepared`)."""
-    world = fill_disks(scenario.start(seed))
-    world.clock.after(SETTLED_S, lambda: world.start_peer("late"))
+def start_slow(scenario: FuzzSwarm, seed: int, phase: str) -> World:
+    """A swarm in which each phase lasts: versions are copied from memory (`prepared`), or a peer that was ready during a ballot
+    gets the update of that step (`complete`): where many come one after the other, there is one.
+    """
+    if phase != "complete":
+        world = fill_disks(scenario.start(seed))
+        world.clock.after(SETTLED_S, lambda: world.start_peer("late"))
+        return world
+    world = replace(scenario, settings=replace(scenario.settings, checkpoint_every=STEPS)).start(seed)
+    for number in range(40):
+        world.clock.after(1.0 + 0.1 * number, partial(world.start_peer, f"late-{number}"))
     return world
 
 
@@ -54,7 +62,7 @@ def check(world: World, scenario: FuzzSwarm, leaders: int = 1, began_again: bool
 @pytest.mark.parametrize("seed", range(6))
 def test_the_leader_dies_at_each_point_of_a_step(seed: int, phase: str, trainers: int) -> None:
     scenario = replace(SLOW, trainers=trainers)
-    world = start_slow(scenario, seed)
+    world = start_slow(scenario, seed, phase)
     kill_in_phase(world, phase, the_leader, SETTLED_S, world.random.uniform(0.0, 0.08))
     check(world, scenario)
     assert world.counts["backward"] == HOPS, "no hop of the living is done again"
@@ -74,7 +82,7 @@ def test_the_leader_dies_between_a_commit_and_the_next_open(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_leaders_die_one_after_the_other(seed: int) -> None:
     scenario = replace(SLOW, trainers=3)
-    world = start_slow(scenario, seed)
+    world = start_slow(scenario, seed, "working")
     kill_in_phase(world, "working", the_leader, SETTLED_S, world.random.uniform(0.0, 1.0))
     kill_in_phase(world, LASTING[seed], the_leader, SETTLED_S + 8.0, world.random.uniform(0.0, 0.05))
     check(world, scenario, leaders=2)
@@ -83,7 +91,7 @@ def test_leaders_die_one_after_the_other(seed: int) -> None:
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_leader_and_a_peer_die_together(seed: int, phase: str) -> None:
-    world = start_slow(SLOW, seed)
+    world = start_slow(SLOW, seed, phase)
     stage = seed % 3
     kill_in_phase(world, phase, lambda w: [*the_leader(w), peers_of(w, stage)[0]], SETTLED_S)
     check(world, SLOW)

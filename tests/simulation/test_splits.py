@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 import pytest
@@ -57,7 +58,9 @@ def test_a_partition_begins_with_its_phase(phase: str) -> None:
     world = replace(LONG, settings=replace(LONG.settings, load_s=(2.0, 3.0))).start(1)
     if phase == "prepared":
         fill_disks(world)
-    world.clock.after(SETTLED_S, lambda: world.start_peer("late"))  # a step that is complete waits for it
+    world.clock.after(SETTLED_S, lambda: world.start_peer("late"))
+    for number in range(40 if phase == "complete" else 0):  # a step that is complete waits for one that was late before
+        world.clock.after(1.0 + 0.1 * number, partial(world.start_peer, f"late-{number}"))
     struck: list[bool] = []
 
     def side(world: World) -> set[str]:

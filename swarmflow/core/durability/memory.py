@@ -24,6 +24,7 @@ class Memory:
     commit: Commit | None = None
     digest: str = ""
     update: tuple[str, Commit] | None = None
+    version: int = -1  # that `name` names
 
     def granted(self, message: Granted) -> Resume | None:
         """Serve a stage from memory if it is held. None: it has to be loaded, and what was held is dropped."""
@@ -31,6 +32,7 @@ class Memory:
         if commit is not None and commit.epoch.step != message.version - 1:
             commit = None
         self.name, self.commit, self.digest, self.update = message.name, commit, "", None
+        self.version = message.version
         if held is not None and message.name and held.stage == message.stage:
             if (held.version, held.name) == (message.version, message.name):
                 self.commit, self.digest = held.commit or commit, held.digest
@@ -40,6 +42,12 @@ class Memory:
                 return Resume(message.stage, message.version, Apply(commit.epoch, commit.scale, commit.learning_rate))
         self.held = None
         return None
+
+    def loaded(self, version: int) -> None:
+        """Record that a version is served. The name of a later one than was granted is not known here."""
+        self.held = None
+        if version != self.version:
+            self.name, self.commit, self.digest = "", None, ""
 
     def committed(self, epoch_view: EpochView, commit: Commit) -> None:
         """Record that an update is to be applied."""

@@ -110,7 +110,8 @@ class Leader(LeaderState):
             if report.opened.epoch < step.epoch and known.process in step.open_step.roster.id_set:
                 actions += announce(step.open_step, (known.member,), self.plan.tied)
         for known in self.membership.loading():
-            actions += grant(self, known, known.member.stage, "it was loading when the former leader was lost")
+            reason = "it was loading when the former leader was lost"
+            actions += grant(self, known, known.member.stage, reason, follows=elected)
         self.step, self.ahead = step, takeover.ahead
         self.move(LeaderPhase.RUNNING)
         actions += [*step.entered(), *step.commit_again()]
@@ -279,11 +280,12 @@ class Leader(LeaderState):
     # --- ballots ------------------------------------------------------------------------------------------------------
 
     def _held_long_enough(self, now: float) -> bool:
-        """Return whether peers that load this version have had their time to take part in its update."""
+        """Return whether peers that lack nothing but the last updates have had their time to take part in this one."""
         if self.ballots.complete_s is None:
             self.ballots.complete_s = now
-        tries = [entry.tries for entry in self.membership.loading(self.version)]
-        self.ballots.held_until_s = self.ballots.complete_s + max(map(self.timeouts.hold_s, tries), default=0.0)
+        step_s = self.last.seconds if self.last is not None else 0.0
+        hold_s = max((self.timeouts.hold_s(entry.tries, step_s) for entry in self.membership.loading()), default=0.0)
+        self.ballots.held_until_s = self.ballots.complete_s + hold_s
         return now >= self.ballots.held_until_s
 
     def _late_ballot(self, step: Step, now: float) -> list[Action]:

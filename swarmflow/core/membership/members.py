@@ -34,7 +34,8 @@ class MemberRecord:
     version: int = field(init=False, default=-1)  # that it holds, or loads
     draining: bool = field(init=False, default=False)  # it means to leave
     hopeful: bool = field(init=False, default=True)  # a donor had what it loads, when it was granted its stage
-    tries: int = field(init=False, default=0)  # how often what it had loaded was out of date by then
+    tries: int = field(init=False, default=0)  # how often it was ready and out of date, since it took part last
+    donors: frozenset[ProcessId] = field(init=False, default=frozenset())  # of its last grant
     grants: int = field(init=False, default=-1)  # the number of its last grant
     load: Heartbeat = field(init=False, default_factory=Heartbeat)  # the last one
     rates: LinkRateReport | None = field(init=False, default=None)
@@ -59,7 +60,7 @@ class MemberRecord:
 
     def loaded(self, version: int, capacity: int) -> None:
         """Record that it has loaded its stage. capacity: how many microbatches fit in its memory beside it."""
-        self.version, self.tries = version, 0
+        self.version = version
         self.member = replace(self.member, capacity=max(1, capacity))
 
     @property

@@ -146,11 +146,15 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class LoadState:
-    """Build the stage and load a version from a donor, or initial weights where there is none -> StateLoaded."""
+    """Build the stage and load it at a version or a later one, or initial weights without donors -> StateLoaded.
+
+    follows: what has been loaded of the stage remains valid, and a load that is under way goes on from these donors.
+    """
 
     stage: int
     version: int
     donors: tuple[Member, ...]
+    follows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

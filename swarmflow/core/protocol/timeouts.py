@@ -6,6 +6,8 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 SECONDS_MAX: Final = 100_000.0
+JOIN_HOLD_SHARE: Final = 0.05  # of the last step's seconds: a step waits at least so long for a peer that follows
+PATIENT_TRIES: Final = 4  # as often a peer may come too late before a step waits longer for it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,12 +60,12 @@ class Timeouts:
     barred_s: float = 60.0
     """How long who gave values that are not finite is kept out; twice as long each time, up to an hour."""
 
-    join_hold_s: float = 15.0
-    """A step whose work is done waits so long for peers that are loading its version; four times longer for those
-    that came too late before."""
+    join_hold_s: float = 1.0
+    """A step whose work is done waits so long for a peer that lacks nothing but the last updates, and half as long each
+    further time."""
 
-    join_hold_max_s: float = 960.0
-    """The longest that a step waits for a peer that is loading."""
+    join_hold_max_s: float = 60.0
+    """The longest that a step waits for a peer that has often come too late."""
 
     copies_s: float = 20.0
     """A leader that starts with an older version than it knows of waits so long for those who have copies of it."""
@@ -74,13 +76,17 @@ class Timeouts:
     drain_s: float = 30.0
     """How long a peer that was asked to leave takes to hand over, where its command line says nothing else."""
 
-    def hold_s(self, tries: int) -> float:
-        """How long a step waits for a peer that has loaded in vain so often.
+    def hold_s(self, tries: int, step_s: float) -> float:
+        """How long a step waits for a peer that was ready so often, each time at a version that was out of date.
 
-        A state that takes longer to load than a step and the first wait would otherwise never arrive in time, and
-        hold up every step for nothing.
+        A peer that still loads is not waited for. step_s: what the last step took. Where fetching an update takes
+        longer than a step leaves time for it, the peer would never be in time: after PATIENT_TRIES it is waited for
+        longer each time.
         """
-        return min(self.join_hold_s * 4.0**tries, self.join_hold_max_s)
+        if tries == 0:
+            return 0.0
+        share_s = JOIN_HOLD_SHARE * step_s * 2.0 ** min(max(0, tries - PATIENT_TRIES), 64)
+        return min(max(self.join_hold_s * 0.5 ** min(tries - 1, 64), share_s), self.join_hold_max_s)
 
     def problems(self) -> list[str]:
         """What is out of range, or else what cannot hold together, a line each with both names."""

@@ -26,7 +26,7 @@ class LoadProgress:
 
     stage: int
     version: int
-    donor: str = ""  # process that sends the stage; empty: none has answered yet
+    donor: str = ""  # process that sends the stage, or how many do; empty: none has answered yet
     received_bytes: int = 0
     total_bytes: int = 0  # 0: not known yet
     bytes_per_s: float = 0.0  # of the last RATE_WINDOW_S
@@ -80,14 +80,14 @@ class LoadMeter:
         return LoadProgress(load.stage, load.version, *amounts, self._rate(load))
 
     @contextmanager
-    def loading(self, stage: int, version: int) -> Iterator[Callable[[ProcessId, int, int], None]]:
+    def loading(self, stage: int, version: int) -> Iterator[Callable[[ProcessId | str, int, int], None]]:
         """Follow a load inside the `with` block, which is given the function to report progress to.
 
         A later load takes the place of an earlier one whose block has not ended yet.
         """
         load = self._load = _MeteredLoad(stage, version, self._clock())
 
-        def progressed(donor: ProcessId, received_bytes: int, total_bytes: int) -> None:
+        def progressed(donor: ProcessId | str, received_bytes: int, total_bytes: int) -> None:
             now = self._clock()
             if str(donor) != load.donor or received_bytes < load.received_bytes:
                 load.donor = str(donor)

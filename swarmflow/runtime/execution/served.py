@@ -16,8 +16,10 @@ from swarmflow.compute.flat_tensors import digest
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
+from swarmflow.compute.stage_pieces import StagePieces
 from swarmflow.compute.stage_state import BEFORE, StageState
 from swarmflow.compute.sums import Sums
+from swarmflow.compute.update_log import LoggedUpdate, UpdateLog, kept_sums
 
 
 @dataclass
@@ -36,8 +38,11 @@ class Served:
     version: int  # of the state; -1: it is being loaded, or changed
     reduced: dict[str, Sums] = field(default_factory=dict)  # summed gradients of a ballot, by flat group
     unchanging: threading.Lock = field(default_factory=threading.Lock)  # held by who reads the state of one version
+    log: UpdateLog = field(default_factory=UpdateLog)  # for peers that load the stage from here
+    pieces: StagePieces = field(init=False)
 
     def __post_init__(self) -> None:
+        self.pieces = StagePieces([runner.stage.groups for runner in self.runners], self.optimizer)
         for runner in self.runners[1:]:
             for name, group in runner.stage.groups.items():
                 group.state = self.stage.groups[name].state
@@ -89,19 +94,31 @@ class Served:
     def _update(self, step: int, scale: float, learning_rate: float) -> str:
         self.version = -1  # neither the old nor the new version: no peer may copy a mixture
         latest, runner = self.groups(step + 1), self.runner(step)
+        kept, ratios = self._kept_sums(runner) if self.log.wanted else None, {}
         for name, group in runner.stage.groups.items():
             sums = self.reduced.get(name, group.sums)
             if group is not latest[name]:
                 _succeed(group, latest[name])
-            self.optimizer.apply(group, sums.gradient(), scale, learning_rate, step)
+            ratios[name] = self.optimizer.apply(group, sums.gradient(), scale, learning_rate, step)
             group.learnt(sums, step)
         self.reduced.clear()
+        self.log.add(None if kept is None else LoggedUpdate(step, scale, learning_rate, ratios, kept))
         runner.weights_written()
         if runner.stage.rounding is not None:
             runner.stage.rounding.exponent = EXPONENT
         runner.clear()
         self.version = step + 1
         return digest([group.params for group in runner.stage.groups.values()])
+
+    def _kept_sums(self, runner: StageRunner) -> dict[str, Sums] | None:
+        """Return the sums of a step for the log; None where an update with them cannot be followed."""
+        kept: dict[str, Sums] = {}
+        for name, group in runner.stage.groups.items():
+            sums = kept_sums(self.reduced.get(name, group.sums), own=name not in self.reduced)
+            if sums is None:
+                return None
+            kept[name] = sums
+        return kept
 
     def clock(self) -> float:
         """Return the time: on a CPU the thread's own, as a frozen or waiting process does not compute."""

@@ -66,7 +66,7 @@ def serve_state(requests: Requests, listing: ListState, read: ReadState) -> None
         return [await asyncio.to_thread(read, stage, version, file, tensor, start, stop)]
 
     requests.serve("state/list", on_list)
-    requests.serve("state/read", on_read)
+    requests.serve("state/read", on_read, background=True)
 
 
 async def list_state(

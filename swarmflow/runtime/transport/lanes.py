@@ -11,6 +11,7 @@ from typing import Protocol
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.transport.frames import FrameLimits, check_limits, pack_end, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.precedence import BACKGROUND_BYTES, Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 
 Buffer = bytes | bytearray | memoryview
@@ -68,7 +69,8 @@ class OutboundLane:
 
     on_welcome: called with the incarnation that answered; returns whether it is the process's current one. on_broken:
     called with the reason when the stream cannot be opened or breaks. upload: the limit that all lanes of the process
-    share; messages of the control lane count, and do not wait.
+    share; messages of the control lane count, and do not wait. precedence: of the process; a background lane writes
+    while no other lane has anything to write.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class OutboundLane:
         counters: LinkCounters,
         on_broken: Callable[[str], None],
         on_welcome: OnWelcome,
+        precedence: Precedence,
         upload: UploadLimit | None = None,
     ) -> None:
         self._on_welcome = on_welcome
@@ -91,7 +94,9 @@ class OutboundLane:
         self._counters = counters
         self._on_broken = on_broken
         self._upload = upload
-        self._piece_bytes = WRITE_BYTES if upload is None else min(WRITE_BYTES, upload.piece_bytes)
+        self._precedence = precedence
+        longest = BACKGROUND_BYTES if hello.lane == "background" else WRITE_BYTES
+        self._piece_bytes = longest if upload is None else min(longest, upload.piece_bytes)
         self._queue: deque[_Message] = deque()
         self._queue_bytes = 0  # of the queue and of the message that is being written
         self._wake = asyncio.Event()
@@ -133,8 +138,13 @@ class OutboundLane:
         return self._task
 
     def _change_queue_bytes(self, change_bytes: int) -> None:
-        self._queue_bytes += change_bytes
+        before, self._queue_bytes = self._queue_bytes, self._queue_bytes + change_bytes
         self._counters.queued(self._hello.lane, change_bytes)
+        if self._hello.lane != "background" and bool(before) != bool(self._queue_bytes):
+            if self._queue_bytes:
+                self._precedence.begin()
+            else:
+                self._precedence.end()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Drop what is still queued. Any exception of the task is a bug, and breaks the link too."""
@@ -234,11 +244,13 @@ class OutboundLane:
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
+        if self._hello.lane == "background":
+            await self._precedence.wait()
         if self._upload is not None:
-            if self._hello.lane == "bulk":
-                await self._upload.wait(len(piece))
-            else:
+            if self._hello.lane == "control":
                 self._upload.count(len(piece))
+            else:
+                await self._upload.wait(len(piece))
         try:
             writer.write(piece)
             async with asyncio.timeout(self._settings.stall_timeout_s):

@@ -19,6 +19,11 @@ Handler = Callable[[ProcessId, Arguments], Awaitable[Sequence[bytes | memoryview
 
 ERROR_MAX = 1000  # characters of the reason for a refusal
 ANSWERING_MAX = 32  # requests that are handled at a time; more are refused
+BUSY = "busy; ask again"
+
+
+class BusyError(NetworkError):
+    """A process handles as many requests as it can at a time."""
 
 
 class Requests:
@@ -27,13 +32,19 @@ class Requests:
     def __init__(self, links: Links) -> None:
         self._links = links
         self._handlers: dict[str, Handler] = {}
+        self._background: set[str] = set()  # topics whose answers give way to training
         self._ids = itertools.count(1)
         self._pending: dict[int, tuple[ProcessId | None, asyncio.Future[list[memoryview]]]] = {}  # by request number
         self._answering: set[asyncio.Task[None]] = set()
 
-    def serve(self, topic: str, handler: Handler) -> None:
-        """Answer requests of a topic with the result of the handler, or with the SwarmflowError that it raises."""
+    def serve(self, topic: str, handler: Handler, background: bool = False) -> None:
+        """Answer requests of a topic with the result of the handler, or with the SwarmflowError that it raises.
+
+        background: its answers are long, and give way to the messages of training.
+        """
         self._handlers[topic] = handler
+        if background:
+            self._background.add(topic)
 
     async def ask(
         self, to: ProcessId, topic: str, arguments: Arguments | None = None, timeout_s: float = 20.0
@@ -65,7 +76,7 @@ class Requests:
     def on_request(self, sender: ProcessId, message: Request) -> None:
         """Answer a request that has arrived, in a task of its own."""
         if len(self._answering) >= ANSWERING_MAX:
-            self._links.send(sender, encode_header(Response(message.id, "busy; ask again")))
+            self._links.send(sender, encode_header(Response(message.id, BUSY)))
             return
         task = asyncio.get_running_loop().create_task(self._answer(sender, message))
         self._answering.add(task)
@@ -77,7 +88,8 @@ class Requests:
         if future is None or future.done() or (asked is not None and asked.name != sender.name):
             return
         if message.error:
-            future.set_exception(NetworkError(f"{sender}: {message.error}"))
+            kind = BusyError if message.error == BUSY else NetworkError
+            future.set_exception(kind(f"{sender}: {message.error}"))
         else:
             future.set_result(bodies)
 
@@ -99,4 +111,5 @@ class Requests:
         except Exception as failed:  # of any kind: the requester should not have to wait for its timeout
             log.error("answering to %r failed", message.topic[:40], exc_info=failed)
             error = f"answering to {message.topic[:40]!r} failed"
-        self._links.send(sender, encode_header(Response(message.id, error[:ERROR_MAX])), bodies, bulk=bool(bodies))
+        header, background = encode_header(Response(message.id, error[:ERROR_MAX])), message.topic in self._background
+        self._links.send(sender, header, bodies, bulk=bool(bodies), background=background and bool(bodies))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from swarmflow.core.commit.reduce import diverged
 from swarmflow.core.commit.step import Step
 from swarmflow.core.machines.leading.departures import evict, let_go, settle_findings
-from swarmflow.core.machines.leading.grants import grant
+from swarmflow.core.machines.leading.grants import grant, keep_donors
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState, ValidationState
 from swarmflow.core.machines.leading.opening import try_open
@@ -36,12 +36,16 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
     leader.lineage.committed(step.open_step)
     for member in step.roster.peers:
         if (known := leader.membership.known.get(member.process)) is not None:
-            known.version = leader.version
+            known.version, known.tries = leader.version, 0
     leader.last, leader.step, leader.exponent = step.decision.result, None, DEFAULT_EXPONENT
     for entry in leader.membership.peers():
-        if entry.phase in (MemberPhase.LOADING, MemberPhase.READY) and entry.version != leader.version:
+        late = entry.version != leader.version
+        if entry.phase is MemberPhase.LOADING:
+            entry.tries += entry.tries > 0
+            actions += keep_donors(leader, entry)
+        elif entry.phase is MemberPhase.READY and late:
             entry.tries += 1
-            actions += grant(leader, entry, entry.member.stage, "it came too late for this step")
+            actions += grant(leader, entry, entry.member.stage, "it lacks the update of this step")
     every = leader.settings.validate_every
     if every and leader.version % every == 0:
         return actions + measure(leader, now)

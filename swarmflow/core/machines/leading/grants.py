@@ -10,12 +10,18 @@ from swarmflow.core.protocol.actions import Action, Connect, Log, Send
 from swarmflow.core.protocol.messages import Granted
 from swarmflow.core.protocol.timeline import EventKind
 
+_LOADED = (MemberPhase.LOADING, MemberPhase.READY, MemberPhase.FAILED)
 
-def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, turn: int = 0) -> list[Action]:
+
+def grant(
+    leader: LeaderState, entry: MemberRecord, stage: int, reason: str, turn: int = 0, follows: bool = False
+) -> list[Action]:
     """Have a peer load a stage at the run's version. Whatever it answers to an earlier grant is void.
 
-    turn: by so many it is to begin with another donor than it would.
+    turn: by so many it is to begin with another donor than it would. follows: what it has loaded of the stage is of
+    this history, although another leader granted it.
     """
+    follows = follows or (entry.grants >= 0 and entry.member.stage == stage and entry.phase in _LOADED)
     donors = leader.membership.donors(stage, leader.version, entry.process, turn)
     if leader.name:
         donors = donors or leader.recovery.memories.donors(stage, leader.name, entry.process)[:DONORS_MAX]
@@ -30,7 +36,8 @@ def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, tur
     leader.membership.move(entry, stage)
     leader.membership.mark(entry, MemberPhase.LOADING)
     entry.version, entry.grants = leader.version, entry.grants + 1
-    granted = Granted(leader.term, stage, leader.version, donors, entry.grants, leader.name, leader.commit)
+    entry.donors = frozenset(donor.process for donor in donors)
+    granted = Granted(leader.term, stage, leader.version, donors, entry.grants, leader.name, leader.commit, follows)
     return [
         Connect((entry.member,)),
         Send(entry.process, granted),
@@ -42,3 +49,18 @@ def grant(leader: LeaderState, entry: MemberRecord, stage: int, reason: str, tur
             stage,
         ),
     ]
+
+
+def keep_donors(leader: LeaderState, entry: MemberRecord) -> list[Action]:
+    """Tell a peer that loads who can give its stage now, if these are not the same as before.
+
+    What it loads follows the commits of its donors by itself.
+    """
+    entry.version = leader.version
+    found = leader.membership.donors(entry.member.stage, leader.version, entry.process)
+    donors = frozenset(donor.process for donor in found)
+    alive = {process for process in entry.donors if process in leader.membership.known}
+    enough = entry.donors == alive and len(alive) >= DONORS_MAX
+    if enough or not donors or donors == entry.donors:
+        return []
+    return grant(leader, entry, entry.member.stage, "others can give it now")

@@ -121,10 +121,14 @@ def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld
 
 
 def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
-    """Record that a peer has loaded what it was granted."""
+    """Record that a peer has loaded what it was granted, or have it follow the run's updates further.
+
+    Its donors may have applied a commit that others have not confirmed yet: then it is a version ahead.
+    """
     if not _answers(known, message):
         return []
-    if message.version != leader.version:
+    decided = leader.step is not None and leader.step.decision is not None
+    if message.version not in (leader.version, leader.version + decided):
         known.tries += 1
         return grant(leader, known, known.member.stage, f"version {message.version} is out of date")
     leader.membership.mark(known, MemberPhase.READY)
@@ -143,7 +147,7 @@ def on_load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed
         return []
     leader.membership.mark(known, MemberPhase.FAILED)
     leader.recovery.memories.leave(known.process)
-    known.tries += message.version != leader.version
+    known.tries = 0
     actions = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
     if known.phase is not MemberPhase.FAILED:
         return actions  # the run went back, which granted a stage to everybody

@@ -53,11 +53,12 @@ def on_granted(peer: PeerState, event: Received, now: float) -> list[Action]:
         log = Log("info", f"granted stage {message.stage}; version {message.version} is here already")
         return [*dropped, resumed, log]
     whence = ", ".join(str(donor.process) for donor in message.donors) or "the seed"
+    how = "going on to" if message.follows else "loading"
     return [
         *dropped,
         Connect(tuple(message.donors)),
-        LoadState(message.stage, message.version, message.donors),
-        Log("info", f"granted stage {message.stage}; loading version {message.version} from {whence}"),
+        LoadState(message.stage, message.version, message.donors, message.follows),
+        Log("info", f"granted stage {message.stage}; {how} version {message.version} from {whence}"),
     ]
 
 
@@ -65,7 +66,8 @@ def on_state_loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Act
     """Serve the loaded stage from the next step on."""
     if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
         return []
-    peer.version, peer.memory.held = event.version, None
+    peer.version = event.version
+    peer.memory.loaded(event.version)
     peer.elements, peer.piece = dict(event.group_elements), event.piece
     dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1)
     own = peer.settings.journal_bytes_max, peer.settings.recompute

@@ -62,7 +62,10 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Granted:
-    """Serve this stage: load `version` from one of the donors, or without donors make the run's initial weights."""
+    """Serve this stage: load `version` from the donors, or without donors make the run's initial weights.
+
+    Donors that serve the stage may be at a later version by now: the load ends with theirs.
+    """
 
     term: int
     stage: int
@@ -71,6 +74,7 @@ class Granted:
     grant: int = 0  # its number, repeated in the answer, which may cross with a later grant
     name: str = ""  # of the version's state: a peer that holds it in memory loads nothing
     commit: Commit | None = None  # the one that made this version, or makes it of what the peer holds
+    follows: bool = False  # the run has not gone back since the last grant: what was loaded of the stage remains valid
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,175 @@
+"""The state of a stage in pieces: ranges of parameters with all that belongs to them, read, written and updated alone.
+
+Optimizers work element by element, but for ratios that come with an update, and so do the grids of blockwise sums after
+the first step. So a piece of any version follows the updates by itself, to the bits of the whole stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from swarmflow.compute.blockwise_sums import BlockwiseSums
+from swarmflow.compute.finite import finite
+from swarmflow.compute.flat import GRID, FlatGroup
+from swarmflow.compute.flat_tensors import Buffer, bytes_of, memory_of
+from swarmflow.compute.grid import BLOCK_ELEMENTS, Grid, grid_blocks
+from swarmflow.compute.layout import TensorSlot
+from swarmflow.compute.optimizer import Optimizer
+from swarmflow.compute.sums import Sums, TensorSums
+from swarmflow.errors import FrameError
+
+PIECE_ELEMENTS = 1 << 14  # 192 KiB with adam's moments: at 50 Mb/s a tensor that comes meanwhile waits 31 ms for one
+
+
+class Span(NamedTuple):
+    """A range of the parameters of a flat group. `start` is the edge of a piece."""
+
+    group: str
+    start: int
+    stop: int
+
+    def pieces(self) -> list[Span]:
+        """Return the pieces of which it consists."""
+        starts = range(self.start, self.stop, PIECE_ELEMENTS)
+        return [Span(self.group, start, min(start + PIECE_ELEMENTS, self.stop)) for start in starts]
+
+
+@dataclass(frozen=True)
+class SpanUpdate:
+    """The update of a step, for one span."""
+
+    step: int
+    scale: float
+    learning_rate: float
+    ratios: tuple[float, ...]  # of the whole group (Optimizer.follow)
+    sums: Buffer  # packed (Sums.pack)
+
+
+class StagePieces:
+    """Pieces of a stage's state in memory.
+
+    sets: the groups of the stage, once for each step that may be computed at a time (runtime/execution/served.py).
+    """
+
+    def __init__(self, sets: Sequence[Mapping[str, FlatGroup]], optimizer: Optimizer) -> None:
+        self._sets = sets
+        self._optimizer = optimizer
+
+    def all(self) -> list[Span]:
+        """Return all pieces, in their order."""
+        whole = [Span(name, 0, group.params.numel()) for name, group in self._sets[0].items()]
+        return [piece for span in whole for piece in span.pieces()]
+
+    def fits(self, span: Span) -> bool:
+        """Return whether a span is one of this stage, whole pieces but for the group's end."""
+        group = self._sets[0].get(span.group)
+        if group is None or not 0 <= span.start < span.stop <= group.params.numel():
+            return False
+        edge = span.stop == group.params.numel() or span.stop % PIECE_ELEMENTS == 0
+        return edge and span.start % PIECE_ELEMENTS == 0
+
+    def state_bytes(self, span: Span) -> int:
+        """Return the bytes of a span's state."""
+        return sum(part.nbytes for part in self._parts(span, 0))
+
+    def update_bytes(self, span: Span) -> int:
+        """Return about how many bytes the sums of a step take for a span."""
+        blockwise = isinstance(self._sets[0][span.group].sums, BlockwiseSums)
+        return (2 if blockwise else 4) * (span.stop - span.start)
+
+    def read(self, span: Span, version: int) -> bytearray:
+        """Return the state of a span, where the stage is at this version."""
+        return bytearray().join(memory_of(part.cpu()) for part in self._parts(span, version))
+
+    @torch.no_grad()
+    def write(self, span: Span, version: int, data: Buffer) -> None:
+        """Set the state of a span. Raises FrameError for what does not fit or is not finite."""
+        raw, parts = bytes_of(data), self._parts(span, version)
+        if raw.numel() != sum(part.nbytes for part in parts):
+            raise FrameError(f"{span} has {raw.numel()} bytes of state")
+        numbers = raw.view(torch.float32)
+        if not finite(numbers):
+            raise FrameError(f"{span} has values that are not finite")
+        for part, given in zip(parts, numbers.split([part.numel() for part in parts]), strict=True):
+            part.copy_(given)
+
+    @torch.no_grad()
+    def follow(self, span: Span, update: SpanUpdate) -> None:
+        """Apply the update of a step to a span that is at its version.
+
+        Raises FrameError for what does not fit, NotFiniteError for a result that is not finite: the span is lost then.
+        """
+        group, latest = self._groups(update.step)[span.group], self._groups(update.step + 1)[span.group]
+        sums = _sums_of(group, span, update.sums)
+        ratios = _ratios_of(group, span, update.ratios)
+        here, blocks = slice(span.start, span.stop), _blocks(span)
+        if group is not latest:
+            group.params[here].copy_(latest.params[here])
+            if isinstance(group.sums, BlockwiseSums) and isinstance(latest.sums, BlockwiseSums):
+                group.sums.grid.spacings[blocks].copy_(latest.sums.grid.spacings[blocks])
+        part = _part_of(group, span)
+        gradient, scale, rate = sums.gradient(), update.scale, update.learning_rate
+        self._optimizer.follow(part, gradient, scale, rate, update.step, ratios)
+        if isinstance(group.sums, BlockwiseSums) and isinstance(sums, BlockwiseSums):
+            grid = group.sums.grid
+            Grid(grid.spacings[blocks], grid.rounding, grid.addends).follow(sums.peaks, update.step)
+
+    def _groups(self, step: int) -> Mapping[str, FlatGroup]:
+        return self._sets[step % len(self._sets)]
+
+    def _parts(self, span: Span, version: int) -> list[Tensor]:
+        """Return the tensors of which the state of a span consists at a version, in their order."""
+        here, blocks = slice(span.start, span.stop), _blocks(span)
+        tensors = [self._groups(version + 1)[span.group].tensors()]
+        if len(self._sets) > 1:
+            before = self._groups(version)[span.group].tensors()
+            tensors.append({name: before[name] for name in ("params", GRID) if name in before})
+        return [tensor[blocks if name == GRID else here] for named in tensors for name, tensor in named.items()]
+
+
+def _blocks(span: Span) -> slice:
+    return slice(span.start // BLOCK_ELEMENTS, grid_blocks(span.stop))
+
+
+def _sums_of(group: FlatGroup, span: Span, packed: Buffer) -> Sums:
+    """Return the sums of a step for a span, on the grid on which the step's gradients were rounded."""
+    elements = span.stop - span.start
+    sums: Sums
+    if isinstance(group.sums, BlockwiseSums):
+        grid = group.sums.grid
+        here = Grid(grid.spacings[_blocks(span)].clone(), grid.rounding, grid.addends)
+        if not here.known:
+            raise FrameError("the first step is not followed")
+        sums = BlockwiseSums(here, elements)
+    else:
+        sums = TensorSums(torch.empty_like(group.params[span.start : span.stop]))
+    sums.put(0, elements, packed)
+    return sums
+
+
+def _ratios_of(group: FlatGroup, span: Span, ratios: tuple[float, ...]) -> tuple[float, ...]:
+    """Return the ratios of the tensors of which a span has a part. Raises FrameError."""
+    if len(ratios) not in (0, len(group.entries)):
+        raise FrameError(f"an update of {len(group.entries)} tensors has {len(ratios)} ratios")
+    return tuple(ratio for entry, ratio in zip(group.entries, ratios, strict=bool(ratios)) if _within(entry, span))
+
+
+def _within(entry: TensorSlot, span: Span) -> bool:
+    return entry.offset < span.stop and span.start < entry.stop
+
+
+def _part_of(group: FlatGroup, span: Span) -> FlatGroup:
+    """Return a group of the parameters of a span alone, in the same memory."""
+    entries = []
+    for entry in group.entries:
+        if _within(entry, span):
+            start, stop = max(entry.offset, span.start), min(entry.stop, span.stop)
+            entries.append(TensorSlot(entry.name, (stop - start,), start - span.start))
+    here = slice(span.start, span.stop)
+    state = {name: tensor[here] for name, tensor in group.state.items()}
+    return replace(group, entries=tuple(entries), params=group.params[here], state=state, microbatch=None)

@@ -1,0 +1,95 @@
+"""Gives pieces of the served stage to peers that load it: their state, or the updates that they lack."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from swarmflow.compute.flat_tensors import Buffer
+from swarmflow.compute.stage_pieces import PIECE_ELEMENTS, Span
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.execution.served import Served
+from swarmflow.runtime.transport.requests import Arguments, Requests
+
+TOPIC = "state/piece"
+SPAN_ELEMENTS_MAX = 1 << 17  # of a request: so long are the updates of neighbouring pieces that are given together
+_AGAIN_S = 0.02
+_UPDATE_S = 30.0  # the longest wait for the end of an update
+
+
+@dataclass(frozen=True)
+class PieceUpdate:
+    """An update, without its sums."""
+
+    step: int
+    scale: float
+    learning_rate: float
+    ratios: tuple[float, ...]  # (Optimizer.follow)
+    size_bytes: int  # of its packed sums
+
+
+@dataclass(frozen=True)
+class PieceAnswer:
+    """What the first body of an answer says of the second one.
+
+    updates: from the version that was asked for; none, and no state either: there is nothing newer.
+    """
+
+    version: int  # of the donor
+    stop: int  # where the state that is given ends
+    updates: tuple[PieceUpdate, ...] = ()
+
+
+def serve_pieces(requests: Requests, serving: Callable[[int], Served]) -> None:
+    """Answer `state/piece`: (stage, group, start, stop, have), have being the version of what is there, or -1.
+
+    serving: returns the stage of this number; raises NetworkError where it is not here.
+    """
+
+    async def on_piece(sender: ProcessId, arguments: Arguments) -> Sequence[bytes | memoryview]:
+        stage, have = _number(arguments, "stage"), _number(arguments, "have")
+        span = Span(str(arguments.get("group", "")), _number(arguments, "start"), _number(arguments, "stop"))
+        until_s = time.monotonic() + _UPDATE_S
+        while time.monotonic() < until_s:
+            served = serving(stage)
+            if not served.pieces.fits(span) or span.stop - span.start > SPAN_ELEMENTS_MAX:
+                raise NetworkError(f"stage {stage} has no piece {str(span)[:80]}")
+            served.log.want()
+            given = await asyncio.to_thread(_give, served, span, have)
+            if given is not None:
+                return [msgspec.json.encode(given[0]), memoryview(given[1]).cast("B")]
+            await asyncio.sleep(_AGAIN_S)
+        raise NetworkError(f"stage {stage} is being updated for more than {_UPDATE_S:.0f} s")
+
+    requests.serve(TOPIC, on_piece, background=True)
+
+
+def _give(served: Served, span: Span, have: int) -> tuple[PieceAnswer, Buffer] | None:
+    """Return what leads from a version of a span to the present one; None: an update of the stage is under way."""
+    version = served.version
+    if version < 0:
+        return None
+    updates = served.log.since(have, version) if 0 <= have <= version else None
+    if updates is None:
+        first = Span(span.group, span.start, min(span.stop, span.start + PIECE_ELEMENTS))
+        state = served.pieces.read(first, version)
+        # An update meanwhile has mixed two versions.
+        return (PieceAnswer(version, first.stop), state) if served.version == version else None
+    packed = [update.sums[span.group].pack(span.start, span.stop) for update in updates]
+    described = tuple(
+        PieceUpdate(update.step, update.scale, update.learning_rate, update.ratios[span.group], len(data))
+        for update, data in zip(updates, packed, strict=True)
+    )
+    return PieceAnswer(version, span.start, described), bytearray().join(packed)
+
+
+def _number(arguments: Arguments, name: str) -> int:
+    value = arguments.get(name)
+    if not isinstance(value, int) or not -1 <= value < 1 << 62:
+        raise NetworkError(f"{name} must be a number")
+    return value

@@ -1,0 +1,347 @@
+"""Loads a stage piece by piece from all of its donors at a time, while they go on training.
+
+A piece is taken at whatever version its donor is at. Pieces that are here follow the updates that the donors give, or
+are taken anew; the load ends when all of them are at the newest version that any donor has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import Counter, defaultdict, deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import msgspec
+
+from swarmflow.compute.finite import NotFiniteError
+from swarmflow.compute.stage_pieces import Span, SpanUpdate, StagePieces
+from swarmflow.core.protocol.messages.checks import COUNT_MAX
+from swarmflow.core.protocol.types import Member, ProcessId
+from swarmflow.errors import FrameError, NetworkError
+from swarmflow.runtime.execution.piece_donor import SPAN_ELEMENTS_MAX, TOPIC, PieceAnswer
+from swarmflow.runtime.transport.requests import Arguments, BusyError, Requests
+
+REQUESTS_MAX = 24  # of one donor at a time
+REQUESTS_MIN = 2
+QUEUED_MAX = 1.5  # pieces that should wait on the way: more would hold up the donor's tensors, fewer leave it idle
+STEAL_S = 1.0  # after so long without an answer an idle donor is asked for the same
+AHEAD_S = 5.0  # after so long, pieces that are at a later version than all donors are fetched anew
+_POLL_S = 0.1  # after which a donor that had nothing newer is asked again
+_TIMEOUT_S = 60.0
+_CHANGING = -2  # the version of a piece that is being written or updated
+
+Compute = Callable[[Callable[[], None]], Awaitable[None]]
+OnProgress = Callable[[Sequence[ProcessId], int, int], None]
+"""(donors, bytes received so far, bytes in all, as far as is known)."""
+
+
+@dataclass(eq=False)
+class _Donor:
+    member: Member
+    version: int = -1  # in its last answer
+    idle_until_s: float = 0.0  # it had nothing newer
+    window: float = 4.0  # requests at a time
+    least_s: float = math.inf  # the shortest answer with a piece's state, drifting up: the way may have changed
+
+    def answered(self, seconds: float) -> None:
+        """Fit the number of requests to how long the last answer with a state took, as TCP Vegas does.
+
+        A part of the time beyond the shortest is spent in queues, on the way or while the donor trains.
+        """
+        self.least_s = min(seconds, self.least_s * 1.01)
+        queued = self.window * (1.0 - self.least_s / seconds)
+        change = 1.0 if queued < QUEUED_MAX else -1.0
+        self.window = min(max(self.window + change / self.window, REQUESTS_MIN), REQUESTS_MAX)
+
+
+@dataclass(eq=False)
+class _Request:
+    """Pieces that one donor was asked for."""
+
+    places: tuple[int, ...]  # neighbours, of one group
+    have: int  # their version here
+    donor: _Donor
+    sent_s: float
+    stolen: bool = False  # another donor was asked for the same
+
+
+@dataclass(eq=False)
+class PieceLoad:
+    """The load of a stage, over any number of grants; `run` takes it to the newest version of the donors.
+
+    compute: runs a function in the thread that the stage belongs to. least: the earliest version of a donor.
+    """
+
+    requests: Requests
+    stage: int
+    pieces: StagePieces
+    compute: Compute
+    on_progress: OnProgress
+    least: int = 0
+    received_bytes: int = field(init=False, default=0)
+    failures: list[str] = field(init=False, default_factory=list)
+    _spans: list[Span] = field(init=False)
+    _versions: list[int] = field(init=False)
+    _elements: Counter[int] = field(init=False)  # by version: of the pieces at it
+    _waiting: dict[int, deque[int]] = field(init=False)  # by version: pieces that nobody was asked for
+    _asked: set[_Request] = field(init=False, default_factory=set)
+    _donors: dict[ProcessId, _Donor] = field(init=False, default_factory=dict)
+    _tasks: dict[ProcessId, asyncio.Task[None]] = field(init=False, default_factory=dict)
+    _writing: set[asyncio.Task[None]] = field(init=False, default_factory=set)
+    _ahead_since_s: float = field(init=False, default=math.inf)  # since when pieces are at a later version than donors
+    _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+
+    def __post_init__(self) -> None:
+        self._spans = self.pieces.all()
+        self.set_version(-1)
+
+    def set_version(self, version: int) -> None:
+        """Record that all pieces are at a version: they were made or copied here. -1: nothing is here."""
+        self._versions = [version] * len(self._spans)
+        self._elements = Counter({version: sum(span.stop - span.start for span in self._spans)})
+        self._waiting = defaultdict(deque, {version: deque(range(len(self._spans)))})
+
+    def set_donors(self, donors: Iterable[Member], least: int) -> None:
+        """Load from these donors, which are at this version or a later one."""
+        self.least = least
+        named = {donor.process: donor for donor in donors if donor.stage == self.stage}
+        for process in [process for process in self._donors if process not in named]:
+            self._drop(process)
+        self._donors |= {process: _Donor(donor) for process, donor in named.items() if process not in self._donors}
+        self.failures.clear()
+        self._changed.set()
+
+    @property
+    def target(self) -> int:
+        """The newest version that a donor has, or that a piece is at."""
+        here = max((version for version, elements in self._elements.items() if elements), default=-1)
+        return max(here, self._newest)
+
+    @property
+    def _newest(self) -> int:
+        return max((donor.version for donor in self._donors.values()), default=-1)
+
+    @property
+    def has_donors(self) -> bool:
+        """Whether any process is asked for pieces."""
+        return bool(self._donors)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all pieces are at the newest version that is known of."""
+        return not any(elements for version, elements in self._elements.items() if version != self.target)
+
+    async def run(self) -> int:
+        """Load until all pieces are at one version, and return it. Raises NetworkError when no donor is left."""
+        for donor in self._donors.values():
+            donor.version = -1  # each is asked at least once for what it has
+        fresh = set(self._donors.values())
+        self.received_bytes = 0
+        try:
+            while True:
+                self._changed.clear()
+                self._begin()
+                fresh = {donor for donor in fresh if donor.version < 0 and donor in self._donors.values()}
+                if not fresh:
+                    if self.target >= self.least and self.complete:
+                        return self.target
+                    self._give_up_later()
+                if not self._donors:
+                    reason = "; ".join(self.failures[-4:]) or "nobody was named who has it"
+                    raise NetworkError(f"stage {self.stage} could not be loaded: {reason}")
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(AHEAD_S):
+                        await self._changed.wait()
+        finally:
+            tasks = list(self._tasks.values())
+            self._tasks.clear()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, *self._writing, return_exceptions=True)
+
+    def _give_up_later(self) -> None:
+        """Fetch pieces anew whose version no donor has reached for a while: who gave them is gone, or has lied."""
+        now, newest = time.monotonic(), self._newest
+        if self.target <= newest:
+            self._ahead_since_s = now
+        elif now - self._ahead_since_s > AHEAD_S:
+            places = [place for place, version in enumerate(self._versions) if version > newest]
+            for version in {self._versions[place] for place in places}:
+                self._waiting.pop(version, None)
+            self._place(places, -1)
+            self._waiting[-1].extend(places)
+
+    # --- requests -----------------------------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        """Ask donors that are asked nothing yet."""
+        for process, donor in self._donors.items():
+            if process not in self._tasks:
+                self._tasks[process] = asyncio.create_task(self._ask_on(donor))
+
+    def _drop(self, process: ProcessId) -> None:
+        """Ask a donor nothing any more; what it was asked for goes to others."""
+        self._donors.pop(process, None)
+        if (task := self._tasks.pop(process, None)) is not None:
+            task.cancel()
+        self._changed.set()
+
+    async def _ask_on(self, donor: _Donor) -> None:
+        """Ask a donor for one thing after the other, as many at a time as its window allows, while it is one."""
+        running: set[asyncio.Task[None]] = set()
+        try:
+            while donor.member.process in self._donors:
+                while len(running) < int(donor.window) and (request := self._next(donor)) is not None:
+                    self._asked.add(request)
+                    running.add(asyncio.create_task(self._ask(request)))
+                if running:
+                    _, running = await asyncio.wait(running, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+                else:
+                    await asyncio.sleep(_POLL_S)
+        finally:
+            for task in running:
+                task.cancel()
+            await asyncio.gather(*running, return_exceptions=True)
+
+    async def _ask(self, request: _Request) -> None:
+        """Ask for something and take the answer; a donor that gives a wrong one, or none, is asked for nothing more."""
+        donor = request.donor
+        try:
+            answer, data = await self._fetch(request)
+            await self._take(request, answer, data)
+        except BusyError:
+            donor.window = REQUESTS_MIN
+            donor.idle_until_s = time.monotonic() + _POLL_S
+        except (NetworkError, FrameError, NotFiniteError) as error:
+            self.failures.append(f"{donor.member.process}: {error}")
+            self._drop(donor.member.process)
+        finally:
+            self._asked.discard(request)
+            self._put_back(request)
+            self._changed.set()
+
+    def _next(self, donor: _Donor) -> _Request | None:
+        """Return what to ask a donor for: what has to follow soonest, then what is missing, then what others owe."""
+        now = time.monotonic()
+        if now < donor.idle_until_s:
+            return None
+        newest = self.target + (donor.version < 0)  # which it may bring what is older to
+        behind = [version for version, places in self._waiting.items() if places and version < newest]
+        if behind:
+            version = min((version for version in behind if version >= 0), default=-1)
+            return _Request(self._pop(version), version, donor, now)
+        for request in sorted(self._asked, key=lambda request: request.sent_s):
+            if request.donor is not donor and not request.stolen and now - request.sent_s > STEAL_S:
+                request.stolen = True
+                return _Request(request.places, request.have, donor, now, stolen=True)
+        return None
+
+    def _pop(self, version: int) -> tuple[int, ...]:
+        """Take neighbouring pieces of a version that are asked for at once; a missing one is asked for alone."""
+        waiting = self._waiting[version]
+        places = [waiting.popleft()]
+        first = self._spans[places[0]]
+        while version >= 0 and waiting and waiting[0] == places[-1] + 1:
+            last = self._spans[waiting[0]]
+            if last.group != first.group or last.stop - first.start > SPAN_ELEMENTS_MAX:
+                break
+            places.append(waiting.popleft())
+        return tuple(places)
+
+    def _put_back(self, request: _Request) -> None:
+        """Have pieces asked for again that have not arrived, unless they are asked for elsewhere."""
+        elsewhere = {place for other in self._asked for place in other.places}
+        queued = self._waiting[request.have]
+        for place in reversed(request.places):
+            if self._versions[place] == request.have and place not in elsewhere and place not in queued:
+                queued.appendleft(place)
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    async def _fetch(self, request: _Request) -> tuple[PieceAnswer, memoryview]:
+        donor, span = request.donor.member.process, self._span(request)
+        where: Arguments = {"stage": self.stage, "group": span.group, "start": span.start, "stop": span.stop}
+        bodies = await self.requests.ask(donor, TOPIC, where | {"have": request.have}, timeout_s=_TIMEOUT_S)
+        if len(bodies) != 2:
+            raise NetworkError("it sent no piece")
+        try:
+            answer = msgspec.json.decode(bodies[0], type=PieceAnswer)
+        except msgspec.DecodeError as error:
+            raise NetworkError(f"it sent an answer that does not decode: {error}") from None
+        steps = [update.step for update in answer.updates]
+        fits = steps == list(range(request.have, request.have + len(steps)))
+        fits &= self.least <= answer.version <= COUNT_MAX and all(u.size_bytes >= 0 for u in answer.updates)
+        fits &= sum(update.size_bytes for update in answer.updates) == len(bodies[1]) or not answer.updates
+        if not fits or (answer.updates and answer.version != request.have + len(steps)):
+            raise NetworkError(f"it sent what cannot be: version {answer.version}, updates {steps[:4]}")
+        return answer, bodies[1]
+
+    async def _take(self, request: _Request, answer: PieceAnswer, data: memoryview) -> None:
+        """Write or update the pieces of an answer, where another one was not faster."""
+        donor, span = request.donor, self._span(request)
+        donor.version = answer.version
+        self.received_bytes += len(data)
+        donor.idle_until_s = 0.0
+        places = [place for place in request.places if self._versions[place] == request.have]
+        if not answer.updates and not len(data):
+            donor.idle_until_s = time.monotonic() + _POLL_S
+            return
+        if len(places) < len(request.places) and answer.updates:
+            return  # stolen: the others of them are fetched anew
+        if not answer.updates:
+            donor.answered(time.monotonic() - request.sent_s)
+            places = [place for place in places if self._spans[place].stop <= answer.stop][:1]
+            if not places or self._spans[places[0]] != Span(span.group, span.start, answer.stop):
+                return
+        writing = asyncio.create_task(self._change(places, span, answer, data))
+        self._writing.add(writing)
+        writing.add_done_callback(self._writing.discard)
+        await asyncio.shield(writing)  # its end has to be known, whoever is not asked any more
+        self._report()
+
+    async def _change(self, places: list[int], span: Span, answer: PieceAnswer, data: memoryview) -> None:
+        """Write or update pieces. What fails is lost, and fetched anew."""
+        self._place(places, _CHANGING)
+        version = -1
+        try:
+            await self.compute(lambda: self._write(span, answer, data))
+            version = answer.version
+        finally:
+            self._place(places, version)
+            self._waiting[version].extend(places)
+            self._changed.set()
+
+    def _place(self, places: list[int], version: int) -> None:
+        """Record the version of pieces."""
+        for place in places:
+            elements = self._spans[place].stop - self._spans[place].start
+            self._elements[self._versions[place]] -= elements
+            self._elements[version] += elements
+            self._versions[place] = version
+
+    def _write(self, span: Span, answer: PieceAnswer, data: memoryview) -> None:
+        if not answer.updates:
+            self.pieces.write(Span(span.group, span.start, answer.stop), answer.version, data)
+            return
+        at = 0
+        for each in answer.updates:
+            sums = data[at : at + each.size_bytes]
+            at += each.size_bytes
+            self.pieces.follow(span, SpanUpdate(each.step, each.scale, each.learning_rate, each.ratios, sums))
+
+    def _span(self, request: _Request) -> Span:
+        first, last = self._spans[request.places[0]], self._spans[request.places[-1]]
+        return Span(first.group, first.start, last.stop)
+
+    def _report(self) -> None:
+        """Report how much has arrived, and how much that and the updates of what is here will be together."""
+        first = self._spans[0]
+        state, update = (
+            of(first) / (first.stop - first.start) for of in (self.pieces.state_bytes, self.pieces.update_bytes)
+        )
+        behind = sum(n * (self.target - version) for version, n in self._elements.items() if version >= 0)
+        left_bytes = round(self._elements[-1] * state + behind * update)
+        self.on_progress(list(self._donors), self.received_bytes, self.received_bytes + left_bytes)

@@ -1,0 +1,193 @@
+"""A stage is loaded from several donors at a time while they make updates; whoever fails costs what it owed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from swarmflow.compute.families import model_config
+from swarmflow.core.protocol.types import Member, ProcessId
+from swarmflow.errors import NetworkError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.execution.piece_donor import TOPIC, serve_pieces
+from swarmflow.runtime.execution.piece_loading import PieceLoad
+from swarmflow.runtime.execution.served import Served
+from swarmflow.runtime.transport.requests import Arguments, Requests
+from tests.compute.models import GIVEN
+from tests.runtime.manifests import SUMS, manifest
+from tests.runtime.test_copy_keeper import Process, processes
+from tests.runtime.test_followed_pieces import stage_of, step
+
+pytestmark = pytest.mark.asyncio
+WIDE = model_config({**GIVEN["gpt2"], "n_embd": 96})  # two layers: 14 pieces
+FIRST_VERSION = 2
+
+
+def of(**changes: object) -> Manifest:
+    return manifest(**SUMS["blockwise16"], model=WIDE, hidden_size=96, **changes)
+
+
+def donors_of(run: Manifest, count: int) -> list[Served]:
+    """Donors at the same version, after the steps that are not followed."""
+    made = [stage_of(run) for _ in range(count)]
+    for served in made:
+        for number in range(FIRST_VERSION):
+            step(served, number, reduced=True)
+    return made
+
+
+def load_of(process: Process, loader: Served, received: Callable[[int], None] = lambda total: None) -> PieceLoad:
+    async def compute(work: Callable[[], None]) -> None:
+        work()
+
+    loader.state.zero()
+    reported: Callable[..., None] = lambda donors, arrived, total: received(arrived)  # noqa: E731
+    return PieceLoad(process.session.requests, 0, loader.pieces, compute, reported)
+
+
+def members(*donors: Process) -> list[Member]:
+    return [Member(donor.session.me, 0) for donor in donors]
+
+
+def here(served: Served) -> Callable[[int], Served]:
+    return lambda stage: served
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+async def test_pieces_come_from_all_donors_and_follow_the_updates_made_meanwhile(delay: int, tmp_path: Path) -> None:
+    run = of(delay=delay)
+    first, second, loader = *donors_of(run, 2), stage_of(run)
+    asked: dict[ProcessId, int] = {}
+    async with processes(tmp_path, 3) as (reader, one, two):
+
+        def counting(process: Process, served: Served) -> Callable[[int], Served]:
+            def serving(stage: int) -> Served:
+                asked[process.session.me] = asked.get(process.session.me, 0) + 1
+                if sum(asked.values()) in (6, 12):  # the donors go on while pieces of the version before are here
+                    for each in (first, second):
+                        step(each, each.version, reduced=True)
+                return served
+
+            return serving
+
+        serve_pieces(one.session.requests, counting(one, first))
+        serve_pieces(two.session.requests, counting(two, second))
+        load = load_of(reader, loader)
+        load.set_donors(members(one, two), FIRST_VERSION)
+        loader.version = await load.run()
+        assert loader.version == first.version == FIRST_VERSION + 2
+        assert loader.state.digest() == first.state.digest()
+        assert min(asked.values()) >= 3, "both gave something"
+        for each in (first, second):
+            step(each, each.version, reduced=True)
+        load.set_donors(members(one, two), first.version)
+        loader.version = await load.run()
+        assert loader.state.digest() == first.state.digest(), "and it goes on from there"
+        assert load.received_bytes < 0.3 * sum(map(loader.pieces.state_bytes, loader.pieces.all())), (
+            "by the update alone"
+        )
+
+
+async def test_a_donor_that_dies_costs_what_it_was_asked_for(tmp_path: Path) -> None:
+    run = of()
+    first, second, loader = *donors_of(run, 2), stage_of(run)
+    answers = 0
+    async with processes(tmp_path, 3) as (reader, dying, alive):
+
+        def dies(stage: int) -> Served:
+            nonlocal answers
+            answers += 1
+            if answers == 4:
+                dying.session.links.forget(reader.session.me)
+            return first
+
+        serve_pieces(dying.session.requests, dies)
+        serve_pieces(alive.session.requests, here(second))
+        load = load_of(reader, loader)
+        load.set_donors(members(dying, alive), FIRST_VERSION)
+        loader.version = await load.run()
+        assert loader.state.digest() == second.state.digest()
+        state_bytes = sum(map(loader.pieces.state_bytes, loader.pieces.all()))
+        assert load.received_bytes <= state_bytes + 8 * loader.pieces.state_bytes(loader.pieces.all()[0])
+
+
+async def test_a_load_without_donors_keeps_what_it_has_for_the_next_ones(tmp_path: Path) -> None:
+    run = of()
+    first, second, loader = *donors_of(run, 2), stage_of(run)
+    async with processes(tmp_path, 3) as (reader, leaving, other):
+
+        def leaves(stage: int) -> Served:
+            if load.received_bytes:
+                raise NetworkError("it serves another stage now")
+            return first
+
+        serve_pieces(leaving.session.requests, leaves)
+        serve_pieces(other.session.requests, here(second))
+        load = load_of(reader, loader)
+        load.set_donors(members(leaving), FIRST_VERSION)
+        with pytest.raises(NetworkError, match="another stage now"):
+            await load.run()
+        had_bytes = load.received_bytes
+        load.set_donors(members(other), FIRST_VERSION)
+        loader.version = await load.run()
+        assert loader.state.digest() == second.state.digest()
+        state_bytes = sum(map(loader.pieces.state_bytes, loader.pieces.all()))
+        assert load.received_bytes <= state_bytes - had_bytes + loader.pieces.state_bytes(loader.pieces.all()[0])
+
+
+@pytest.mark.parametrize(
+    "bodies",
+    [
+        [b"{}", b""],
+        [b'{"version":-4,"stop":16384}', b""],
+        [b'{"version":1,"stop":16384}', bytes(4)],
+        [b'{"version":9,"stop":16384}', bytes(4)],
+        [b'{"version":9,"stop":16384}', b"\xff" * 1_000_000],
+        [b'{"version":9,"stop":0,"updates":[{"step":7,"scale":1,"learning_rate":1,"ratios":[],"size_bytes":0}]}', b""],
+        [b'{"version":2,"stop":0}'],
+        [],
+    ],
+)
+async def test_what_cannot_be_is_refused_and_comes_from_another_donor(bodies: list[bytes], tmp_path: Path) -> None:
+    run = of()
+    [sound], loader = donors_of(run, 1), stage_of(run)
+    async with processes(tmp_path, 3) as (reader, lying, honest):
+        await_one = asyncio.Event()
+
+        async def lie(*_: object) -> list[bytes]:
+            await_one.set()
+            return bodies
+
+        def after(stage: int) -> Served:
+            return sound
+
+        lying.session.requests.serve(TOPIC, lie)
+        serve_pieces(honest.session.requests, after)
+        load = load_of(reader, loader)
+        load.set_donors(members(lying), FIRST_VERSION)
+        with pytest.raises(NetworkError):
+            await load.run()
+        assert await_one.is_set()
+        load.set_donors(members(honest), FIRST_VERSION)
+        loader.version = await load.run()
+        assert (loader.version, loader.state.digest()) == (FIRST_VERSION, sound.state.digest())
+
+
+async def test_requests_of_pieces_that_are_not_there_are_refused(tmp_path: Path) -> None:
+    [served] = donors_of(of(), 1)
+    async with processes(tmp_path, 2) as (reader, donor):
+        serve_pieces(donor.session.requests, here(served))
+        asking: Requests = reader.session.requests
+        for start, stop, have in ((0, 1 << 40, -1), (1, 16384, -1), (-1, 16384, -1), (0, 0, -1), (0, 16384, -2)):
+            where: Arguments = {"stage": 0, "group": "own", "start": start, "stop": stop, "have": have}
+            with pytest.raises(NetworkError):
+                await asking.ask(donor.session.me, TOPIC, where)
+        body = await asking.ask(
+            donor.session.me, TOPIC, {"stage": 0, "group": "own", "start": 0, "stop": 16384, "have": 99}
+        )
+        assert len(body[1]) == served.pieces.state_bytes(served.pieces.all()[0]), (
+            "a later version is of no history here"
+        )

@@ -1,0 +1,68 @@
+"""A peer that joins a running swarm has the very bits of the others, over however many steps it has loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch import Tensor
+
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, kill_at_once
+from tests.swarm.reference import load_model, parameters
+from tests.swarm.runs import FINISH_S, prepare, recipe, settings
+
+STEPS = 60
+JOIN_S = 60.0
+SLOW = "1Mbit/s"  # of each donor: the state takes seconds, in which there are several steps
+
+
+def read(process: LocalProcess) -> str:
+    """The log of a process."""
+    return process.log.read_text(encoding="utf-8", errors="replace")
+
+
+def learnt(
+    folder: Path, model: Path, corpus: Path, train: dict[str, Any], forks: ForkServer, join: bool
+) -> dict[str, Tensor]:
+    """What two stages of two peers learn.
+
+    join: a third peer of the first stage comes after the run has begun. As soon as it takes part, the two from which it
+    has loaded die.
+    """
+    of = recipe("adamw", steps=STEPS)
+    run = settings(model, corpus, of, stages=2)
+    run["model"]["cut"] = [1]  # else it depends on who is there as the run begins
+    run["train"] |= train
+    with LocalSwarm(folder, run, forks=forks) as swarm:
+        swarm.start_trainer()
+        for stage in (0, 0, 1, 1):
+            swarm.start_peer("--upload-limit", SLOW if join and stage == 0 else "1GB/s", stage=stage)
+        if join:
+            swarm.wait_steps(3, JOIN_S)
+            begun = len(swarm.steps())
+            newcomer = swarm.start_peer(stage=0)
+            swarm.wait(lambda: "is loaded at version" in read(newcomer), "the load", JOIN_S)
+            swarm.wait(lambda: swarm.steps()[-1]["peers"] == [3, 2], "the newcomer to take part", JOIN_S)
+            assert len(swarm.steps()) > begun + 2, "steps were made meanwhile"
+            kill_at_once(swarm.peers[:2])
+        swarm.wait_finished(FINISH_S)
+        assert all(step["retries"] == 0 or join for step in swarm.steps())
+    return parameters(load_model(swarm.output / "final"))
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "train",
+    [{"reduce_codec": "blockwise16"}, {"accumulate": "exact"}, {"reduce_codec": "blockwise16", "delay": 1}],
+    ids=["blockwise16", "exact", "delayed"],
+)
+def test_a_newcomer_goes_on_with_the_bits_of_those_that_it_has_loaded_from(
+    train: dict[str, Any], tmp_path: Path, forks: ForkServer
+) -> None:
+    model, corpus = prepare(tmp_path, "gpt2")
+    undisturbed = learnt(tmp_path / "undisturbed", model, corpus, train, forks, join=False)
+    joined = learnt(tmp_path / "joined", model, corpus, train, forks, join=True)
+    assert all(joined[name].equal(value) for name, value in undisturbed.items())
