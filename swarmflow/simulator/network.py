@@ -7,6 +7,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.simulator.background import Background, LinkIdleness, Undelayed
 from swarmflow.simulator.distributions import Distribution, share_of
 
 INFINITE = float("inf")
@@ -37,6 +38,10 @@ class NetworkPath(Protocol):
 
     def received_s(self, flight: Flight, now_s: float) -> float:
         """Return when the receiver has the whole message. now_s: the moment at which it is due."""
+        ...
+
+    def background(self, size_bytes: int, now_s: float) -> Background:
+        """Send a message that gives way to all others."""
         ...
 
 
@@ -102,6 +107,10 @@ class _Lanes:
         """Return now: its bytes take no time."""
         return now_s
 
+    def background(self, size_bytes: int, now_s: float) -> Background:
+        """Send as on the lane for tensors, since nothing takes time from anything."""
+        return Undelayed(self.send(size_bytes, True, now_s).due_s)
+
 
 class NetworkLinks(Protocol):
     """The links between places. A place is a machine or a region."""
@@ -160,6 +169,8 @@ class Port:
     down_control_s: float = field(init=False, default=0.0)  # the same of the downlink
     down_tensors_s: float = field(init=False, default=0.0)
     down_last_s: float = field(init=False, default=0.0)  # when the last byte of the arriving tensors does
+    up_idle: LinkIdleness = field(init=False, default_factory=LinkIdleness)
+    down_idle: LinkIdleness = field(init=False, default_factory=LinkIdleness)
 
 
 @dataclass(slots=True)
@@ -230,6 +241,7 @@ class _Through:
         """Queue on the uplink, then on the link between the two."""
         here = self.here
         needs_s = size_bytes / here.up
+        here.up_idle.queued_s += needs_s
         start_s = here.up_tensors_s if bulk else here.up_control_s
         if start_s < now_s:
             start_s = now_s
@@ -253,6 +265,7 @@ class _Through:
         """Queue on the downlink, and return when the message is through."""
         there = self.there
         needs_s = flight.size_bytes / there.down
+        there.down_idle.queued_s += needs_s
         if flight.bulk:
             there.down_tensors_s = max(there.down_tensors_s, now_s) + needs_s
             there.down_last_s = max(there.down_last_s, flight.last_s)
@@ -266,3 +279,27 @@ class _Through:
         if there.down_tensors_s > now_s:
             there.down_tensors_s += needs_s
         return there.down_control_s
+
+    def background(self, size_bytes: int, now_s: float) -> Background:
+        """Send what takes the idle time of the uplink and of the downlink alone."""
+        least_s = now_s + self.latency_s + size_bytes / min(self.here.up, self.narrowest)
+        up_s = self.here.up_idle.promise(size_bytes / self.here.up, now_s, self.here.up_tensors_s)
+        down_s = self.there.down_idle.promise(size_bytes / self.there.down, now_s, self.there.down_tensors_s)
+        return _Behind(self, least_s, up_s, down_s)
+
+
+@dataclass(frozen=True, slots=True)
+class _Behind:
+    """A background message on a path of a Shared network."""
+
+    path: _Through
+    least_s: float  # when it would arrive beside no other message
+    up_s: float  # after so many idle seconds of the uplink it is through there
+    down_s: float  # the same of the downlink
+
+    def next_s(self, now_s: float) -> float | None:
+        """Return when both links have been idle for long enough, unless other messages are sent meanwhile."""
+        here, there = self.path.here, self.path.there
+        up_s = here.up_idle.through_s(self.up_s, now_s, here.up_tensors_s)
+        due_s = max(self.least_s, up_s, there.down_idle.through_s(self.down_s, now_s, there.down_tensors_s))
+        return due_s if due_s > now_s else None

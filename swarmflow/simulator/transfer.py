@@ -8,9 +8,10 @@ from functools import partial
 from typing import Protocol
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.simulator.background import Background
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.measure import Meter
-from swarmflow.simulator.network import Flight, Network
+from swarmflow.simulator.network import Network
 from swarmflow.simulator.sizes import FRAME, HEADER
 
 CHUNK_BYTES = 4 << 20  # the runtime requests four chunks of 1 MiB at a time (runtime/execution/state_transfer.py)
@@ -51,14 +52,18 @@ class Transfer:
 
     def _answer(self, donor: ProcessId) -> None:
         size_bytes = min(CHUNK_BYTES, self.wanted[0][1])
-        flight = self.world.network.path(donor, self.to).send(size_bytes, True, self.world.clock.now_s)
+        chunk = self.world.network.path(donor, self.to).background(size_bytes, self.world.clock.now_s)
         self.world.meter.messages["state"] += 1
         self.world.meter.wire_bytes["state"] += size_bytes
-        self.world.clock.at(flight.due_s, partial(self._arrive, donor, flight))
+        self._arrive(donor, chunk, size_bytes)
 
-    def _arrive(self, donor: ProcessId, flight: Flight) -> None:
-        received_s = flight.received_s(self.world.clock.now_s)
-        self.world.clock.at(received_s, partial(self._had, donor, flight.size_bytes))
+    def _arrive(self, donor: ProcessId, chunk: Background, size_bytes: int) -> None:
+        """Wait until a chunk is here; what else is sent meanwhile goes first."""
+        due_s = chunk.next_s(self.world.clock.now_s)
+        if due_s is None:
+            self._had(donor, size_bytes)
+        else:
+            self.world.clock.at(due_s, partial(self._arrive, donor, chunk, size_bytes))
 
     def _had(self, donor: ProcessId, size_bytes: int) -> None:
         if not self.world.alive(self.to):
