@@ -22,7 +22,7 @@ from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.weights import init_stage
-from swarmflow.core.protocol.actions import LoadState, Resume, StoreState, WriteStage
+from swarmflow.core.protocol.actions import ExpectRoot, LoadState, Resume, StoreState, WriteStage
 from swarmflow.core.protocol.events import Progressed, StageWritten, StateLoaded, StateNotLoaded, StateStored
 from swarmflow.core.protocol.messages import Held
 from swarmflow.core.protocol.types import ProcessId
@@ -100,6 +100,11 @@ class StageLoader:
             self._loading.cancel()
         self._loaded = None
         self._loading = self._session.spawn(self._load(action), "loading a stage")
+
+    def expect(self, action: ExpectRoot) -> None:
+        """Have what is loaded verified."""
+        if self._loaded is not None and self._loaded.load.stage == action.stage:
+            self._loaded.load.expect(action.version, action.root)
 
     def resume(self, action: Resume) -> None:
         """Serve the state of an earlier incarnation, from memory or the folder; the machine gets the result."""

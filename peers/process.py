@@ -32,6 +32,7 @@ from swarmflow.core.machines.serving.peer_state import PeerSettings
 from swarmflow.core.protocol.actions import (
     DropCopies,
     Exit,
+    ExpectRoot,
     KeepCopies,
     LoadState,
     Rejoin,
@@ -226,6 +227,7 @@ class _Life:
             {
                 **self._host.effects(),
                 LoadState: loader.load,
+                ExpectRoot: loader.expect,
                 Resume: loader.resume,
                 StoreState: loader.store,
                 WriteStage: loader.write,

@@ -6,11 +6,12 @@ the first step. So a piece of any version follows the updates by itself, to the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from swarmflow.compute.blockwise_sums import BlockwiseSums
@@ -23,6 +24,7 @@ from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.sums import Sums, TensorSums
 from swarmflow.errors import FrameError
 
+LEAF_BYTES = 32
 PIECE_ELEMENTS = 1 << 14  # 192 KiB with adam's moments: at 50 Mb/s a tensor that comes meanwhile waits 31 ms for one
 
 
@@ -86,6 +88,13 @@ class StagePieces:
         """Return the state of a span, where the stage is at this version."""
         return bytearray().join(memory_of(part.cpu()) for part in self._parts(span, version))
 
+    def leaf(self, span: Span, version: int) -> bytes:
+        """Return the hash of the state of a span, where the stage is at this version."""
+        hasher = blake3()
+        for part in self._parts(span, version):
+            hasher.update(memory_of(part.cpu()))
+        return hasher.digest()
+
     @torch.no_grad()
     def write(self, span: Span, version: int, data: Buffer) -> None:
         """Set the state of a span. Raises FrameError for what does not fit or is not finite."""
@@ -130,6 +139,11 @@ class StagePieces:
             before = self._groups(version)[span.group].tensors()
             tensors.append({name: before[name] for name in ("params", GRID) if name in before})
         return [tensor[blocks if name == GRID else here] for named in tensors for name, tensor in named.items()]
+
+
+def root_of(leaves: Iterable[bytes]) -> str:
+    """Return the root over the hashes of all pieces of a stage, in their order."""
+    return blake3(b"".join(leaves)).hexdigest()
 
 
 def _blocks(span: Span) -> slice:

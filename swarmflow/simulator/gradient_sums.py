@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from swarmflow.core.commit.reduce import PIECE_ELEMENTS
 from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
-from swarmflow.core.protocol.events import Applied, PieceReduced, Sealed
+from swarmflow.core.protocol.events import Applied, PieceReduced, Sealed, StateHashed
 from swarmflow.core.protocol.types import ProcessId, Ref, Slice
 from swarmflow.simulator.arithmetic import Gradient, Sum, digest
 from swarmflow.simulator.spoiling import without_norm
@@ -102,4 +102,7 @@ class GradientSums:
             self.flips_parameters, weights.parameters = False, digest("flipped", weights.parameters)
         else:
             self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
-        self.world.deliver(self.process, Applied(action.epoch, weights.parameters))
+        version, root = weights.version, weights.parameters
+        self.world.deliver(self.process, Applied(action.epoch, root))
+        if action.rooted:
+            self.device.answer(StateHashed(version, root))

@@ -13,6 +13,7 @@ from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.protocol.actions import Action, Send, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
 from swarmflow.core.protocol.messages import (
+    Commit,
     Committed,
     Done,
     Drain,
@@ -32,6 +33,7 @@ from swarmflow.core.protocol.messages import (
     Released,
     RosterDelta,
     SnapshotTaken,
+    StateRoot,
     StepResult,
     TakeSnapshot,
     Unrepairable,
@@ -78,14 +80,24 @@ class Bench:
         for peer in peers:
             self.ready(peer)
 
-    def commit(self) -> list[Action]:
-        """Work the step at hand off; returns what followed from the last answer."""
+    def committing(self) -> list[Action]:
+        """Work the step at hand off until it is decided; returns what followed from the last answer."""
         step = self.leader.step
         assert step is not None
         epoch, peers = step.epoch, [peer.process for peer in step.roster.peers]
         actions = self.hear(peers[0], Done(Microbatch(epoch, 0), 0, FIRST_ATTEMPT, 2.0, 1))
+        decided: list[Action] = []
         for asked, prepare in messages(actions, Prepare):
-            self.hear(asked, Prepared(epoch, step.ballot.number, (("stage-0", 1.0, "x"),) if prepare.groups else ()))
+            results = (("stage-0", 1.0, "x"),) if prepare.groups else ()
+            decided = self.hear(asked, Prepared(epoch, step.ballot.number, results))
+        return decided
+
+    def commit(self) -> list[Action]:
+        """Work the step at hand off; returns what followed from the last answer."""
+        step = self.leader.step
+        assert step is not None
+        epoch = step.epoch
+        actions = self.committing()
         for peer in [each.process for each in step.roster.peers]:
             actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
         return actions + self.refuse_to_write(actions)
@@ -349,6 +361,26 @@ def test_who_has_a_commit_before_the_leader_knows_that_all_have_it_is_in_the_nex
     closed = bench.hear(A, Committed(epoch, 1, "same"))
     assert not messages(closed, Granted)
     assert B in [to for to, _ in messages(closed, OpenStep)]
+
+
+def test_a_loading_peer_gets_the_root_that_most_members_of_its_stage_report() -> None:
+    bench = Bench()
+    bench.serve(A, C, OTHER)
+    bench.commit()  # the first step began with A alone
+    bench.join(B)
+    commits = [commit for _, commit in messages(bench.committing(), Commit)]
+    assert {commit.rooted for commit in commits} == {(0,)}
+    assert not messages(bench.hear(C, StateRoot(0, 2, "wrong")), StateRoot)
+    assert not messages(bench.hear(A, StateRoot(0, 2, "right")), StateRoot)
+    assert messages(bench.hear(OTHER, StateRoot(0, 2, "right")), StateRoot) == [(B, StateRoot(0, 2, "right"))]
+    assert not messages(bench.hear(OTHER, StateRoot(0, 2, "right")), StateRoot)
+    assert not messages(bench.hear(A, StateRoot(0, 9, "right")), StateRoot)
+
+
+def test_nobody_hashes_a_stage_that_nobody_loads() -> None:
+    bench = Bench()
+    bench.serve(A)
+    assert [commit.rooted for _, commit in messages(bench.committing(), Commit)] == [()]
 
 
 def test_after_a_roll_back_nothing_that_was_loaded_counts() -> None:

@@ -28,7 +28,7 @@ def the_leader(world: World) -> list[ProcessId]:
 
 
 def start_slow(scenario: FuzzSwarm, seed: int, phase: str) -> World:
-    """A swarm in which each phase lasts: versions are copied from memory (`prepared`), or a peer that was ready during a ballot
+    """A swarm in which phases last: versions are copied from memory (`prepared`), or a peer that was ready in a ballot
     gets the update of that step (`complete`): where many come one after the other, there is one.
     """
     if phase != "complete":

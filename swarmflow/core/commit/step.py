@@ -270,8 +270,11 @@ class Step:
 
     # --- the decision -------------------------------------------------------------------------------------------------
 
-    def commit(self, now: float) -> list[Action]:
-        """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages."""
+    def commit(self, now: float, rooted: tuple[int, ...] = ()) -> list[Action]:
+        """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages.
+
+        rooted: stages whose members are to report the root of their state.
+        """
         tally = self.ballot.tally
         assert tally is not None, "a ballot has a tally from its beginning"
         norm, factor = clipping(squared_norms(self.members.groups, self.ballot.results), tally.tokens, self.clip)
@@ -288,7 +291,7 @@ class Step:
             retries=tally.retries,
         )
         scale = factor / tally.tokens
-        message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result)
+        message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result, rooted)
         self.decision = message
         self._move(StepPhase.COMMITTING)
         return [Send(member.process, message) for member in self.roster.peers]

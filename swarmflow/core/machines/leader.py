@@ -19,6 +19,7 @@ from swarmflow.core.machines.leading import (
     opening,
     plausibility,
     progress,
+    roots,
     saving,
 )
 from swarmflow.core.machines.leading.grants import grant
@@ -57,6 +58,7 @@ from swarmflow.core.protocol.messages import (
     PeerSummary,
     Ready,
     SnapshotTaken,
+    StateRoot,
     Suspect,
 )
 from swarmflow.core.protocol.timeline import EventKind
@@ -275,7 +277,7 @@ class Leader(LeaderState):
             return self._ask_again(step, now) if now >= self.ballots.due_s else []
         self.ballots.complete_s = None
         self.ballots.in_vain = 0
-        return step.commit(now)
+        return step.commit(now, roots.loaded_stages(self))
 
     # --- ballots ------------------------------------------------------------------------------------------------------
 
@@ -399,6 +401,7 @@ _HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Act
     Ready: joining.on_ready,
     SnapshotTaken: saving.on_snapshot_taken,
     CopiesHeld: joining.on_copies_held,
+    StateRoot: roots.on_state_root,
     LoadFailed: joining.on_load_failed,
     Drain: departures.on_drain,
     Suspect: departures.on_suspect,

@@ -32,6 +32,7 @@ from swarmflow.core.protocol.events import (
     Replayed,
     Sealed,
     StageWritten,
+    StateHashed,
     StateLoaded,
     StateNotLoaded,
     StateStored,
@@ -303,6 +304,7 @@ _LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
     PieceReduced: ballots.on_piece_reduced,
     Sealed: ballots.on_sealed,
     Applied: ballots.on_applied,
+    StateHashed: ballots.on_state_hashed,
     Progressed: _nothing,
     Summarized: _on_summarized,
 }

@@ -35,6 +35,7 @@ class MemberRecord:
     draining: bool = field(init=False, default=False)  # it means to leave
     hopeful: bool = field(init=False, default=True)  # a donor had what it loads, when it was granted its stage
     tries: int = field(init=False, default=0)  # how often it was ready and out of date, since it took part last
+    root: tuple[int, str] = field(init=False, default=(-1, ""))  # of its state: (version, root), the last one reported
     donors: frozenset[ProcessId] = field(init=False, default=frozenset())  # of its last grant
     grants: int = field(init=False, default=-1)  # the number of its last grant
     load: Heartbeat = field(init=False, default_factory=Heartbeat)  # the last one

@@ -137,11 +137,15 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """The optimizer's update, then zero the accumulators -> Applied."""
+    """The optimizer's update, then zero the accumulators -> Applied.
+
+    rooted: the state is hashed then, beside what follows -> StateHashed.
+    """
 
     epoch: Epoch
     scale: float
     learning_rate: float
+    rooted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +159,15 @@ class LoadState:
     version: int
     donors: tuple[Member, ...]
     follows: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectRoot:
+    """The state of the stage that is being loaded has this root at this version, as most of its members say."""
+
+    stage: int
+    version: int
+    root: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,6 +351,7 @@ Action = (
     | Seal
     | Apply
     | LoadState
+    | ExpectRoot
     | Resume
     | StoreState
     | FormMicrobatch

@@ -156,6 +156,14 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True)
+class StateHashed:
+    """The state has this root at this version."""
+
+    version: int
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
 class StateLoaded:
     """A stage's weights and optimizer state are in place.
 
@@ -307,6 +315,7 @@ Event = (
     | PieceReduced
     | Sealed
     | Applied
+    | StateHashed
     | StateLoaded
     | StateNotLoaded
     | StateStored

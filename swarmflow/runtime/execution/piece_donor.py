@@ -17,6 +17,7 @@ from swarmflow.runtime.execution.served import Served
 from swarmflow.runtime.transport.requests import Arguments, Requests
 
 TOPIC = "state/piece"
+LEAVES = "state/leaves"
 SPAN_ELEMENTS_MAX = 1 << 17  # of a request: so long are the updates of neighbouring pieces that are given together
 _AGAIN_S = 0.02
 _UPDATE_S = 30.0  # the longest wait for the end of an update
@@ -48,6 +49,8 @@ class PieceAnswer:
 def serve_pieces(requests: Requests, serving: Callable[[int], Served]) -> None:
     """Answer `state/piece`: (stage, group, start, stop, have), have being the version of what is there, or -1.
 
+    And `state/leaves`: (stage, version), with the hashes of all pieces, where that version was hashed last.
+
     serving: returns the stage of this number; raises NetworkError where it is not here.
     """
 
@@ -66,7 +69,14 @@ def serve_pieces(requests: Requests, serving: Callable[[int], Served]) -> None:
             await asyncio.sleep(_AGAIN_S)
         raise NetworkError(f"stage {stage} is being updated for more than {_UPDATE_S:.0f} s")
 
+    async def on_leaves(sender: ProcessId, arguments: Arguments) -> Sequence[bytes | memoryview]:
+        version, leaves = serving(_number(arguments, "stage")).leaves
+        if version != _number(arguments, "version"):
+            raise NetworkError(f"the hashes of version {arguments['version']} are not here")
+        return [leaves]
+
     requests.serve(TOPIC, on_piece, background=True)
+    requests.serve(LEAVES, on_leaves, background=True)
 
 
 def _give(served: Served, span: Span, have: int) -> tuple[PieceAnswer, Buffer] | None:

@@ -7,6 +7,7 @@ are taken anew; the load ends when all of them are at the newest version that an
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import time
 from collections import Counter, defaultdict, deque
@@ -17,55 +18,26 @@ from dataclasses import dataclass, field
 import msgspec
 
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.stage_pieces import Span, SpanUpdate, StagePieces
+from swarmflow.compute.stage_pieces import LEAF_BYTES, Span, SpanUpdate, StagePieces, root_of
 from swarmflow.core.protocol.messages.checks import COUNT_MAX
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import FrameError, NetworkError
-from swarmflow.runtime.execution.piece_donor import SPAN_ELEMENTS_MAX, TOPIC, PieceAnswer
+from swarmflow.runtime.execution.piece_donor import LEAVES, SPAN_ELEMENTS_MAX, TOPIC, PieceAnswer
+from swarmflow.runtime.execution.piece_requests import REQUESTS_MIN, PieceGiver, PieceRequest
 from swarmflow.runtime.transport.requests import Arguments, BusyError, Requests
 
-REQUESTS_MAX = 24  # of one donor at a time
-REQUESTS_MIN = 2
-QUEUED_MAX = 1.5  # pieces that should wait on the way: more would hold up the donor's tensors, fewer leave it idle
 STEAL_S = 1.0  # after so long without an answer an idle donor is asked for the same
 AHEAD_S = 5.0  # after so long, pieces that are at a later version than all donors are fetched anew
+ROOT_S = 1.0  # the longest wait for the root of a version that a commit has just made
 _POLL_S = 0.1  # after which a donor that had nothing newer is asked again
 _TIMEOUT_S = 60.0
 _CHANGING = -2  # the version of a piece that is being written or updated
 
+log = logging.getLogger("swarmflow")
+
 Compute = Callable[[Callable[[], None]], Awaitable[None]]
 OnProgress = Callable[[Sequence[ProcessId], int, int], None]
 """(donors, bytes received so far, bytes in all, as far as is known)."""
-
-
-@dataclass(eq=False)
-class _Donor:
-    member: Member
-    version: int = -1  # in its last answer
-    idle_until_s: float = 0.0  # it had nothing newer
-    window: float = 4.0  # requests at a time
-    least_s: float = math.inf  # the shortest answer with a piece's state, drifting up: the way may have changed
-
-    def answered(self, seconds: float) -> None:
-        """Fit the number of requests to how long the last answer with a state took, as TCP Vegas does.
-
-        A part of the time beyond the shortest is spent in queues, on the way or while the donor trains.
-        """
-        self.least_s = min(seconds, self.least_s * 1.01)
-        queued = self.window * (1.0 - self.least_s / seconds)
-        change = 1.0 if queued < QUEUED_MAX else -1.0
-        self.window = min(max(self.window + change / self.window, REQUESTS_MIN), REQUESTS_MAX)
-
-
-@dataclass(eq=False)
-class _Request:
-    """Pieces that one donor was asked for."""
-
-    places: tuple[int, ...]  # neighbours, of one group
-    have: int  # their version here
-    donor: _Donor
-    sent_s: float
-    stolen: bool = False  # another donor was asked for the same
 
 
 @dataclass(eq=False)
@@ -87,12 +59,17 @@ class PieceLoad:
     _versions: list[int] = field(init=False)
     _elements: Counter[int] = field(init=False)  # by version: of the pieces at it
     _waiting: dict[int, deque[int]] = field(init=False)  # by version: pieces that nobody was asked for
-    _asked: set[_Request] = field(init=False, default_factory=set)
-    _donors: dict[ProcessId, _Donor] = field(init=False, default_factory=dict)
+    _asked: set[PieceRequest] = field(init=False, default_factory=set)
+    _donors: dict[ProcessId, PieceGiver] = field(init=False, default_factory=dict)
     _tasks: dict[ProcessId, asyncio.Task[None]] = field(init=False, default_factory=dict)
     _writing: set[asyncio.Task[None]] = field(init=False, default_factory=set)
     _ahead_since_s: float = field(init=False, default=math.inf)  # since when pieces are at a later version than donors
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _root: tuple[int, str] = field(
+        init=False, default=(-1, "")
+    )  # the last one that the leader has sent, and its version
+    _rooted: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _givers: dict[int, set[ProcessId]] = field(init=False, default_factory=dict)  # by piece, since it was fetched anew
 
     def __post_init__(self) -> None:
         self._spans = self.pieces.all()
@@ -104,13 +81,18 @@ class PieceLoad:
         self._elements = Counter({version: sum(span.stop - span.start for span in self._spans)})
         self._waiting = defaultdict(deque, {version: deque(range(len(self._spans)))})
 
+    def expect(self, version: int, root: str) -> None:
+        """Have the state verified at a version."""
+        self._root = version, root
+        self._rooted.set()
+
     def set_donors(self, donors: Iterable[Member], least: int) -> None:
         """Load from these donors, which are at this version or a later one."""
         self.least = least
         named = {donor.process: donor for donor in donors if donor.stage == self.stage}
         for process in [process for process in self._donors if process not in named]:
             self._drop(process)
-        self._donors |= {process: _Donor(donor) for process, donor in named.items() if process not in self._donors}
+        self._donors |= {process: PieceGiver(donor) for process, donor in named.items() if process not in self._donors}
         self.failures.clear()
         self._changed.set()
 
@@ -146,7 +128,7 @@ class PieceLoad:
                 self._begin()
                 fresh = {donor for donor in fresh if donor.version < 0 and donor in self._donors.values()}
                 if not fresh:
-                    if self.target >= self.least and self.complete:
+                    if self.target >= self.least and self.complete and await self._verified():
                         return self.target
                     self._give_up_later()
                 if not self._donors:
@@ -189,7 +171,7 @@ class PieceLoad:
             task.cancel()
         self._changed.set()
 
-    async def _ask_on(self, donor: _Donor) -> None:
+    async def _ask_on(self, donor: PieceGiver) -> None:
         """Ask a donor for one thing after the other, as many at a time as its window allows, while it is one."""
         running: set[asyncio.Task[None]] = set()
         try:
@@ -206,7 +188,7 @@ class PieceLoad:
                 task.cancel()
             await asyncio.gather(*running, return_exceptions=True)
 
-    async def _ask(self, request: _Request) -> None:
+    async def _ask(self, request: PieceRequest) -> None:
         """Ask for something and take the answer; a donor that gives a wrong one, or none, is asked for nothing more."""
         donor = request.donor
         try:
@@ -223,7 +205,7 @@ class PieceLoad:
             self._put_back(request)
             self._changed.set()
 
-    def _next(self, donor: _Donor) -> _Request | None:
+    def _next(self, donor: PieceGiver) -> PieceRequest | None:
         """Return what to ask a donor for: what has to follow soonest, then what is missing, then what others owe."""
         now = time.monotonic()
         if now < donor.idle_until_s:
@@ -232,11 +214,11 @@ class PieceLoad:
         behind = [version for version, places in self._waiting.items() if places and version < newest]
         if behind:
             version = min((version for version in behind if version >= 0), default=-1)
-            return _Request(self._pop(version), version, donor, now)
+            return PieceRequest(self._pop(version), version, donor, now)
         for request in sorted(self._asked, key=lambda request: request.sent_s):
             if request.donor is not donor and not request.stolen and now - request.sent_s > STEAL_S:
                 request.stolen = True
-                return _Request(request.places, request.have, donor, now, stolen=True)
+                return PieceRequest(request.places, request.have, donor, now, stolen=True)
         return None
 
     def _pop(self, version: int) -> tuple[int, ...]:
@@ -251,7 +233,7 @@ class PieceLoad:
             places.append(waiting.popleft())
         return tuple(places)
 
-    def _put_back(self, request: _Request) -> None:
+    def _put_back(self, request: PieceRequest) -> None:
         """Have pieces asked for again that have not arrived, unless they are asked for elsewhere."""
         elsewhere = {place for other in self._asked for place in other.places}
         queued = self._waiting[request.have]
@@ -261,7 +243,7 @@ class PieceLoad:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    async def _fetch(self, request: _Request) -> tuple[PieceAnswer, memoryview]:
+    async def _fetch(self, request: PieceRequest) -> tuple[PieceAnswer, memoryview]:
         donor, span = request.donor.member.process, self._span(request)
         where: Arguments = {"stage": self.stage, "group": span.group, "start": span.start, "stop": span.stop}
         bodies = await self.requests.ask(donor, TOPIC, where | {"have": request.have}, timeout_s=_TIMEOUT_S)
@@ -279,7 +261,7 @@ class PieceLoad:
             raise NetworkError(f"it sent what cannot be: version {answer.version}, updates {steps[:4]}")
         return answer, bodies[1]
 
-    async def _take(self, request: _Request, answer: PieceAnswer, data: memoryview) -> None:
+    async def _take(self, request: PieceRequest, answer: PieceAnswer, data: memoryview) -> None:
         """Write or update the pieces of an answer, where another one was not faster."""
         donor, span = request.donor, self._span(request)
         donor.version = answer.version
@@ -296,15 +278,21 @@ class PieceLoad:
             places = [place for place in places if self._spans[place].stop <= answer.stop][:1]
             if not places or self._spans[places[0]] != Span(span.group, span.start, answer.stop):
                 return
-        writing = asyncio.create_task(self._change(places, span, answer, data))
+        writing = asyncio.create_task(self._change(donor.member.process, places, span, answer, data))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
         await asyncio.shield(writing)  # its end has to be known, whoever is not asked any more
         self._report()
 
-    async def _change(self, places: list[int], span: Span, answer: PieceAnswer, data: memoryview) -> None:
+    async def _change(
+        self, giver: ProcessId, places: list[int], span: Span, answer: PieceAnswer, data: memoryview
+    ) -> None:
         """Write or update pieces. What fails is lost, and fetched anew."""
         self._place(places, _CHANGING)
+        for place in places:
+            if not answer.updates:
+                self._givers[place] = set()
+            self._givers.setdefault(place, set()).add(giver)
         version = -1
         try:
             await self.compute(lambda: self._write(span, answer, data))
@@ -332,9 +320,69 @@ class PieceLoad:
             at += each.size_bytes
             self.pieces.follow(span, SpanUpdate(each.step, each.scale, each.learning_rate, each.ratios, sums))
 
-    def _span(self, request: _Request) -> Span:
+    def _span(self, request: PieceRequest) -> Span:
         first, last = self._spans[request.places[0]], self._spans[request.places[-1]]
         return Span(first.group, first.start, last.stop)
+
+    # --- verification -------------------------------------------------------------------------------------------------
+
+    async def _verified(self) -> bool:
+        """Compare all pieces with the root of their version, where it is known; wrong ones are fetched anew.
+
+        A root follows a commit by as long as the members hash. Where none has come yet, no member may have been asked.
+        """
+        version = self.target
+        if 0 <= self._root[0] < version:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ROOT_S):
+                    while self._root[0] < version:
+                        self._rooted.clear()
+                        await self._rooted.wait()
+        if self._root[0] != version:
+            return True
+        leaves = await self._leaves(*self._root)
+        if leaves is None:
+            return True
+        wrong: list[int] = []
+
+        def compare() -> None:
+            found = (self.pieces.leaf(span, version) for span in self._spans)
+            wrong.extend(place for place, leaf in enumerate(found) if leaf != leaves[place])
+
+        await self.compute(compare)
+        if wrong:
+            self._refuse(wrong, version)
+        return not wrong
+
+    async def _leaves(self, version: int, root: str) -> list[bytes] | None:
+        """Return the hashes of all pieces that belong to a root; None: no donor has them."""
+        for process in list(self._donors):
+            where: Arguments = {"stage": self.stage, "version": version}
+            try:
+                [data] = await self.requests.ask(process, LEAVES, where, timeout_s=_TIMEOUT_S)
+            except (NetworkError, ValueError) as error:
+                log.info("%s gives no hashes of stage %d: %s", process, self.stage, error)
+                continue
+            leaves = [bytes(data[at : at + LEAF_BYTES]) for at in range(0, len(data), LEAF_BYTES)]
+            if len(leaves) == len(self._spans) and root_of(leaves) == root:
+                return leaves
+            log.warning("%s has another state of stage %d at version %d than most", process, self.stage, version)
+            self._drop(process)
+        return None
+
+    def _refuse(self, wrong: list[int], version: int) -> None:
+        """Fetch wrong pieces anew, and ask nothing more of a donor that alone has given one."""
+        for place in wrong:
+            self._waiting[version].remove(place)
+            self._waiting[-1].append(place)
+            givers = self._givers.pop(place, set())
+            if len(givers) == 1:
+                [process] = givers
+                log.warning("%s gave a wrong piece of stage %d: it is asked for nothing more", process, self.stage)
+                self.failures.append(f"{process}: it gave a wrong piece")
+                self._drop(process)
+        self._place(wrong, -1)
+        log.warning("%d pieces of stage %d are not what most of its peers have: fetched anew", len(wrong), self.stage)
 
     def _report(self) -> None:
         """Report how much has arrived, and how much that and the updates of what is here will be together."""

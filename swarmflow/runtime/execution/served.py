@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +17,7 @@ from swarmflow.compute.flat_tensors import digest
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
-from swarmflow.compute.stage_pieces import StagePieces
+from swarmflow.compute.stage_pieces import StagePieces, root_of
 from swarmflow.compute.stage_state import BEFORE, StageState
 from swarmflow.compute.sums import Sums
 from swarmflow.compute.update_log import LoggedUpdate, UpdateLog, kept_sums
@@ -39,6 +40,8 @@ class Served:
     reduced: dict[str, Sums] = field(default_factory=dict)  # summed gradients of a ballot, by flat group
     unchanging: threading.Lock = field(default_factory=threading.Lock)  # held by who reads the state of one version
     log: UpdateLog = field(default_factory=UpdateLog)  # for peers that load the stage from here
+    leaves: tuple[int, bytes] = (-1, b"")  # a version, and the hashes of its pieces, where they were asked for
+    hashing: Future[str] | None = None  # the hash of the state that is under way; no update is made until it is done
     pieces: StagePieces = field(init=False)
 
     def __post_init__(self) -> None:
@@ -88,6 +91,8 @@ class Served:
 
         It waits for who reads the present version.
         """
+        if self.hashing is not None:
+            self.hashing.result()
         with self.unchanging:
             return self._update(step, scale, learning_rate)
 
@@ -119,6 +124,18 @@ class Served:
                 return None
             kept[name] = sums
         return kept
+
+    def begin_hash(self, threads: Executor) -> Future[str]:
+        """Begin to hash the state as it is now, beside the next step; return its root once that is done."""
+        version = self.version
+
+        def hashed() -> str:
+            leaves = [self.pieces.leaf(span, version) for span in self.pieces.all()]
+            self.leaves = version, b"".join(leaves)
+            return root_of(leaves)
+
+        self.hashing = threads.submit(hashed)
+        return self.hashing
 
     def clock(self) -> float:
         """Return the time: on a CPU the thread's own, as a frozen or waiting process does not compute."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.sums import Sums, digest_of, digest_of_pieces
 from swarmflow.core.commit import reduce
 from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
-from swarmflow.core.protocol.events import Applied, ComputedNotFinite, PieceReduced, Sealed
+from swarmflow.core.protocol.events import Applied, ComputedNotFinite, PieceReduced, Sealed, StateHashed
 from swarmflow.core.protocol.types import Epoch, Ref, Slice
 from swarmflow.runtime.execution.account import Account
 from swarmflow.runtime.execution.driver import Driver
@@ -32,6 +34,7 @@ class StepEnd:
         self._serving = serving
         self._account = account
         self._step_end_s = 0.0
+        self._hashers = ThreadPoolExecutor(1, "hash")
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
         """Return the effect of each kind of action."""
@@ -124,11 +127,16 @@ class StepEnd:
         served = self._serving()
         self._account.committed(action.epoch)
 
+        hashing: list[Future[str]] = []
+
         def work() -> str | NotFiniteError:
             try:
-                return served.update(action.epoch.step, action.scale, action.learning_rate)
+                name = served.update(action.epoch.step, action.scale, action.learning_rate)
             except NotFiniteError as error:
                 return error
+            if action.rooted:
+                hashing.append(served.begin_hash(self._hashers))
+            return name
 
         def done(name: str | NotFiniteError) -> None:
             if isinstance(name, NotFiniteError):
@@ -137,8 +145,15 @@ class StepEnd:
             self._driver.metrics.update_seconds.observe(self._step_end_s)
             self._step_end_s = 0.0
             self._driver.post(Applied(action.epoch, name))
+            for root in hashing:
+                self._tell_root(action.epoch.step + 1, root)
 
         self._do(work, done)
+
+    def _tell_root(self, version: int, root: Future[str]) -> None:
+        """Tell the machine the root of the state once it is hashed."""
+        waiting = asyncio.wrap_future(root)
+        waiting.add_done_callback(lambda found: self._driver.post(StateHashed(version, found.result())))
 
     # --- details ------------------------------------------------------------------------------------------------------
 

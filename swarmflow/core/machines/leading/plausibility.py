@@ -21,13 +21,14 @@ from swarmflow.core.protocol.messages import (
     Ready,
     Refused,
     SnapshotTaken,
+    StateRoot,
     Suspect,
     Unprepared,
 )
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
-_PEERS_ONLY = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed, SnapshotTaken))
+_PEERS_ONLY = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed, SnapshotTaken, StateRoot))
 
 
 def implausible(leader: LeaderState, sender: MemberRecord, message: Message) -> str | None:

@@ -6,7 +6,7 @@ from swarmflow.core.commit.reduce import Ballot, Reduction
 from swarmflow.core.machines.serving.peer_state import PeerState, release
 from swarmflow.core.pipeline import passes, reconciling, turnover
 from swarmflow.core.protocol.actions import Action, Apply, Connect, Count, Send
-from swarmflow.core.protocol.events import Applied, PieceReduced, Received, Replayed, Sealed
+from swarmflow.core.protocol.events import Applied, PieceReduced, Received, Replayed, Sealed, StateHashed
 from swarmflow.core.protocol.messages import (
     Commit,
     Committed,
@@ -14,6 +14,7 @@ from swarmflow.core.protocol.messages import (
     Prepared,
     ReducePart,
     ReduceSum,
+    StateRoot,
     Suspect,
     Unprepared,
 )
@@ -116,7 +117,7 @@ def on_commit(peer: PeerState, event: Received, now: float) -> list[Action]:
         return peer.leave(f"ballot {message.ballot} of step {peer.epoch.step} was committed without this process")
     peer.ballot, epoch_view.commit = None, message
     peer.memory.committed(epoch_view, message)
-    return [Apply(peer.epoch, message.scale, message.learning_rate)]
+    return [Apply(peer.epoch, message.scale, message.learning_rate, peer.stage in message.rooted)]
 
 
 def on_applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
@@ -129,6 +130,11 @@ def on_applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
         peer.memory.applied(event.digest)
     journal = turnover.finish(peer.hops, event.epoch) if peer.hops is not None else []
     return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
+
+
+def on_state_hashed(peer: PeerState, event: StateHashed, now: float) -> list[Action]:
+    """Report the root of the state that the last update has made: a peer is loading it."""
+    return [Send(peer.leader, StateRoot(peer.stage, event.version, event.root))] if peer.hops is not None else []
 
 
 def awaited(peer: PeerState) -> tuple[ProcessId, ...]:

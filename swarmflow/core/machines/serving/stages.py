@@ -12,6 +12,7 @@ from swarmflow.core.protocol.actions import (
     Connect,
     Count,
     DropCopies,
+    ExpectRoot,
     KeepCopies,
     LoadState,
     Log,
@@ -26,6 +27,7 @@ from swarmflow.core.protocol.messages import (
     LoadFailed,
     Ready,
     SnapshotTaken,
+    StateRoot,
     Surplus,
     TakeSnapshot,
 )
@@ -82,6 +84,14 @@ def on_state_loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Act
         Send(peer.leader, Ready(peer.stage, peer.version, event.digest, event.capacity, peer.grant)),
         Log("info", f"stage {peer.stage} is loaded at version {peer.version}, {event.capacity} microbatches fit"),
     ]
+
+
+def on_state_root(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Have what is loaded verified."""
+    message = event.message
+    assert isinstance(message, StateRoot)
+    expected = peer.phase is PeerPhase.LOADING and message.stage == peer.stage
+    return [ExpectRoot(message.stage, message.version, message.root)] if expected else []
 
 
 def on_state_not_loaded(peer: PeerState, event: StateNotLoaded, now: float) -> list[Action]:

@@ -45,6 +45,7 @@ from swarmflow.core.protocol.messages.membership import (
     Refused,
     Released,
     SnapshotTaken,
+    StateRoot,
     Surplus,
     Suspect,
     TakeSnapshot,
@@ -133,6 +134,7 @@ __all__ = [
     "Routed",
     "SlotReserved",
     "SnapshotTaken",
+    "StateRoot",
     "StepResult",
     "Surplus",
     "Suspect",
@@ -188,6 +190,7 @@ Message = (
     | Ready
     | TakeSnapshot
     | SnapshotTaken
+    | StateRoot
     | KeepCopy
     | CopiesHeld
     | Surplus
@@ -228,6 +231,7 @@ TO_LEADER = frozenset(
         Committed,
         SnapshotTaken,
         CopiesHeld,
+        StateRoot,
         Left,
     )
 )

@@ -119,6 +119,18 @@ class SnapshotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class StateRoot:
+    """The root of a stage's state (compute/stage_pieces.py), from a member to the leader, or from it to loading peers.
+
+    The leader sends what most members of the stage have reported.
+    """
+
+    stage: int
+    version: int
+    root: str
+
+
+@dataclass(frozen=True, slots=True)
 class KeepCopy:
     """Copy these stages of a snapshot from the disks of their holders to the receiver's.
 

@@ -240,7 +240,8 @@ class Unrepairable:
 class Commit:
     """Apply scale * summed gradient at this learning rate. scale = clip factor / target tokens.
 
-    result: of the step, so that another leader can log it.
+    result: of the step, so that another leader can log it. rooted: stages that peers load, whose members are to report
+    the root of their state.
     """
 
     term: int
@@ -249,6 +250,7 @@ class Commit:
     scale: float
     learning_rate: float
     result: StepResult
+    rooted: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
