@@ -12,7 +12,6 @@ import itertools
 import math
 import re
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,7 +24,8 @@ from swarmflow.demo.corpus import write_corpus
 from swarmflow.local.swarm import LocalProcess, LocalSwarm, terminable
 
 RUN_S = 3600.0
-WARMUP, BEFORE = 2, 5  # steps
+WARMUP = 1  # step
+SAMPLE_S = 0.5
 STATE_BYTES = 12  # of a parameter, with AdamW
 STEP_WANTED, JOIN_WANTED, RATE_WANTED = 1.1, 1.2, 0.8
 SEQ_LEN = 64
@@ -41,6 +41,7 @@ class Case:
     millions: float  # parameters
     microbatches: int
     kill: bool  # a donor, amid the load
+    steps: int  # before the join
 
     @property
     def width(self) -> int:
@@ -84,9 +85,46 @@ class Joined:
     during_s: list[float]
     join_s: float  # from the grant until the newcomer is ready
     received_bytes: int  # on the newcomer's link, in that time
-    donor_bytes_per_s: float  # that training sends over a donor's link
+    training_bytes_per_s: float  # over a donor's uplink, before the join
+    free_bytes_per_s: float  # of the newcomer's link, or of all donors' uplinks where that is less, at each time
     state_bytes: int
     log: list[str]  # of the load
+
+
+class Links:
+    """What training sends over the donors' links, sampled: the members of a stage reduce at the same time."""
+
+    def __init__(self, case: Case, numbers: list[int]) -> None:
+        self._case = case
+        self._numbers = numbers
+        self._last_s = time.monotonic()
+        self._last = [_outer(number) for number in numbers]
+        self._sent_bytes = self._free_bytes = self._seconds = 0.0
+
+    def sample(self) -> bool:
+        """Read the counters, if it is time to; return True."""
+        now_s = time.monotonic()
+        seconds = now_s - self._last_s
+        if seconds >= SAMPLE_S:
+            sent = [_outer(number) for number in self._numbers]
+            room = CARRIED * self._case.mbps * 125_000 * seconds
+            given = [after - before for before, after in zip(self._last, sent, strict=True)]
+            link = CARRIED * self._case.newcomer_mbps * 125_000 * seconds
+            self._free_bytes += min(link, sum(max(0.0, room - each) for each in given))
+            self._sent_bytes += sum(given) / len(given)
+            self._seconds += seconds
+            self._last_s, self._last = now_s, sent
+        return True
+
+    @property
+    def training(self) -> float:
+        """Bytes/s over a donor's uplink."""
+        return self._sent_bytes / self._seconds
+
+    @property
+    def free(self) -> float:
+        """Bytes/s that a newcomer could get beside."""
+        return self._free_bytes / self._seconds
 
 
 def run(folder: Path, case: Case) -> Joined:
@@ -105,17 +143,16 @@ def run(folder: Path, case: Case) -> Joined:
             swarm.wait(lambda: full in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
             first = len(swarm.steps()) + WARMUP
             swarm.wait_steps(first, RUN_S)
-            began_s, sent = time.monotonic(), _sent(peers[0], 1)
-            swarm.wait_steps(first + BEFORE, RUN_S)
-            donor_rate = (_sent(peers[0], 1) - sent) / (time.monotonic() - began_s)
+            links = Links(case, list(range(1, case.donors + 1)))
+            swarm.wait(lambda: links.sample() and len(swarm.steps()) >= first + case.steps, "the steps before", RUN_S)
             newcomer = _start(swarm, addresses[peers[-1]])
             swarm.wait(lambda: "granted stage" in _log(newcomer), "the grant", RUN_S)
-            begun, joined_s, arrived = len(swarm.steps()), time.monotonic(), _received(peers[-1], case.donors + 1)
+            begun, joined_s, arrived = len(swarm.steps()), time.monotonic(), _outer(case.donors + 1, "tx")
             if case.kill:
                 swarm.wait(lambda: re.search(r"loading stage 0: \d", _log(newcomer)), "half of the load", RUN_S)
                 swarm.peers[0].kill()
             swarm.wait(lambda: "is loaded at version" in _log(newcomer), "the load", RUN_S)
-            join_s, received = time.monotonic() - joined_s, _received(peers[-1], case.donors + 1) - arrived
+            join_s, received = time.monotonic() - joined_s, _outer(case.donors + 1, "tx") - arrived
             full = [case.donors + 1 - case.kill]
             swarm.wait(lambda: swarm.steps()[-1]["peers"] == full, "the newcomer to take part", RUN_S)
             steps = swarm.steps()
@@ -123,11 +160,12 @@ def run(folder: Path, case: Case) -> Joined:
     times = [step["time"] for step in steps]
     seconds = [after - before for before, after in itertools.pairwise(times)]
     return Joined(
-        seconds[first - 1 : first - 1 + BEFORE],
+        seconds[first - 1 : first - 1 + case.steps],
         seconds[begun - 1 :],
         join_s,
         received,
-        donor_rate,
+        links.training,
+        links.free,
         STATE_BYTES * case.parameters,
         lines,
     )
@@ -137,14 +175,16 @@ def report(case: Case, joined: Joined) -> bool:
     """Print what was measured; return whether it is as wanted."""
     median_s, longest_s = statistics.median(joined.before_s), max(joined.during_s)
     link = CARRIED * case.newcomer_mbps * 125_000
-    donor_free = CARRIED * case.mbps * 125_000 - joined.donor_bytes_per_s
-    free = min(link, case.donors * donor_free)
+    free = joined.free_bytes_per_s
     print(f"steps before: {_shown(joined.before_s)}; median {median_s:.2f} s")
     print(f"steps during: {_shown(joined.during_s)}; longest {longest_s / median_s:.2f} of the median")
     print(f"state {joined.state_bytes / 1e6:.1f} MB; on the newcomer's link {joined.received_bytes / 1e6:.1f} MB")
-    print(f"free: {link / 1e6:.2f} MB/s of the newcomer's link, {donor_free / 1e6:.2f} MB/s of each donor's")
+    print(
+        f"training sends {joined.training_bytes_per_s / 1e6:.2f} MB/s over each donor's link, and leaves free", end=" "
+    )
+    print(f"{free / 1e6:.2f} MB/s of what the newcomer's link takes ({link / 1e6:.2f} MB/s)")
     ratio = joined.join_s * free / joined.state_bytes
-    print(f"join: {joined.join_s:.1f} s, {ratio:.2f} of the state's bytes over the free rate of {free / 1e6:.2f} MB/s")
+    print(f"join: {joined.join_s:.1f} s, {ratio:.2f} of the state's bytes over the free rate")
     print(f"      {joined.join_s * free / joined.received_bytes:.2f} of all bytes that arrived over it")
     print(f"      {joined.received_bytes / joined.join_s / link:.0%} of the newcomer's link on average")
     print("\n".join(joined.log))
@@ -160,12 +200,15 @@ def main() -> int:
     parser.add_argument("--millions", type=float, default=100.0, help="parameters of the stage")
     parser.add_argument("--microbatches", type=int, default=64, help="of a step: they set how long it computes")
     parser.add_argument("--kill", action="store_true", help="kill a donor amid the load")
+    parser.add_argument("--steps", type=int, default=5, help="measured before the join")
     given = parser.parse_args()
     reason = unavailable()
     if reason is not None:
         print(reason, file=sys.stderr)
         return 2
-    case = Case(given.donors, given.mbps, given.newcomer_mbps, given.millions, given.microbatches, given.kill)
+    case = Case(
+        given.donors, given.mbps, given.newcomer_mbps, given.millions, given.microbatches, given.kill, given.steps
+    )
     with tempfile.TemporaryDirectory(prefix="swarmflow-joining-") as folder:
         return int(not report(case, run(Path(folder), case)))
 
@@ -179,18 +222,9 @@ def _log(process: LocalProcess) -> str:
     return process.log.read_text(encoding="utf-8", errors="replace")
 
 
-def _counter(name: str, number: int, counter: str) -> int:
-    path = f"/sys/class/net/swf{number}i/statistics/{counter}"
-    done = subprocess.run([*inside(name), "cat", path], capture_output=True, text=True, check=True)
-    return int(done.stdout)
-
-
-def _sent(name: str, number: int) -> int:
-    return _counter(name, number, "tx_bytes")
-
-
-def _received(name: str, number: int) -> int:
-    return _counter(name, number, "rx_bytes")
+def _outer(number: int, counter: str = "rx") -> int:
+    """Bytes that the bridge has received from a machine (rx), or sent to it (tx)."""
+    return int(Path(f"/sys/class/net/swf{number}/statistics/{counter}_bytes").read_text(encoding="utf-8"))
 
 
 def _shown(seconds: list[float]) -> str:
