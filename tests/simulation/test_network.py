@@ -9,6 +9,7 @@ from random import Random
 import pytest
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.simulator.background import Background
 from swarmflow.simulator.distributions import Constant, Integers, Normal, OneOf, Uniform, share_of
 from swarmflow.simulator.network import INFINITE, Flight, Matrix, Port, Shared, Spread
 
@@ -101,6 +102,31 @@ def test_words_wait_behind_tensors_that_have_come_together_but_not_behind_one_th
     many.queue_s = 9.0
     messages = [(0.0, A, C, MB, True), (0.0, B, C, MB, True), (1.0, D, C, 1000, False)]
     assert deliver(many, messages)[2] == pytest.approx(2.001, abs=2e-3)
+
+
+def arrival_s(chunk: Background, now_s: float = 0.0) -> float:
+    """When a background message arrives if nothing else is sent any more."""
+    while (due_s := chunk.next_s(now_s)) is not None:
+        now_s = due_s
+    return now_s
+
+
+def test_background_gets_what_tensors_leave_and_takes_nothing_from_them() -> None:
+    shared = network(0.1, a=(MB, MB), b=(MB, MB), c=(MB, MB))
+    first, second = (shared.path(A, B).background(MB, 0.0) for _ in range(2))
+    assert (arrival_s(first), arrival_s(second)) == pytest.approx((1.1, 2.0), abs=0.11)
+    tensor = shared.path(A, C).send(MB, True, 0.5)
+    assert tensor.received_s(tensor.due_s) == pytest.approx(1.6), "as if it were alone"
+    assert arrival_s(first, 0.5) == pytest.approx(2.0, abs=0.11), "half of it went before"
+    assert arrival_s(second, 0.5) == pytest.approx(3.0, abs=0.11)
+
+
+def test_background_waits_for_a_busy_downlink_too() -> None:
+    shared = network(0.0, a=(MB, MB), b=(MB, MB), c=(MB, MB))
+    tensor = shared.path(C, B).send(2 * MB, True, 0.0)
+    chunk = shared.path(A, B).background(MB, 0.0)
+    assert tensor.received_s(tensor.due_s) == pytest.approx(2.0)
+    assert arrival_s(chunk) == pytest.approx(3.0)
 
 
 def test_links_need_not_be_symmetric() -> None:
