@@ -91,7 +91,7 @@ class Joined:
     log: list[str]  # of the load
 
 
-class Links:
+class FreeRate:
     """What training sends over the donors' links, sampled: the members of a stage reduce at the same time."""
 
     def __init__(self, case: Case, numbers: list[int]) -> None:
@@ -143,7 +143,7 @@ def run(folder: Path, case: Case) -> Joined:
             swarm.wait(lambda: full in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
             first = len(swarm.steps()) + WARMUP
             swarm.wait_steps(first, RUN_S)
-            links = Links(case, list(range(1, case.donors + 1)))
+            links = FreeRate(case, list(range(1, case.donors + 1)))
             swarm.wait(lambda: links.sample() and len(swarm.steps()) >= first + case.steps, "the steps before", RUN_S)
             newcomer = _start(swarm, addresses[peers[-1]])
             swarm.wait(lambda: "granted stage" in _log(newcomer), "the grant", RUN_S)

@@ -8,19 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import torch
-
+from peers.building import build
 from peers.copies import CopyKeeper
 from peers.fitting import MemoryBudget
 from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from swarmflow.activity import doing
-from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.flat import rounding_of
-from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
-from swarmflow.compute.runner import StageRunner
-from swarmflow.compute.stage import build_stage
 from swarmflow.compute.weights import init_stage
 from swarmflow.core.protocol.actions import ExpectRoot, LoadState, Resume, StoreState, WriteStage
 from swarmflow.core.protocol.events import Progressed, StageWritten, StateLoaded, StateNotLoaded, StateStored
@@ -74,7 +68,6 @@ class StageLoader:
         self._host = host
         self._compute = compute
         self._budget = budget
-        self._device = budget.device
         self._meter = meter
         self._copies = copies
         self._left = left
@@ -172,7 +165,9 @@ class StageLoader:
         with doing(f"loading stage {action.stage} at version {action.version}", self._far):
             await self._host.warm_up()
             self._progressed()
-            served, one_bytes = await self._compute.call(_FIRST, lambda: self._build(action.stage))
+            served, one_bytes = await self._compute.call(
+                _FIRST, lambda: build(self._manifest, self._budget, action.stage)
+            )
             self._progressed()
             loaded = self._loaded = _Loaded(served, self._pieces(action.stage, served), one_bytes)
             loaded.load.set_donors(action.donors, action.version)
@@ -250,7 +245,7 @@ class StageLoader:
 
     def _restore(self, number: int) -> KeptStage:
         """Return the state that an earlier life has left in the folder. Raises CheckpointError."""
-        served, one_bytes = self._build(number)
+        served, one_bytes = build(self._manifest, self._budget, number)
         allowed = self._budget.fitting(self._manifest, number, one_bytes)
         kept = self._left.fill(served)
         return replace(kept, capacity=min(kept.capacity, allowed))
@@ -271,29 +266,6 @@ class StageLoader:
 
     def _progressed(self) -> None:
         self._session.driver.post(Progressed("load"))
-
-    def _build(self, number: int) -> tuple[Served, int]:
-        """Return the stage with zeros for weights, and the bytes of a held microbatch."""
-        manifest = self._manifest
-        self._budget.check_stage(manifest, number)
-        runners = tuple(self._runner(number) for _ in range(1 + manifest.delay))
-        settings = OptimizerSettings(
-            manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay
-        )
-        optimizer = make_optimizer(settings)
-        one_bytes = self._trial(runners[0])
-        for group in runners[0].stage.groups.values():
-            group.allocate(optimizer.state_names())
-        return Served(runners, optimizer, -1), one_bytes
-
-    def _runner(self, number: int) -> StageRunner:
-        """Return the stage with zeros for weights."""
-        manifest = self._manifest
-        rounding = rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches)
-        stage = build_stage(
-            manifest.model, manifest.cut, number, device=self._device, dropout=manifest.dropout, rounding=rounding
-        )
-        return StageRunner(stage, manifest.precision)
 
     async def _fill(self, action: LoadState, served: Served) -> None:
         if not action.donors:
@@ -318,14 +290,6 @@ class StageLoader:
         """Set the weights that the run's seed gives."""
         init_stage(served.runner(1).stage, self._manifest.seed)
         served.begin()
-
-    def _trial(self, runner: StageRunner) -> int:
-        """Return the bytes of a held microbatch, measured before the stage's memory is touched, which sets the peak."""
-        manifest, stage = self._manifest, runner.stage
-        rows = (manifest.microbatch_sequences, manifest.seq_len)
-        x = torch.zeros(rows, dtype=torch.int64) if stage.first else torch.zeros((*rows, manifest.hidden_size))
-        draw = DrawKey(manifest.seed, 0, 0) if stage.dropout else None
-        return max(1, runner.activation_bytes(x.to(self._device), draw))
 
     def _listing(self, stage: int, version: int, file: str) -> Listing:
         if file or not self._serves(stage, version):

@@ -244,7 +244,7 @@ class PieceLoad:
     # --- answers ------------------------------------------------------------------------------------------------------
 
     async def _fetch(self, request: PieceRequest) -> tuple[PieceAnswer, memoryview]:
-        donor, span = request.donor.member.process, self._span(request)
+        donor, span = request.donor.member.process, _span_of(self._spans, request)
         where: Arguments = {"stage": self.stage, "group": span.group, "start": span.start, "stop": span.stop}
         bodies = await self.requests.ask(donor, TOPIC, where | {"have": request.have}, timeout_s=_TIMEOUT_S)
         if len(bodies) != 2:
@@ -263,7 +263,7 @@ class PieceLoad:
 
     async def _take(self, request: PieceRequest, answer: PieceAnswer, data: memoryview) -> None:
         """Write or update the pieces of an answer, where another one was not faster."""
-        donor, span = request.donor, self._span(request)
+        donor, span = request.donor, _span_of(self._spans, request)
         donor.version = answer.version
         self.received_bytes += len(data)
         donor.idle_until_s = 0.0
@@ -295,7 +295,7 @@ class PieceLoad:
             self._givers.setdefault(place, set()).add(giver)
         version = -1
         try:
-            await self.compute(lambda: self._write(span, answer, data))
+            await self.compute(lambda: _write(self.pieces, span, answer, data))
             version = answer.version
         finally:
             self._place(places, version)
@@ -309,20 +309,6 @@ class PieceLoad:
             self._elements[self._versions[place]] -= elements
             self._elements[version] += elements
             self._versions[place] = version
-
-    def _write(self, span: Span, answer: PieceAnswer, data: memoryview) -> None:
-        if not answer.updates:
-            self.pieces.write(Span(span.group, span.start, answer.stop), answer.version, data)
-            return
-        at = 0
-        for each in answer.updates:
-            sums = data[at : at + each.size_bytes]
-            at += each.size_bytes
-            self.pieces.follow(span, SpanUpdate(each.step, each.scale, each.learning_rate, each.ratios, sums))
-
-    def _span(self, request: PieceRequest) -> Span:
-        first, last = self._spans[request.places[0]], self._spans[request.places[-1]]
-        return Span(first.group, first.start, last.stop)
 
     # --- verification -------------------------------------------------------------------------------------------------
 
@@ -393,3 +379,20 @@ class PieceLoad:
         behind = sum(n * (self.target - version) for version, n in self._elements.items() if version >= 0)
         left_bytes = round(self._elements[-1] * state + behind * update)
         self.on_progress(list(self._donors), self.received_bytes, self.received_bytes + left_bytes)
+
+
+def _write(pieces: StagePieces, span: Span, answer: PieceAnswer, data: memoryview) -> None:
+    """Set the first piece of a span, or update all of them."""
+    if not answer.updates:
+        pieces.write(Span(span.group, span.start, answer.stop), answer.version, data)
+        return
+    at = 0
+    for each in answer.updates:
+        sums = data[at : at + each.size_bytes]
+        at += each.size_bytes
+        pieces.follow(span, SpanUpdate(each.step, each.scale, each.learning_rate, each.ratios, sums))
+
+
+def _span_of(spans: Sequence[Span], request: PieceRequest) -> Span:
+    first, last = spans[request.places[0]], spans[request.places[-1]]
+    return Span(first.group, first.start, last.stop)
