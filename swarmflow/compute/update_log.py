@@ -11,7 +11,7 @@ import torch
 from swarmflow.compute.blockwise_sums import BlockwiseSums, StoredSums
 from swarmflow.compute.sums import Sums, TensorSums
 
-IDLE_S = 30.0  # after so long without a request nobody loads any more
+IDLE_S = 30.0  # after so long without a request, or a commit that says so, nobody loads any more
 KEPT_BYTES = 5  # of sums that are kept, for each parameter: two steps of 16 bits with their peaks, or one of fp32
 
 

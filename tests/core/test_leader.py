@@ -377,6 +377,16 @@ def test_a_loading_peer_gets_the_root_that_most_members_of_its_stage_report() ->
     assert not messages(bench.hear(A, StateRoot(0, 9, "right")), StateRoot)
 
 
+def test_who_was_ready_too_late_finds_the_update_that_it_lacks() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.join(B)
+    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
+    bench.ready(B)
+    commits = messages(bench.hear(A, Prepared(microbatch(0).epoch, 1, (("stage-0", 1.0, "x"),))), Commit)
+    assert [(to, commit.rooted) for to, commit in commits] == [(A, (0,))]
+
+
 def test_nobody_hashes_a_stage_that_nobody_loads() -> None:
     bench = Bench()
     bench.serve(A)

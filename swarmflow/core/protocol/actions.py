@@ -139,7 +139,8 @@ class Seal:
 class Apply:
     """The optimizer's update, then zero the accumulators -> Applied.
 
-    rooted: the state is hashed then, beside what follows -> StateHashed.
+    rooted: peers load the stage. The sums are kept for them, and the state is hashed beside the next step:
+    StateHashed follows.
     """
 
     epoch: Epoch

@@ -128,6 +128,8 @@ class StepEnd:
         self._account.committed(action.epoch)
 
         hashing: list[Future[str]] = []
+        if action.rooted:
+            served.log.want()
 
         def work() -> str | NotFiniteError:
             try:

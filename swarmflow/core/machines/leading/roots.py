@@ -12,8 +12,12 @@ from swarmflow.core.protocol.messages import StateRoot
 
 
 def loaded_stages(leader: LeaderState) -> tuple[int, ...]:
-    """Return the stages that peers load."""
-    return tuple(sorted({entry.member.stage for entry in leader.membership.loading()}))
+    """Return the stages that peers load, or have loaded too late for the step at hand: they lack its update."""
+    stages = {entry.member.stage for entry in leader.membership.loading()}
+    if leader.step is not None:
+        ready = (entry for entry in leader.membership.peers() if entry.phase is MemberPhase.READY)
+        stages |= {entry.member.stage for entry in ready if entry.process not in leader.step.roster.id_set}
+    return tuple(sorted(stages))
 
 
 def on_state_root(leader: LeaderState, known: MemberRecord, message: StateRoot, now: float) -> list[Action]:

@@ -240,8 +240,8 @@ class Unrepairable:
 class Commit:
     """Apply scale * summed gradient at this learning rate. scale = clip factor / target tokens.
 
-    result: of the step, so that another leader can log it. rooted: stages that peers load, whose members are to report
-    the root of their state.
+    result: of the step, so that another leader can log it. rooted: stages that peers load, whose members keep the sums
+    of the step for these and report the root of their state.
     """
 
     term: int
