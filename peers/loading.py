@@ -171,7 +171,7 @@ class StageLoader:
             self._progressed()
             loaded = self._loaded = _Loaded(served, self._pieces(action.stage, served), one_bytes)
             loaded.load.set_donors(action.donors, action.version)
-            if not any(donor.stage == action.stage for donor in action.donors):
+            if not _from_peers(action):
                 try:
                     await self._fill(action, served)
                 except NetworkError as error:
@@ -185,7 +185,7 @@ class StageLoader:
         """Bring a stage to the newest version of its donors, if it has some, and serve it."""
         served, load, digest = loaded.served, loaded.load, ""
         try:
-            if load.has_donors:
+            if _from_peers(action):
                 with self._meter.loading(action.stage, action.version) as measure:
                     load.on_progress = _named(measure)
                     served.version = await load.run()
@@ -322,6 +322,11 @@ class StageLoader:
         if served is None or not self._serves(stage, version):
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
         return served
+
+
+def _from_peers(action: LoadState) -> bool:
+    """Return whether peers of the stage give it, and not a trainer's disk or the seed."""
+    return any(donor.stage == action.stage for donor in action.donors)
 
 
 def _named(measure: Callable[[ProcessId | str, int, int], None]) -> Callable[[Sequence[ProcessId], int, int], None]:

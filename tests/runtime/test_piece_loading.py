@@ -217,6 +217,9 @@ async def test_a_wrong_piece_is_fetched_anew_and_its_donor_is_named(
             loader.version = await load.run()
             assert loader.state.digest() == second.state.digest()
             assert load.received_bytes <= loader.pieces.state_bytes(spans[3]), "nothing else was fetched anew"
+            load.set_donors(members(spoilt), FIRST_VERSION)
+            with pytest.raises(NetworkError, match="nobody was named"):
+                await load.run()  # not if it is named again, either
     assert f"{spoilt.session.me} gave a wrong piece of stage 0" in caplog.text
 
 

@@ -62,6 +62,7 @@ class PieceLoad:
     _asked: set[PieceRequest] = field(init=False, default_factory=set)
     _donors: dict[ProcessId, PieceGiver] = field(init=False, default_factory=dict)
     _tasks: dict[ProcessId, asyncio.Task[None]] = field(init=False, default_factory=dict)
+    _refused: set[ProcessId] = field(init=False, default_factory=set)  # what they gave was not what most others have
     _writing: set[asyncio.Task[None]] = field(init=False, default_factory=set)
     _ahead_since_s: float = field(init=False, default=math.inf)  # since when pieces are at a later version than donors
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -89,7 +90,9 @@ class PieceLoad:
     def set_donors(self, donors: Iterable[Member], least: int) -> None:
         """Load from these donors, which are at this version or a later one."""
         self.least = least
-        named = {donor.process: donor for donor in donors if donor.stage == self.stage}
+        named = {
+            donor.process: donor for donor in donors if donor.stage == self.stage and donor.process not in self._refused
+        }
         for process in [process for process in self._donors if process not in named]:
             self._drop(process)
         self._donors |= {process: PieceGiver(donor) for process, donor in named.items() if process not in self._donors}
@@ -107,11 +110,6 @@ class PieceLoad:
         return max((donor.version for donor in self._donors.values()), default=-1)
 
     @property
-    def has_donors(self) -> bool:
-        """Whether any process is asked for pieces."""
-        return bool(self._donors)
-
-    @property
     def complete(self) -> bool:
         """Whether all pieces are at the newest version that is known of."""
         return not any(elements for version, elements in self._elements.items() if version != self.target)
@@ -127,13 +125,13 @@ class PieceLoad:
                 self._changed.clear()
                 self._begin()
                 fresh = {donor for donor in fresh if donor.version < 0 and donor in self._donors.values()}
+                if not self._donors:
+                    reason = "; ".join(self.failures[-4:]) or "nobody was named who has it"
+                    raise NetworkError(f"stage {self.stage} could not be loaded: {reason}")
                 if not fresh:
                     if self.target >= self.least and self.complete and await self._verified():
                         return self.target
                     self._give_up_later()
-                if not self._donors:
-                    reason = "; ".join(self.failures[-4:]) or "nobody was named who has it"
-                    raise NetworkError(f"stage {self.stage} could not be loaded: {reason}")
                 with suppress(TimeoutError):
                     async with asyncio.timeout(AHEAD_S):
                         await self._changed.wait()
@@ -353,19 +351,22 @@ class PieceLoad:
             if len(leaves) == len(self._spans) and root_of(leaves) == root:
                 return leaves
             log.warning("%s has another state of stage %d at version %d than most", process, self.stage, version)
+            self._refused.add(process)
             self._drop(process)
         return None
 
     def _refuse(self, wrong: list[int], version: int) -> None:
         """Fetch wrong pieces anew, and ask nothing more of a donor that alone has given one."""
         for place in wrong:
-            self._waiting[version].remove(place)
+            with suppress(ValueError):  # a donor is being asked whether it has something newer
+                self._waiting[version].remove(place)
             self._waiting[-1].append(place)
             givers = self._givers.pop(place, set())
             if len(givers) == 1:
                 [process] = givers
                 log.warning("%s gave a wrong piece of stage %d: it is asked for nothing more", process, self.stage)
                 self.failures.append(f"{process}: it gave a wrong piece")
+                self._refused.add(process)
                 self._drop(process)
         self._place(wrong, -1)
         log.warning("%d pieces of stage %d are not what most of its peers have: fetched anew", len(wrong), self.stage)
