@@ -244,6 +244,7 @@ class PieceLoad:
     async def _fetch(self, request: PieceRequest) -> tuple[PieceAnswer, memoryview]:
         donor, span = request.donor.member.process, _span_of(self._spans, request)
         where: Arguments = {"stage": self.stage, "group": span.group, "start": span.start, "stop": span.stop}
+        least = self.least  # a grant meanwhile may name a later version
         bodies = await self.requests.ask(donor, TOPIC, where | {"have": request.have}, timeout_s=_TIMEOUT_S)
         if len(bodies) != 2:
             raise NetworkError("it sent no piece")
@@ -253,7 +254,7 @@ class PieceLoad:
             raise NetworkError(f"it sent an answer that does not decode: {error}") from None
         steps = [update.step for update in answer.updates]
         fits = steps == list(range(request.have, request.have + len(steps)))
-        fits &= self.least <= answer.version <= COUNT_MAX and all(u.size_bytes >= 0 for u in answer.updates)
+        fits &= least <= answer.version <= COUNT_MAX and all(u.size_bytes >= 0 for u in answer.updates)
         fits &= sum(update.size_bytes for update in answer.updates) == len(bodies[1]) or not answer.updates
         if not fits or (answer.updates and answer.version != request.have + len(steps)):
             raise NetworkError(f"it sent what cannot be: version {answer.version}, updates {steps[:4]}")
