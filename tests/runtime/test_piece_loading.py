@@ -238,3 +238,22 @@ async def test_hashes_that_do_not_belong_to_the_root_are_not_believed(tmp_path: 
             loader.version = await load.run()
             assert loader.state.digest() == second.state.digest()
             assert [donor.process for donor in members(honest)] == list(load._donors)
+
+
+async def test_an_answer_from_before_a_later_grant_is_none_that_cannot_be(tmp_path: Path) -> None:
+    run = of()
+    [served], loader = donors_of(run, 1), stage_of(run)
+    async with processes(tmp_path, 2) as (reader, donor):
+
+        def granting(stage: int) -> Served:
+            if load.least == FIRST_VERSION and load.received_bytes:
+                step(served, FIRST_VERSION, reduced=True)
+                load.set_donors(members(donor), FIRST_VERSION + 1)  # answers of the version before are on their way
+            return served
+
+        serve_pieces(donor.session.requests, granting)
+        load = load_of(reader, loader)
+        load.set_donors(members(donor), FIRST_VERSION)
+        loader.version = await load.run()
+        assert loader.version == FIRST_VERSION + 1
+        assert loader.state.digest() == served.state.digest()
