@@ -33,7 +33,7 @@ BESIDE, AFTER_TRANSFER, AFTER_COMMIT = "beside the transfer", "after the transfe
 
 
 @dataclass(frozen=True)
-class Part:
+class StepEndPart:
     """A part of a step's end: what it is, when a peer runs it, and its seconds for the whole stage."""
 
     name: str
@@ -73,8 +73,9 @@ class StepEndWork:
             self.reduced.put(start, stop, self.own.pack(start, stop))
 
     def norm(self) -> None:
-        """Compute the squared norm of the reduced gradient."""
-        self.reduced.sum_of_squares()
+        """Add up the squares of each piece, for the norm."""
+        for start, stop in self.pieces:
+            self.reduced.block_squares(start, stop)
 
     def digest_of_gradient(self) -> None:
         """Compute the digest of the reduced gradient, piece by piece."""
@@ -91,13 +92,13 @@ class StepEndWork:
         digest(self.group.params)
 
 
-def measure(parameters: float) -> list[Part]:
+def measure(parameters: float) -> list[StepEndPart]:
     """Return the parts for a stage of so many parameters, in their order; medians of CPU time on one thread."""
     work = StepEndWork(REPRESENTATIVE_ELEMENTS)
     steps: list[tuple[str, str, Callable[[], None]]] = [
         ("sums of own pieces, their digests", BESIDE, work.sum_pieces),
         ("the other peer's sums stored", BESIDE, work.store_pieces),
-        ("norm of the gradient", AFTER_TRANSFER, work.norm),
+        ("norm of the gradient", BESIDE, work.norm),
         ("digest of the gradient", AFTER_TRANSFER, work.digest_of_gradient),
         ("update", AFTER_COMMIT, work.update),
         ("digest of the parameters", AFTER_COMMIT, work.digest_of_parameters),
@@ -108,7 +109,7 @@ def measure(parameters: float) -> list[Part]:
         run()
         taken[name].append(time.thread_time() - began_s)
     scale = parameters / work.elements
-    return [Part(name, when, scale * statistics.median(taken[name])) for name, when, _ in steps]
+    return [StepEndPart(name, when, scale * statistics.median(taken[name])) for name, when, _ in steps]
 
 
 def transfer_s(parameters: float) -> float:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from swarmflow.compute.exact import ExponentOverflowError
-from swarmflow.compute.flat_tensors import Blocks, Buffer, bytes_of, memory_of, squares_of
+from swarmflow.compute.flat_tensors import Blocks, Buffer, added_up, block_squares, bytes_of, memory_of
 from swarmflow.compute.grid import BLOCK_ELEMENTS, DITHER_ELEMENTS, WIDE_BITS, Grid, dither, grid_blocks
 from swarmflow.compute.sums import SUMMED, Sums, TensorSums
 from swarmflow.errors import FrameError
@@ -214,7 +214,11 @@ class BlockwiseSums:
 
     def sum_of_squares(self) -> float:
         """Return that of the gradient; not a number where it is void."""
-        return math.nan if self._void else squares_of(self, self.elements)
+        return math.nan if self._void else added_up(self.block_squares(0, self.elements))
+
+    def block_squares(self, start: int, stop: int) -> list[float]:
+        """Return what `sum_of_squares` adds up for a piece."""
+        return block_squares(self, start, stop)
 
     def first_not_finite(self) -> int | None:
         """Return the first element that is not finite: integers are, but not what too large ones stand for."""
