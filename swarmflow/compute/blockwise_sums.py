@@ -24,7 +24,7 @@ PEAKS = "peaks"  # the name of those among stored tensors
 _WIDE_BYTES = 8 * BLOCK_ELEMENTS + 4  # of a wide block in a packed piece: its sums, and its number
 _DITHER_ROWS = DITHER_ELEMENTS // BLOCK_ELEMENTS  # after which the dither repeats
 # Blocks that a thread rounds at a time, a multiple of the dither's: gradients, dither, temporaries and sums of so many
-# take 1 MiB, a second-level cache. With 1024, which take 4 MiB, rounding took a sixth longer; with fewer the calls do.
+# take 1 MiB, a second-level cache. With 1024, which take 4 MiB, rounding took a tenth longer; with fewer the calls do.
 _CHUNK_ROWS = 1 << 8
 _DEVICE_CHUNK_ROWS = 1 << 14
 _SEARCHED_ELEMENTS = 1 << 20
