@@ -8,6 +8,7 @@ README.md beside this file.
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import statistics
 import sys
@@ -16,7 +17,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import linear_regression
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -138,10 +138,19 @@ def measure(
 
 
 def bytes_a_step(readings: Sequence[tuple[int, Counter[str]]]) -> dict[str, float]:
-    """Return the bytes a step, by the kind of message, from a peer's readings amid its steps: their slope."""
-    versions = [version for version, _ in readings]
+    """Return the bytes of a usual step, by the kind of message: the median from each version seen to the next one seen.
+
+    A reading comes before or after the all-reduce of its step, so that every single difference may be a step off.
+    """
+    first = dict(reversed(readings))  # the first reading of each version
+    pairs = list(itertools.pairwise(sorted(first)))
     kinds = readings[-1][1]
-    return {kind: linear_regression(versions, [found[kind] for _, found in readings]).slope for kind in kinds}
+    return {
+        kind: statistics.median(
+            (first[later][kind] - first[version][kind]) / (later - version) for version, later in pairs
+        )
+        for kind in kinds
+    }
 
 
 def stage_parameters() -> list[int]:
