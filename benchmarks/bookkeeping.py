@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
+from benchmarks import step_end
 from benchmarks.accounted import FILE
 from benchmarks.throughput import MODEL, RUN_S, STAGES, Work, settings
 from swarmflow.demo.corpus import write_corpus
@@ -78,7 +79,12 @@ def main() -> int:
     """0 where the bookkeeping takes at most SHARE_MAX, else 1."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bookkeeping", description=__doc__)
     parser.add_argument("--steps", type=int, default=6)
-    work = Work(MODEL, steps=parser.parse_args().steps)
+    parser.add_argument("--parameters", type=float, metavar="N", help="the end of a step of so many a stage, instead")
+    options = parser.parse_args()
+    if options.parameters is not None:
+        step_end.show(options.parameters)
+        return 0
+    work = Work(MODEL, steps=options.steps)
     with tempfile.TemporaryDirectory(prefix="swarmflow-bookkeeping-") as folder:
         costs = measure(Path(folder), work)
     names = (*PARTS, "update", "work", "loop")

@@ -1,8 +1,8 @@
-"""What rounding the gradients costs in loss: `python -m benchmarks.reduce_codec [--seeds N] [--text FILE]`.
+"""What rounding the gradients costs in loss: `python -m benchmarks.reduce_codec [--delay 1] [...]`.
 
 One process trains a small llama from scratch, with the gradients of a step's microbatches added up in fp32, and rounded
 to the grid of `reduce_codec = "blockwise16"`: by the code of production, which gives a swarm the same bits
-(tests/swarm/test_bit_exact.py). See README.md beside this file.
+(tests/swarm/test_bit_exact.py). With `--delay 1` both have gradients one version old. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.weights import init_stage
 from swarmflow.demo.corpus import write_corpus
+from swarmflow.runtime.execution.served import Served
 
 MODEL: dict[str, Any] = {
     "model_type": "llama",
@@ -42,28 +43,27 @@ LAST = 20  # steps whose losses are averaged
 CASES = ((8, 4), (64, 1), (256, 1))  # microbatches of a step, sequences of a microbatch
 
 
-def losses(tokens: Tensor, codec: str, microbatches: int, sequences: int, seed: int) -> list[float]:
+def losses(tokens: Tensor, codec: str, microbatches: int, sequences: int, seed: int, delay: int = 0) -> list[float]:
     """The loss of each step."""
     rounding = rounding_of("fp32", codec, microbatches)
-    runner = StageRunner(build_stage(MODEL, (), 0, device="cpu", rounding=rounding))
-    init_stage(runner.stage, seed)
-    optimizer = make_optimizer(OptimizerSettings())
-    group = runner.stage.groups["own"]
-    group.allocate(optimizer.state_names())
+    runners = [StageRunner(build_stage(MODEL, (), 0, device="cpu", rounding=rounding)) for _ in range(1 + delay)]
+    for runner in runners:
+        init_stage(runner.stage, seed)
+    served = Served(tuple(runners), make_optimizer(OptimizerSettings()), version=0)
+    served.stage.groups["own"].allocate(served.optimizer.state_names())
+    served.begin()
     generator = torch.Generator().manual_seed(seed)
     count, found = microbatches * sequences * SEQ_LEN, []
     for step in range(STEPS):
-        total = 0.0
+        total, runner = 0.0, served.runner(step)
         for index in range(microbatches):
             starts = torch.randint(len(tokens) - SEQ_LEN, (sequences,), generator=generator)
             rows = torch.stack([tokens[start : start + SEQ_LEN + 1] for start in starts])
             number = step * microbatches + index
             total += runner.loss(index, rows[:, :-1], rows[:, 1:], number=number)[0]
-        norm = group.sums.sum_of_squares() ** 0.5 / count
+        norm = runner.stage.groups["own"].sums.sum_of_squares() ** 0.5 / count
         scale = min(1.0, 1.0 / (norm + 1e-6)) / count
-        optimizer.apply(group, group.sums.gradient(), scale, RATE * min(1.0, (step + 1) / 20), step)
-        group.learnt(group.sums, step)
-        runner.clear()
+        served.update(step, scale, RATE * min(1.0, (step + 1) / 20))
         found.append(total / count)
     return found
 
@@ -72,6 +72,10 @@ def main() -> int:
     """Print the table."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.reduce_codec", description=__doc__)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--delay", type=int, choices=(0, 1), default=0, help="[train] delay of both")
+    parser.add_argument(
+        "--cases", type=int, default=len(CASES), help="only so many of them, those with less to compute first"
+    )
     parser.add_argument("--text", type=Path, help="a file; not given: text that is made up")
     options = parser.parse_args()
     with TemporaryDirectory() as folder:
@@ -79,11 +83,12 @@ def main() -> int:
             write_corpus(Path(folder, "corpus.txt"), 1 << 18)
         text = (options.text or Path(folder, "corpus.txt")).read_bytes()
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
-    print(f"loss, mean of the last {LAST} of {STEPS} steps\nmicrobatches  seed    fp32  blockwise16   ratio")
-    for microbatches, sequences in CASES:
+    print(f"loss, mean of the last {LAST} of {STEPS} steps, delay = {options.delay}")
+    print("microbatches  seed    fp32  blockwise16   ratio")
+    for microbatches, sequences in CASES[: options.cases]:
         for seed in range(options.seeds):
             plain, rounded = (
-                statistics.mean(losses(tokens, codec, microbatches, sequences, seed)[-LAST:])
+                statistics.mean(losses(tokens, codec, microbatches, sequences, seed, options.delay)[-LAST:])
                 for codec in ("none", "blockwise16")
             )
             print(f"{microbatches:12d} {seed:5d} {plain:7.4f} {rounded:12.4f} {rounded / plain:7.4f}", flush=True)

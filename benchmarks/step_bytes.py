@@ -1,17 +1,21 @@
-"""What a step sends: `python -m benchmarks.step_bytes`.
+"""What a step sends: `python -m benchmarks.step_bytes [--write]`.
 
 A swarm of real processes, 2 stages of 2 peers each, with fp32 sums and with those of `reduce_codec = "blockwise16"`:
-the bytes that its peers have sent, by their metrics, a step. See README.md beside this file.
+the bytes that its peers have sent, by their metrics, a step. `--write` puts the table into the pages that show it. See
+README.md beside this file.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import re
 import statistics
 import sys
 import urllib.request
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -22,6 +26,7 @@ from benchmarks.reduce_codec import MODEL
 from swarmflow.compute.families import model_config
 from swarmflow.compute.layout import stage_layout
 from swarmflow.demo.corpus import write_corpus
+from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalProcess, LocalSwarm
 
 STAGES, PEERS, MICROBATCHES, SEQUENCES, SEQ_LEN = 2, 4, 16, 1, 32
@@ -30,6 +35,47 @@ WANTED_BYTES = 2.2  # a parameter and direction in the all-reduce of two peers
 RUN_S = 300.0
 CUT = (2,)
 HOPS, SUMS = ("Forward", "Backward"), ("ReducePart", "ReduceSum")
+CODECS = ("none", "blockwise16")
+ROOT = Path(__file__).parents[1]
+PAGES = (ROOT / "README.md", ROOT / "benchmarks" / "README.md")  # that show the table
+HEAD = """| bytes that a peer sends | a parameter, in the all-reduce | a microbatch, activations and gradients |
+|---|---|---|
+"""
+_ROW = re.compile(r'\| `reduce_codec = "(\w+)"` \| ([\d.]+) \| ([\d,]+) \|\n')
+
+
+@dataclass(frozen=True)
+class SentBytes:
+    """What a peer sends with a reduce_codec: bytes a parameter in the all-reduce, and a microbatch in the pipeline."""
+
+    reduce_codec: str
+    a_parameter: float
+    a_microbatch: float
+
+    def __str__(self) -> str:
+        return f'| `reduce_codec = "{self.reduce_codec}"` | {self.a_parameter:.2f} | {self.a_microbatch:,.0f} |\n'
+
+
+def table(rows: Sequence[SentBytes]) -> str:
+    """Return the rows as the pages show them."""
+    return HEAD + "".join(map(str, rows))
+
+
+def shown(page: str) -> list[SentBytes]:
+    """Return the rows of the table that a page shows."""
+    [_, rest] = page.split(HEAD)
+    rows = []
+    while row := _ROW.match(rest):
+        rows.append(SentBytes(row[1], float(row[2]), float(row[3].replace(",", ""))))
+        rest = rest[row.end() :]
+    return rows
+
+
+def write(rows: Sequence[SentBytes]) -> None:
+    """Put the table into the pages that show it."""
+    for path in PAGES:
+        page = path.read_text(encoding="utf-8")
+        path.write_text(page.replace(table(shown(page)), table(rows)), encoding="utf-8")
 
 
 def settings(corpus: Path, reduce_codec: str) -> dict[str, dict[str, Any]]:
@@ -66,11 +112,13 @@ def sent(peer: LocalProcess) -> tuple[int, Counter[str]]:
     return version, found
 
 
-def measure(folder: Path, reduce_codec: str) -> list[dict[str, float]]:
-    """Bytes a step of each peer, by the kind of message."""
+def measure(
+    folder: Path, reduce_codec: str, steps: int = STEPS, forks: ForkServer | None = None
+) -> list[dict[str, float]]:
+    """Return the bytes a step of each peer, by the kind of message."""
     corpus = folder / "corpus.txt"
     write_corpus(corpus)
-    with LocalSwarm(folder / "swarm", settings(corpus, reduce_codec)) as swarm:
+    with LocalSwarm(folder / "swarm", settings(corpus, reduce_codec), forks=forks) as swarm:
         swarm.start_trainer()
         for number in range(PEERS):
             swarm.start_peer("--metrics-port", "0", "--no-copies", stage=number % STAGES)
@@ -78,32 +126,61 @@ def measure(folder: Path, reduce_codec: str) -> list[dict[str, float]]:
         swarm.wait(lambda: full in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
         first = next(step["step"] for step in swarm.steps() if step["peers"] == full)
         swarm.wait_steps(first + WARMUP, RUN_S)
-        before = [sent(peer) for peer in swarm.peers]
-        swarm.wait_steps(first + WARMUP + STEPS, RUN_S)
-        after = [sent(peer) for peer in swarm.peers]
-    return [
-        {kind: (later[kind] - earlier[kind]) / (end - begin) for kind in later}
-        for (begin, earlier), (end, later) in zip(before, after, strict=True)
-    ]
+        readings: list[list[tuple[int, Counter[str]]]] = [[] for _ in swarm.peers]
+
+        def finished() -> bool:
+            for peer, found in zip(swarm.peers, readings, strict=True):
+                found.append(sent(peer))
+            return all(found[-1][0] - found[0][0] >= steps for found in readings)
+
+        swarm.wait(finished, f"{steps} steps", RUN_S)
+    return list(map(bytes_a_step, readings))
+
+
+def bytes_a_step(readings: Sequence[tuple[int, Counter[str]]]) -> dict[str, float]:
+    """Return the bytes of a usual step, by the kind of message: the median from each version seen to the next one seen.
+
+    A reading comes before or after the all-reduce of its step, so that every single difference may be a step off.
+    """
+    first = dict(reversed(readings))  # the first reading of each version
+    pairs = list(itertools.pairwise(sorted(first)))
+    kinds = readings[-1][1]
+    return {
+        kind: statistics.median(
+            (first[later][kind] - first[version][kind]) / (later - version) for version, later in pairs
+        )
+        for kind in kinds
+    }
+
+
+def stage_parameters() -> list[int]:
+    """Return the number of parameters of each stage."""
+    return [stage_layout(model_config(MODEL), CUT, stage).parameters for stage in range(STAGES)]
+
+
+def sent_bytes(reduce_codec: str, peers: Sequence[dict[str, float]]) -> SentBytes:
+    """Return the means of what was measured."""
+    parameters = stage_parameters()
+    sums = [sum(peer.get(kind, 0.0) for kind in SUMS) / parameters[n % STAGES] for n, peer in enumerate(peers)]
+    hops = sum(peer.get(kind, 0.0) for peer in peers for kind in HOPS) / MICROBATCHES
+    return SentBytes(reduce_codec, statistics.mean(sums), hops)
 
 
 def main() -> int:
     """Print the table; 1 where blockwise16 takes more than is wanted."""
-    argparse.ArgumentParser(prog="python -m benchmarks.step_bytes", description=__doc__).parse_args()
-    parameters = [stage_layout(model_config(MODEL), CUT, stage).parameters for stage in range(STAGES)]
-    print(
-        f"2 stages of 2 peers, {sum(parameters):,} parameters, {MICROBATCHES} microbatches of {SEQ_LEN} tokens a step"
-    )
-    print("bytes that a peer sends    a parameter, in the all-reduce    a microbatch, activations and gradients")
-    worst = 0.0
-    for reduce_codec in ("none", "blockwise16"):
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.step_bytes", description=__doc__)
+    parser.add_argument("--write", action="store_true", help="put the table into README.md and benchmarks/README.md")
+    options = parser.parse_args()
+    parameters = sum(stage_parameters())
+    print(f"2 stages of 2 peers, {parameters:,} parameters, {MICROBATCHES} microbatches of {SEQ_LEN} tokens a step\n")
+    rows = []
+    for reduce_codec in CODECS:
         with TemporaryDirectory() as folder:
-            peers = measure(Path(folder), reduce_codec)
-        sums = [sum(peer.get(kind, 0.0) for kind in SUMS) / parameters[n % STAGES] for n, peer in enumerate(peers)]
-        hops = sum(peer.get(kind, 0.0) for peer in peers for kind in HOPS) / MICROBATCHES
-        print(f"{reduce_codec:25s} {statistics.mean(sums):30.2f} {hops:41,.0f}", flush=True)
-        worst = max(sums)
-    return 0 if worst <= WANTED_BYTES else 1
+            rows.append(sent_bytes(reduce_codec, measure(Path(folder), reduce_codec)))
+    print(table(rows), end="")
+    if options.write:
+        write(rows)
+    return 0 if rows[-1].a_parameter <= WANTED_BYTES else 1
 
 
 if __name__ == "__main__":

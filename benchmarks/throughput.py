@@ -1,7 +1,8 @@
-"""Tokens/s of a swarm beside one plain PyTorch process on the same cores: `python -m benchmarks.throughput`.
+"""Tokens/s of a swarm beside plain PyTorch on the same cores: `python -m benchmarks.throughput`.
 
-The swarm has 2 stages with one peer of one thread each, the plain process 2 threads. Both run in turn, so that what
-else the machine does hits both alike; the ratio of their medians is what counts. See README.md beside this file.
+The swarm has 2 stages with one peer of one thread each, the plain process 2 threads; torch.distributed.pipelining has 2
+processes of one thread. They run in turn, so that what else the machine does hits all alike; the ratios of their
+medians are what counts. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from typing import Any
 from benchmarks.memory import PeakMemory, stage_bytes
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.local.swarm import LocalSwarm, terminable
+from swarmflow.runtime.execution.heap import heap_environment
 
 STAGES = 2
 CORES = 2
@@ -79,26 +81,36 @@ class ThroughputReport:
     work: Work
     parameters: int
     plain_tokens_per_s: list[float]
+    pipelining_tokens_per_s: list[float]
     swarm_tokens_per_s: list[float]
     peaks: list[Peak]
     idle_peaks: list[Peak]
 
     @property
     def ratio(self) -> float:
+        """The swarm's tokens/s over the plain process'."""
         return statistics.median(self.swarm_tokens_per_s) / statistics.median(self.plain_tokens_per_s)
+
+    @property
+    def pipelining_ratio(self) -> float:
+        """The swarm's tokens/s over those of torch.distributed.pipelining."""
+        return statistics.median(self.swarm_tokens_per_s) / statistics.median(self.pipelining_tokens_per_s)
 
 
 def measure(folder: Path, work: Work, rounds: int) -> ThroughputReport:
-    """Runs plain and swarm in turn, `rounds` times, then a swarm with nothing to do for the memory of an idle peer."""
+    """Runs the three in turn, `rounds` times, then a swarm with nothing to do for the memory of an idle peer."""
     load_before = os.getloadavg()[0]
     corpus = folder / "corpus.txt"
     write_corpus(corpus)
     plain: list[float] = []
+    pipelining: list[float] = []
     swarm: list[float] = []
     peak = PeakMemory()
     for number in range(rounds):
         plain += run_plain(folder, corpus, work)
         print(f"plain {number}: {_rates(plain)} tokens/s", flush=True)
+        pipelining += run_pipelining(folder, corpus, work, number)
+        print(f"pipelining {number}: {_rates(pipelining)} tokens/s", flush=True)
         swarm += run_swarm(folder / f"swarm-{number}", corpus, work, peak)
         print(f"swarm {number}: {_rates(swarm)} tokens/s", flush=True)
     idle = PeakMemory()
@@ -106,7 +118,7 @@ def measure(folder: Path, work: Work, rounds: int) -> ThroughputReport:
     load = f"load average before {load_before:.1f}"
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, {load}"
     return ThroughputReport(
-        machine, work, _parameters(work), plain, swarm, _peaks(peak, idle, work), _plain_peaks(idle)
+        machine, work, _parameters(work), plain, pipelining, swarm, _peaks(peak, idle, work), _plain_peaks(idle)
     )
 
 
@@ -123,7 +135,35 @@ def run_plain(folder: Path, corpus: Path, work: Work) -> list[float]:
         timeout=RUN_S,
         check=True,
     )
-    steps = [json.loads(line) for line in done.stdout.splitlines()]
+    return _step_rates(done.stdout)
+
+
+def run_pipelining(folder: Path, corpus: Path, work: Work, number: int) -> list[float]:
+    """Tokens/s of each step but the first of torch.distributed.pipelining, with the heap that a peer has."""
+    chosen, rendezvous = folder / "pipelining.json", folder / f"rendezvous-{number}"
+    settings = {**asdict(work), "corpus": str(corpus), "optimizer": OPTIMIZER, "rendezvous": str(rendezvous)}
+    chosen.write_text(json.dumps(settings), encoding="utf-8")
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.pipelining", str(chosen), str(rank)],
+            env={**os.environ, **heap_environment(), "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(STAGES)
+    ]
+    try:
+        written = [rank.communicate(timeout=RUN_S)[0] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    if any(rank.returncode for rank in ranks):
+        raise RuntimeError("torch.distributed.pipelining has failed")
+    return _step_rates(written[-1])
+
+
+def _step_rates(lines: str) -> list[float]:
+    steps = [json.loads(line) for line in lines.splitlines()]
     return [step["tokens"] / step["seconds"] for step in steps[1:]]
 
 
@@ -198,9 +238,14 @@ def _print(report: ThroughputReport) -> None:
     work = report.work
     print(f"\n{report.machine}; {report.parameters / 1e6:.1f} M parameters, a step of {work.microbatches} microbatches")
     print(f"of {work.sequences} x {work.seq_len} tokens, blockwise8, {STAGES} stages of one thread each\n")
-    print(f"plain  {statistics.median(report.plain_tokens_per_s):8.0f} tokens/s (median), 1 process, {CORES} threads")
-    print(f"swarm  {statistics.median(report.swarm_tokens_per_s):8.0f} tokens/s (median)")
-    print(f"ratio  {report.ratio:8.3f} (wanted: at least {RATIO_WANTED:.2f})\n")
+    for name, rates, processes in (
+        ("plain", report.plain_tokens_per_s, f"1 process, {CORES} threads"),
+        ("1f1b", report.pipelining_tokens_per_s, "torch.distributed.pipelining, gloo, 2 processes of one thread"),
+        ("swarm", report.swarm_tokens_per_s, "2 peers of one thread, 1 trainer"),
+    ):
+        print(f"{name:6s} {statistics.median(rates):8.0f} tokens/s (median), {processes}")
+    print(f"ratio  {report.ratio:8.3f} to plain (wanted: at least {RATIO_WANTED:.2f})")
+    print(f"ratio  {report.pipelining_ratio:8.3f} to torch.distributed.pipelining\n")
     print("peak memory, MB        process  p2pd   limit  (with a model of next to nothing)")
     idle = {row.process: row.own_mb for row in report.idle_peaks}
     for row in report.peaks:
@@ -219,7 +264,8 @@ def main() -> int:
         report = measure(Path(folder), work, rounds)
     _print(report)
     if options.json is not None:
-        options.json.write_text(json.dumps({**asdict(report), "ratio": report.ratio}, indent=2), encoding="utf-8")
+        ratios = {"ratio": report.ratio, "pipelining_ratio": report.pipelining_ratio}
+        options.json.write_text(json.dumps({**asdict(report), **ratios}, indent=2), encoding="utf-8")
     fits = all(row.limit_mb is None or row.own_mb <= row.limit_mb for row in report.peaks)
     return 0 if fits and report.ratio >= RATIO_WANTED else 1
 

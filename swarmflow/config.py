@@ -12,19 +12,23 @@ from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.errors import ConfigError
 from swarmflow.suggestions import did_you_mean
 
+EXPORT_DTYPES = ("float32", "bfloat16", "float16")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RunSection:
     """[run]: its name and where its results go (absolute once loaded).
 
     export_every: steps between two `step-N`, 0: none, None: one with every checkpoint. keep_exports: how many of the
-    newest `step-N` stay, 0: all.
+    newest `step-N` stay, 0: all. export_dtype: of the numbers in exports; "source": of the weights that the run begins
+    from.
     """
 
     name: Annotated[str, check.name] = "run"
     output: Annotated[Path, check.text] = Path("out")
     export_every: Annotated[int | None, check.integer(0)] = None
     keep_exports: Annotated[int, check.integer(0)] = 2
+    export_dtype: Annotated[str, check.choice("source", *EXPORT_DTYPES)] = "source"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,8 +25,9 @@ class Manifest:
 
     run_id: random, names the run in the DHT. model: config.json of the model. cut: first block of stages 1, 2, ...
     costs: measured seconds of each stage for one microbatch, relative. parameters: of each stage, a tied weight counted
-    on both. config: fingerprint of RUN.toml, key by key. corpus: digest of the data. from_seed: fresh weights, drawn by
-    each peer from `seed`; else the trainers hold version 0. timeouts: of all its processes.
+    on both. export_dtype: of the numbers in exports. config: fingerprint of RUN.toml, key by key. corpus: digest of the
+    data. from_seed: fresh weights, drawn by each peer from `seed`; else the trainers hold version 0. timeouts: of all
+    its processes.
     """
 
     run_id: str
@@ -58,6 +59,7 @@ class Manifest:
     tied: bool
     tokenizer: str
     corpus: str
+    export_dtype: str
     config: dict[str, Any]
     timeouts: Timeouts
 

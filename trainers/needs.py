@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from swarmflow.compute.checkpoint import GENERATIONS_KEPT
+from swarmflow.compute.export import export_item_bytes
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.config import RunConfig
@@ -50,7 +51,9 @@ def disk_needs(manifest: Manifest, config: RunConfig) -> DiskNeeds:
     every = config.train.checkpoint_every if config.run.export_every is None else config.run.export_every
     written = config.train.steps // every if every else 0
     kept = min(config.run.keep_exports, written) if config.run.keep_exports else written
-    return DiskNeeds(checkpoint, 4 * parameters, _CHECKPOINTS, kept + _EXPORTS_WRITTEN)
+    return DiskNeeds(
+        checkpoint, export_item_bytes(manifest.export_dtype) * parameters, _CHECKPOINTS, kept + _EXPORTS_WRITTEN
+    )
 
 
 def shortfalls(needs: DiskNeeds, state: Path, output: Path) -> list[str]:

@@ -8,11 +8,11 @@ import secrets
 
 from swarmflow import __version__
 from swarmflow.compute.demands import stage_demands
-from swarmflow.compute.families import to_config
+from swarmflow.compute.families import stored_dtype, to_config
 from swarmflow.compute.layout import TIED, stage_layout
 from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
 from swarmflow.compute.weights_folder import has_weights
-from swarmflow.config import RunConfig, fingerprint
+from swarmflow.config import EXPORT_DTYPES, RunConfig, fingerprint
 from swarmflow.errors import DataError, raise_all
 from swarmflow.files import readable_size
 from swarmflow.manifest import Manifest
@@ -87,9 +87,19 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         tied=TIED in layouts[0].groups,
         tokenizer=config.data.tokenizer,
         corpus=corpus_digest,
+        export_dtype=_export_dtype(config),
         config=fingerprint(config),
         timeouts=config.timeouts,
     )
+
+
+def _export_dtype(config: RunConfig) -> str:
+    """Return the dtype of a run's exports: fp32 for fresh weights, and for a source in a dtype that is not offered."""
+    if config.run.export_dtype != "source":
+        return config.run.export_dtype
+    folder = config.model.path
+    source = stored_dtype(folder) if folder is not None and has_weights(folder) else None
+    return source if source in EXPORT_DTYPES else "float32"
 
 
 def _cut(config: RunConfig, model: CheckedModel) -> tuple[tuple[int, ...], tuple[float, ...]]:

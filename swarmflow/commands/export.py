@@ -9,7 +9,12 @@ import click
 @click.option("--join", "invite", help="The invite of a run that is alive.")
 @click.option("--state-dir", type=click.Path(file_okay=False), help="A trainer's state folder, of any run.")
 @click.option("--out", required=True, type=click.Path(file_okay=False), help="The folder to write.")
-def export(invite: str | None, state_dir: str | None, out: str) -> int:
+@click.option(
+    "--dtype",
+    type=click.Choice(("float32", "bfloat16", "float16")),
+    help="Of the numbers; not given: as [run] export_dtype of the run says.",
+)
+def export(invite: str | None, state_dir: str | None, out: str, dtype: str | None) -> int:
     """Write a run's newest version for plain transformers."""
     from pathlib import Path
 
@@ -25,4 +30,4 @@ def export(invite: str | None, state_dir: str | None, out: str) -> int:
 
     from swarmflow.runtime.operations.export_command import main
 
-    return main(whence, Path(out))
+    return main(whence, Path(out), dtype)

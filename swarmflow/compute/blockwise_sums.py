@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from swarmflow.compute.exact import ExponentOverflowError
-from swarmflow.compute.flat_tensors import Blocks, Buffer, bytes_of, memory_of, squares_of
+from swarmflow.compute.flat_tensors import Blocks, Buffer, added_up, block_squares, bytes_of, memory_of
 from swarmflow.compute.grid import BLOCK_ELEMENTS, DITHER_ELEMENTS, WIDE_BITS, Grid, dither, grid_blocks
 from swarmflow.compute.sums import SUMMED, Sums, TensorSums
 from swarmflow.errors import FrameError
@@ -23,9 +23,9 @@ from swarmflow.errors import FrameError
 PEAKS = "peaks"  # the name of those among stored tensors
 _WIDE_BYTES = 8 * BLOCK_ELEMENTS + 4  # of a wide block in a packed piece: its sums, and its number
 _DITHER_ROWS = DITHER_ELEMENTS // BLOCK_ELEMENTS  # after which the dither repeats
-# Of 256 elements, and a multiple of the dither's: the temporaries of so many stay near a thread, and with fewer the
-# calls take longer than the memory.
-_CHUNK_ROWS = 1 << 10
+# Blocks that a thread rounds at a time, a multiple of the dither's: gradients, dither, temporaries and sums of so many
+# take 1 MiB, a second-level cache. With 1024, which take 4 MiB, rounding took a tenth longer; with fewer the calls do.
+_CHUNK_ROWS = 1 << 8
 _DEVICE_CHUNK_ROWS = 1 << 14
 _SEARCHED_ELEMENTS = 1 << 20
 
@@ -75,14 +75,16 @@ class BlockwiseSums:
     @property
     def nbytes(self) -> int:
         """Return the memory, in bytes."""
-        parts = self._narrow, self.peaks, self._spacings, self._slots, self._wide
+        parts = self._narrow, self.peaks, self._spacings, self._inverse, self._bounds, self._slots, self._wide
         return sum(part.nbytes for part in parts)
 
     # --- one peer's part ----------------------------------------------------------------------------------------------
 
     def zero(self) -> None:
         """Set everything to zero, on the grid as it is now."""
-        self._spacings, self._limit = self.grid.present(), self.grid.limit
+        self._spacings = self.grid.present()
+        self._inverse = self._spacings.reciprocal().unsqueeze(1)  # [blocks, 1]
+        self._bounds = self._spacings * self.grid.limit  # the largest gradients that fit
         size, dtype = self._blocks * BLOCK_ELEMENTS, torch.int16 if self.grid.known else torch.int32
         if self._narrow.dtype == dtype and self._narrow.numel() == size:
             self._narrow.zero_()
@@ -109,11 +111,12 @@ class BlockwiseSums:
         rows = gradient.view(-1, BLOCK_ELEMENTS)
         blocks = slice(first, first + len(rows))
         peaks = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())  # ten times as fast as a norm
-        spacings, largest = self._spacings[blocks], self.peaks[blocks]
-        fits = peaks <= spacings * self._limit  # no comparison with what is not a number is true
-        outside = None if bool(fits.all()) else fits.logical_not_()
-        if outside is not None and (self.first or not bool((peaks <= spacings * 2.0**WIDE_BITS).all())):
-            raise ExponentOverflowError(finite=self.first and bool(peaks.isfinite().all()))
+        fits, outside = peaks <= self._bounds[blocks], None  # no comparison with what is not a number is true
+        if not bool(fits.all()):
+            outside = fits.logical_not_()
+            if self.first or not bool((peaks <= self._spacings[blocks] * 2.0**WIDE_BITS).all()):
+                raise ExponentOverflowError(finite=self.first and bool(peaks.isfinite().all()))
+        largest = self.peaks[blocks]
         torch.maximum(largest, peaks, out=largest)
         self._round(rows, blocks, outside, weight, number)
 
@@ -127,22 +130,23 @@ class BlockwiseSums:
 
         The gradients stay as they are: autograd may have handed out the same memory twice.
         """
-        sums = self._narrow.view(-1, BLOCK_ELEMENTS)[blocks]
-        inverse = self._spacings[blocks].reciprocal().unsqueeze(1)
         size = _CHUNK_ROWS * torch.get_num_threads() if rows.device.type == "cpu" else _DEVICE_CHUNK_ROWS
-        offsets = _offsets(number, min(size, self._blocks), rows.device)[blocks.start % _DITHER_ROWS :]
-        rounded, integers = torch.empty_like(rows[:size]), torch.empty_like(sums[:size])
-        for start in range(0, len(rows), size):
-            part, total = rows[start : start + size], sums[start : start + size]
-            n = len(part)
-            torch.addcmul(offsets[:n], part, inverse[start : start + size], out=rounded[:n])
-            rounded[:n].floor_()
+        sums, inverse = self._narrow.view(-1, BLOCK_ELEMENTS)[blocks].split(size), self._inverse[blocks].split(size)
+        offsets = _offsets(number, min(size, self._blocks), rows.device)[blocks.start % _DITHER_ROWS :][:size]
+        rounded, integers = torch.empty_like(rows[:size]), torch.empty_like(sums[0])
+        start = blocks.start
+        for part, scale, total in zip(rows.split(size), inverse, sums, strict=True):
+            count = len(part)
+            if count < len(rounded):  # the last one; slices of all of them take as long as a pass over memory
+                rounded, integers = rounded[:count], integers[:count]
+            torch.addcmul(offsets[:count] if count < len(offsets) else offsets, part, scale, out=rounded)
+            rounded.floor_()
             if outside is not None:
-                wide = outside[start : start + size].nonzero().flatten()
-                self._widen(wide + (blocks.start + start), rounded[wide].long().mul_(weight))
+                wide = outside[start - blocks.start :][:count].nonzero().flatten()
+                self._widen(wide + start, rounded[wide].long().mul_(weight))
                 rounded[wide] = 0.0
-            integers[:n].copy_(rounded[:n])
-            total.add_(integers[:n], alpha=weight)
+            total.add_(integers.copy_(rounded), alpha=weight)
+            start += count
 
     # --- an all-reduce ------------------------------------------------------------------------------------------------
 
@@ -211,7 +215,11 @@ class BlockwiseSums:
 
     def sum_of_squares(self) -> float:
         """Return that of the gradient; not a number where it is void."""
-        return math.nan if self._void else squares_of(self, self.elements)
+        return math.nan if self._void else added_up(self.block_squares(0, self.elements))
+
+    def block_squares(self, start: int, stop: int) -> list[float]:
+        """Return what `sum_of_squares` adds up for a piece."""
+        return block_squares(self, start, stop)
 
     def first_not_finite(self) -> int | None:
         """Return the first element that is not finite: integers are, but not what too large ones stand for."""

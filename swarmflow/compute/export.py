@@ -8,17 +8,20 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import GenerationConfig, PreTrainedConfig
 
 from swarmflow.compute.families import dissect, to_config
+from swarmflow.compute.flat_tensors import bytes_of, memory_of
 from swarmflow.compute.layout import TIED, StageLayout, TensorSlot, layout_of
-from swarmflow.compute.tensorfile import TensorFileWriter, sync_folder
+from swarmflow.compute.tensorfile import ITEM_BYTES, TensorFileWriter, sync_folder
 from swarmflow.drafts import draft_of, move_into_place
 from swarmflow.errors import CheckpointError
 from swarmflow.ownership import check_replaceable, seal
 
 KIND = "export"
 PIECE_ELEMENTS = 1 << 20
+_STORED_AS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # torch's name -> safetensors'
 
 # (reduction group, first element, one past the last) -> the flat parameters there, as little-endian fp32 bytes
 ReadParameters = Callable[[str, int, int], bytes | bytearray | memoryview]
@@ -31,16 +34,17 @@ def export_stagewise(
     out: Path,
     save_tokenizer: Callable[[Path], None] | None = None,
     *,
+    dtype: str = "float32",
     run: str = "",
     content: str = "",
 ) -> None:
     """Writes the model to `out`, so that `AutoModelForCausalLM.from_pretrained(out)` loads it.
 
     read: stage -> reader of its flat parameters, asked for one stage after another. save_tokenizer: writes the
-    tokenizer's files into the folder that it is given. run: its id.
-    content: names what is exported. The folder is made beside `out` and renamed; an
-    export of the same run that is there already is replaced once the new one is whole. Raises ForeignFileError, before
-    anything is written, when something else is there; CheckpointError when it cannot be written; what a reader raises.
+    tokenizer's files into the folder that it is given. dtype: of the numbers that are written, to which parameters are
+    rounded. run: its id. content: names what is exported. The folder is made beside `out` and renamed; an export of the
+    same run that is there already is replaced once the new one is whole. Raises ForeignFileError, before anything is
+    written, when something else is there; CheckpointError when it cannot be written; what a reader raises.
     """
     check_replaceable(out, KIND, run)
     out = Path(os.path.realpath(out))
@@ -49,8 +53,8 @@ def export_stagewise(
     layouts = [layout_of(anatomy, cut, stage) for stage in range(len(cut) + 1)]
     try:
         with draft_of(out, run) as draft:
-            _write_config(made, type(anatomy.model).__name__, draft)
-            _write_weights(layouts, read, draft)
+            _write_config(made, type(anatomy.model).__name__, dtype, draft)
+            _write_weights(layouts, read, dtype, draft)
             if save_tokenizer is not None:
                 save_tokenizer(draft)
             seal(draft, KIND, run, content)
@@ -61,16 +65,18 @@ def export_stagewise(
         raise CheckpointError(f"{out} cannot be written: {error.strerror or error}") from error
 
 
-def _write_config(config: PreTrainedConfig, architecture: str, folder: Path) -> None:
+def _write_config(config: PreTrainedConfig, architecture: str, dtype: str, folder: Path) -> None:
     config.architectures = [architecture]
-    config.dtype = "float32"
+    config.dtype = dtype
     # `use_cache` is off for training only; generation is slow without it.
     config.use_cache = True
     config.save_pretrained(folder)
     GenerationConfig.from_model_config(config).save_pretrained(folder)
 
 
-def _write_weights(layouts: Sequence[StageLayout], read: Callable[[int], ReadParameters], folder: Path) -> None:
+def _write_weights(
+    layouts: Sequence[StageLayout], read: Callable[[int], ReadParameters], dtype: str, folder: Path
+) -> None:
     count = len(layouts)
     where: dict[str, str] = {}
     total_bytes = 0
@@ -78,17 +84,34 @@ def _write_weights(layouts: Sequence[StageLayout], read: Callable[[int], ReadPar
         file = "model.safetensors" if count == 1 else f"model-{layout.stage + 1:05d}-of-{count:05d}.safetensors"
         entries = [(group, entry) for group in _groups(layout) for entry in layout.groups[group]]
         shapes = {_stored(layout, entry): entry.shape for _, entry in entries}
-        writer = TensorFileWriter(folder / file, shapes, {"format": "pt"})
+        writer = TensorFileWriter(folder / file, shapes, {"format": "pt"}, _STORED_AS[dtype])
         try:
-            _copy_stage(layout, entries, read(layout.stage), writer)
+            _copy_stage(layout, entries, _rounded(read(layout.stage), getattr(torch, dtype)), writer)
             writer.finish()
         finally:
             writer.abandon()
         where.update(dict.fromkeys(shapes, file))
-        total_bytes += 4 * sum(entry.elements for _, entry in entries)
+        total_bytes += export_item_bytes(dtype) * sum(entry.elements for _, entry in entries)
     if count > 1:
         index = {"metadata": {"total_size": total_bytes}, "weight_map": where}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def export_item_bytes(dtype: str) -> int:
+    """Return the bytes of a number in an export of this dtype."""
+    return ITEM_BYTES[_STORED_AS[dtype]]
+
+
+def _rounded(read: ReadParameters, dtype: torch.dtype) -> ReadParameters:
+    """Return a reader of the parameters in another dtype, rounded to the nearest."""
+    if dtype == torch.float32:
+        return read
+
+    def rounded(group: str, start: int, stop: int) -> memoryview:
+        numbers = bytes_of(bytearray(read(group, start, stop))).view(torch.float32)  # torch warns of what is read-only
+        return memory_of(numbers.to(dtype))
+
+    return rounded
 
 
 def _groups(layout: StageLayout) -> list[str]:

@@ -78,6 +78,16 @@ def model_config(source: Mapping[str, Any] | Path) -> dict[str, Any]:
         raise ModelError(f"the model's configuration cannot be written as JSON: {error}") from error
 
 
+def stored_dtype(folder: Path) -> str | None:
+    """The dtype of the weights in a Hugging Face folder by its config.json; None where it names none.
+
+    Raises ModelError as `model_config`.
+    """
+    given = _read_config(folder)
+    found = given.get("dtype", given.get("torch_dtype"))  # the second one before transformers 4.56
+    return found if isinstance(found, str) else None
+
+
 def to_config(config: Mapping[str, Any]) -> PreTrainedConfig:
     """The transformers configuration object of a dict. Raises ModelError when transformers refuses it."""
     values = {key: value for key, value in config.items() if key not in _VOLATILE_KEYS}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import operator
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import torch
@@ -55,13 +57,24 @@ def squares_of(values: Blocks, elements: int, unit: float = 1.0) -> float:
     It is the same whatever the number of threads. Blocks of SUM_BLOCK_ELEMENTS from the start of the tensor are added
     in order; whoever owns a range that starts at a block's edge gets the very sums that the whole tensor would give.
     """
-    total = 0.0
-    for start in range(0, elements, SUM_BLOCK_ELEMENTS):
-        block = values[start : min(start + SUM_BLOCK_ELEMENTS, elements)].double()
+    return added_up(block_squares(values, 0, elements, unit))
+
+
+def block_squares(values: Blocks, first: int, after: int, unit: float = 1.0) -> list[float]:
+    """Return the sums of squares of the blocks of a range, which starts at a block's edge."""
+    assert first % SUM_BLOCK_ELEMENTS == 0, "the blocks of the whole tensor"
+    found = []
+    for start in range(first, after, SUM_BLOCK_ELEMENTS):
+        block = values[start : min(start + SUM_BLOCK_ELEMENTS, after)].double()
         if unit != 1.0:
             block.mul_(unit)
         if block.numel() < SUM_BLOCK_ELEMENTS:
             block = nn.functional.pad(block, (0, SUM_BLOCK_ELEMENTS - block.numel()))
         # Torch splits one long sum among threads, but never one row: rows first, then a column too short to split.
-        total += float(block.view(_SUM_ROWS, -1).square_().sum(dim=1).sum())
-    return total
+        found.append(float(block.view(_SUM_ROWS, -1).square_().sum(dim=1).sum()))
+    return found
+
+
+def added_up(blocks: Iterable[float]) -> float:
+    """Return the sum of blocks in order. The built-in sum rounds otherwise from Python 3.12 on."""
+    return functools.reduce(operator.add, blocks, 0.0)

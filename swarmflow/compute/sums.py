@@ -11,7 +11,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from swarmflow.compute.exact import FixedPoint
-from swarmflow.compute.flat_tensors import Blocks, Buffer, bytes_of, memory_of, sum_of_squares
+from swarmflow.compute.flat_tensors import Blocks, Buffer, added_up, block_squares, bytes_of, memory_of
 from swarmflow.errors import FrameError
 
 SUMMED = "reduced"  # the name of the sums among stored tensors
@@ -67,6 +67,10 @@ class Sums(Protocol):
 
     def sum_of_squares(self) -> float:
         """Return that of the gradient. It is the same whatever the number of threads."""
+        ...
+
+    def block_squares(self, start: int, stop: int) -> list[float]:
+        """Return what `sum_of_squares` adds up for a piece, which starts at an edge of SUM_BLOCK_ELEMENTS."""
         ...
 
     def first_not_finite(self) -> int | None:
@@ -136,7 +140,11 @@ class TensorSums:
 
     def sum_of_squares(self) -> float:
         """Return that of the gradient."""
-        return sum_of_squares(self.flat, 1.0 if self.fixed is None else self.fixed.unit)
+        return added_up(self.block_squares(0, self.elements))
+
+    def block_squares(self, start: int, stop: int) -> list[float]:
+        """Return what `sum_of_squares` adds up for a piece."""
+        return block_squares(self.flat, start, stop, 1.0 if self.fixed is None else self.fixed.unit)
 
     def first_not_finite(self) -> int | None:
         """Return the first element that is not finite."""

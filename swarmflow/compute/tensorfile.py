@@ -1,4 +1,4 @@
-"""A safetensors file of fp32 tensors that is written chunk by chunk, so that no tensor is ever whole in memory."""
+"""A safetensors file of tensors that is written chunk by chunk, so that no tensor is ever whole in memory."""
 
 from __future__ import annotations
 
@@ -18,15 +18,18 @@ from swarmflow.files import NO_ROOM_ERRNOS, no_room
 
 HEADER_BYTES_MAX = 1 << 24
 _READ_BYTES = 1 << 22
+ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}  # of a number, by safetensors' name of its dtype
 
 
-def header_bytes(shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] | None = None) -> bytes:
-    """The start of a safetensors file that holds these fp32 tensors in this order, without gaps."""
+def header_bytes(
+    shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] | None = None, dtype: str = "F32"
+) -> bytes:
+    """The start of a safetensors file that holds these tensors of one dtype in this order, without gaps."""
     fields: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, shape in shapes.items():
-        stop = at + 4 * math.prod(shape)
-        fields[name] = {"dtype": "F32", "shape": list(shape), "data_offsets": [at, stop]}
+        stop = at + ITEM_BYTES[dtype] * math.prod(shape)
+        fields[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, stop]}
         at = stop
     text = json.dumps(fields, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -41,23 +44,28 @@ def file_bytes(elements: Mapping[str, int]) -> int:
 class TensorFileWriter:
     """Writes beside `path` and moves into place when finished; an unfinished file is removed by `abandon`.
 
-    Bytes may come in any order and more than once; `missing` says from where on they are not there yet. Raises
-    CheckpointError when the disk is full or refuses.
+    dtype: of all tensors, a key of ITEM_BYTES. Bytes may come in any order and more than once; `missing` says from
+    where on they are not there yet. Raises CheckpointError when the disk is full or refuses.
     """
 
     def __init__(
-        self, path: Path, shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] | None = None
+        self,
+        path: Path,
+        shapes: Mapping[str, tuple[int, ...]],
+        metadata: Mapping[str, str] | None = None,
+        dtype: str = "F32",
     ) -> None:
         self.path = path
+        self._item = ITEM_BYTES[dtype]
         self._using = threading.RLock()  # closed meanwhile, its descriptor could be another file's when it is written
         self._part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
         self._spans: list[tuple[int, int]] = []
         self._start: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
-        head = header_bytes(shapes, metadata)
+        head = header_bytes(shapes, metadata, dtype)
         at = len(head)
         for name, shape in shapes.items():
-            self._start[name], self._bytes[name] = at, 4 * math.prod(shape)
+            self._start[name], self._bytes[name] = at, self._item * math.prod(shape)
             at += self._bytes[name]
         self.size_bytes = at
         self._spans.append((0, len(head)))
@@ -69,11 +77,11 @@ class TensorFileWriter:
         self._guard(lambda: _write_at(self._handle(), memoryview(head), 0))
 
     def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
-        """Writes elements from `start` on of one tensor, as little-endian fp32 bytes."""
+        """Writes elements from `start` on of one tensor, as little-endian bytes of the file's dtype."""
         view = memoryview(data).cast("B")
-        if start < 0 or len(view) % 4 or 4 * start + len(view) > self._bytes[name]:
+        if start < 0 or len(view) % self._item or self._item * start + len(view) > self._bytes[name]:
             raise ValueError(f"{len(view)} bytes at element {start} do not lie in {name}")
-        at = self._start[name] + 4 * start
+        at = self._start[name] + self._item * start
         with self._using:
             self._guard(lambda: _write_at(self._handle(), view, at))
             self._spans = _merged([*self._spans, (at, at + len(view))])
@@ -83,7 +91,7 @@ class TensorFileWriter:
         reached = self._spans[0][1]
         for name, start in self._start.items():
             if reached < start + self._bytes[name]:
-                return name, (reached - start) // 4
+                return name, (reached - start) // self._item
         return None
 
     def finish(self) -> str:

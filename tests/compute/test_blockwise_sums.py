@@ -100,6 +100,18 @@ def test_the_sum_is_that_of_the_rule_whoever_adds_what_and_in_whatever_order(fir
     assert len(packed) == 1
 
 
+def test_blocks_are_rounded_alike_wherever_the_parts_begin_in_which_they_are_added() -> None:
+    """As parameters do; the blocks are more than are rounded at a time, and some of the last ones are wide."""
+    blocks = 700
+    whole, parts = (BlockwiseSums(grid_after(gradients(0, count=1, elements=blocks * 256)), blocks * 256) for _ in "12")
+    gradient = gradients(1, count=1, elements=blocks * 256)[0].view(blocks, 256)
+    gradient[[20, 300, 650]] *= 1e5
+    whole.add(gradient, 1, 77)
+    for start, stop in ((0, 5), (5, 290), (290, 291), (291, 700)):
+        parts.add(gradient[start:stop].flatten(), 1, 77, start)
+    assert bytes(parts.pack(0, blocks * 256)) == bytes(whole.pack(0, blocks * 256))
+
+
 def test_what_is_taken_away_leaves_no_trace_in_the_sums() -> None:
     grid, addends = grid_after(gradients(0)), list(enumerate(gradients(1)))
     addends[2][1][:] *= 1e5

@@ -50,6 +50,7 @@ def manifest(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many type
         "tied": True,
         "tokenizer": "bytes",
         "corpus": "",
+        "export_dtype": "float32",
         "config": {},
         "timeouts": Timeouts(),
     }

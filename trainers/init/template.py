@@ -73,6 +73,7 @@ def _run_lines(run: NewRun) -> list[KeyLine]:
         KeyLine("output", run.output, "final/: the trained model, step-N/: earlier ones, state/: checkpoints"),
         KeyLine("export_every", run.checkpoint_every, "steps between two step-N/; 0: none", active=False),
         _default(RunSection, "keep_exports", "how many of the newest step-N/ stay"),
+        _default(RunSection, "export_dtype", "of the weights at the beginning; or float32, bfloat16, float16"),
     ]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
 from swarmflow.compute.finite import NotFiniteError
+from swarmflow.compute.flat_tensors import SUM_BLOCK_ELEMENTS, added_up
 from swarmflow.compute.sums import Sums, digest_of, digest_of_pieces
 from swarmflow.core.commit import reduce
 from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
@@ -35,6 +37,7 @@ class StepEnd:
         self._account = account
         self._step_end_s = 0.0
         self._hashers = ThreadPoolExecutor(1, "hash")
+        self._squares = _PieceSquares()
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
         """Return the effect of each kind of action."""
@@ -61,6 +64,7 @@ class StepEnd:
 
         def work() -> str:
             target.total(action.start, action.stop, parts)
+            self._squares.add(action, target)
             return digest_of(target.pack(action.start, action.stop))
 
         self._do(work, lambda name: self._piece_reduced(action, name))
@@ -90,7 +94,11 @@ class StepEnd:
             self._driver.store.release((action.sum,))
             self._piece_reduced(action)
 
-        self._do(lambda: target.put(action.start, action.stop, buffer), done)
+        def work() -> None:
+            target.put(action.start, action.stop, buffer)
+            self._squares.add(action, target)
+
+        self._do(work, done)
 
     def seal(self, action: Seal) -> None:
         """Compute norm and digest of every reduced gradient, and compare its pieces with what their owners summed."""
@@ -106,7 +114,7 @@ class StepEnd:
         def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]:
             results, broken = [], []
             for (name, _), sums in zip(sealed, found, strict=True):
-                squared = sums.sum_of_squares()
+                squared = self._squares.sum(action, name, sums)
                 if math.isfinite(squared):
                     results.append((name, squared, _digest_of_sum(sums, summed.get(name))))
                 else:
@@ -182,6 +190,33 @@ class StepEnd:
 
     def _piece_reduced(self, action: SumPiece | StorePiece, name: str = "", apart: Ref | None = None) -> None:
         self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, name, apart))
+
+
+class _PieceSquares:
+    """The squares of a ballot's pieces, taken as they come: beside the transfer, and not after the last one.
+
+    For the compute thread alone. Digests are taken at the end all the same: bits may flip until then.
+    """
+
+    def __init__(self) -> None:
+        self._ballot: tuple[Epoch, int] | None = None
+        self._of_piece: dict[tuple[str, int], list[float]] = {}  # (group, piece) -> of each block
+
+    def add(self, action: SumPiece | StorePiece, sums: Sums) -> None:
+        """Take those of a piece that is in the reduced buffer now; those of another ballot are dropped."""
+        if reduce.PIECE_ELEMENTS % SUM_BLOCK_ELEMENTS:
+            return  # a block would be in two pieces
+        if self._ballot != (action.epoch, action.ballot):
+            self._ballot, self._of_piece = (action.epoch, action.ballot), {}
+        self._of_piece[action.group, action.piece] = sums.block_squares(action.start, action.stop)
+
+    def sum(self, seal: Seal, group: str, sums: Sums) -> float:
+        """Return the sum of squares of a gradient, to the bit as `sums` has it; computed anew if a piece is missing."""
+        pieces = range(-(-sums.elements // reduce.PIECE_ELEMENTS))
+        found = [self._of_piece.get((group, piece)) for piece in pieces]
+        if group in seal.alone or self._ballot != (seal.epoch, seal.ballot) or None in found:
+            return sums.sum_of_squares()
+        return added_up(itertools.chain.from_iterable(blocks for blocks in found if blocks is not None))
 
 
 def _digest_of_sum(sums: Sums, summed: tuple[str, ...] | None) -> str:

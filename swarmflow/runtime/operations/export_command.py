@@ -27,15 +27,21 @@ _SAVE_TIMEOUT_S = 330.0
 _TOKENIZER_FILES_MAX = 32
 
 
-def main(whence: Invite | Path, out: Path) -> int:
-    """Export from a run or from a trainer's folder; the exit code. Raises CheckpointError, NetworkError."""
+def main(whence: Invite | Path, out: Path, dtype: str | None = None) -> int:
+    """Export from a run or from a trainer's folder; the exit code. dtype: None: the run's.
+
+    Raises CheckpointError, NetworkError.
+    """
     set_up_logging()
-    version = export_folder(whence, out) if isinstance(whence, Path) else uvloop.run(export_run(whence, out))
+    if isinstance(whence, Path):
+        version = export_folder(whence, out, dtype)
+    else:
+        version = uvloop.run(export_run(whence, out, dtype))
     print(f"version {version} is in {out}")
     return 0
 
 
-def export_folder(folder: Path, out: Path) -> int:
+def export_folder(folder: Path, out: Path, dtype: str | None = None) -> int:
     """Export the newest complete version of a trainer's folder; its number."""
     path = folder / "run.json"
     manifest = kept_manifest(folder)
@@ -47,11 +53,11 @@ def export_folder(folder: Path, out: Path) -> int:
     checkpoint = newest_complete(folder / "checkpoints", manifest.fingerprint)
     if checkpoint is None:
         raise CheckpointError(f"{folder} holds no complete version yet")
-    export_checkpoint(manifest, checkpoint, out, lambda to: _copy_files(folder / "tokenizer", to))
+    export_checkpoint(manifest, checkpoint, out, lambda to: _copy_files(folder / "tokenizer", to), dtype)
     return checkpoint.version
 
 
-async def export_run(invite: Invite, out: Path) -> int:
+async def export_run(invite: Invite, out: Path, dtype: str | None = None) -> int:
     """Ask the leader to bring the newest version to its disk, copy it stage by stage, and export it; its number."""
     check_replaceable(out, KIND, invite.run_id)
     with ExitStack() as stack:
@@ -73,7 +79,7 @@ async def export_run(invite: Invite, out: Path) -> int:
                     writer.abandon()
             answer = await session.requests.ask(found.leader, "tokenizer")
             files = msgspec.msgpack.decode(answer[0], type=dict[str, bytes])
-            export_checkpoint(manifest, checkpoint, out, lambda to: _write_files(files, to))
+            export_checkpoint(manifest, checkpoint, out, lambda to: _write_files(files, to), dtype)
             return version
 
 

@@ -42,11 +42,16 @@ def content_id(checkpoint: Checkpoint) -> str:
 
 
 def export_checkpoint(
-    manifest: Manifest, checkpoint: Checkpoint, out: Path, save_tokenizer: Callable[[Path], None]
+    manifest: Manifest,
+    checkpoint: Checkpoint,
+    out: Path,
+    save_tokenizer: Callable[[Path], None],
+    dtype: str | None = None,
 ) -> None:
     """Write a complete version to `out`, one stage at a time; its files stay open until all are written.
 
-    Raises CheckpointError, ForeignFileError.
+    dtype: of the numbers; None: as the run exports them.
+        Raises CheckpointError, ForeignFileError.
     """
     with ExitStack() as files:
 
@@ -60,6 +65,7 @@ def export_checkpoint(
             reader,
             out,
             save_tokenizer,
+            dtype=dtype or manifest.export_dtype,
             run=manifest.run_id,
             content=content_id(checkpoint),
         )
