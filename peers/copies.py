@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 
 import torch
@@ -65,10 +66,10 @@ class CopyKeeper:
         assert self._session is not None, "the run is known"
         self._session.spawn(self._drop(self._session, action), "deleting copies")
 
-    def write(self, stage: int, version: int, state: StageState, end: Callable[[], None]) -> None:
-        """Perform WriteStage, in a thread. state: of the stage at that version, which changes once `end` is called."""
+    def write(self, stage: int, version: int, state: StageState, done: Future[None]) -> None:
+        """Perform WriteStage, in a thread. state: of the stage at that version, which changes once that is done."""
         assert self._session is not None, "the run is known"
-        self._session.spawn(self._write(self._session, stage, version, state, end), "writing the own stage")
+        self._session.spawn(self._write(self._session, stage, version, state, done), "writing the own stage")
 
     def listing(self, stage: int, version: int, file: str) -> Listing:
         """List the tensors of a stage's version. file: the digest that its file must have, empty: any.
@@ -116,9 +117,7 @@ class CopyKeeper:
                 log.warning("no copy of version %d is kept here: %s", action.snapshot.version, failed)
             session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings), failed))
 
-    async def _write(
-        self, session: Session, stage: int, version: int, state: StageState, end: Callable[[], None]
-    ) -> None:
+    async def _write(self, session: Session, stage: int, version: int, state: StageState, done: Future[None]) -> None:
         manifest, digest, failed = self._manifest, "", ""
         assert manifest is not None, "a peer that keeps copies knows the run"
         folder = self._folder
@@ -129,7 +128,7 @@ class CopyKeeper:
             failed = str(error)
             log.warning("version %d of stage %d is not kept here: %s", version, stage, failed)
         finally:
-            end()
+            done.set_result(None)
         session.driver.post(StageWritten(stage, version, digest, failed))
 
     async def _drop(self, session: Session, action: DropCopies) -> None:

@@ -128,12 +128,12 @@ class StageLoader:
     def write(self, action: WriteStage) -> None:
         """Perform WriteStage: the present version stays in memory until it is on the disk."""
         served = self._host.served
-        if served is None or not self._serves(action.stage, action.version):
+        reader = served.begin_reading(action.version) if served is not None else None
+        if served is None or reader is None:
             failed = f"stage {action.stage} at version {action.version} is not in memory"
             self._session.driver.post(StageWritten(action.stage, action.version, failed=failed))
             return
-        served.unchanging.acquire()  # free: an update changes the version before it does anything else
-        self._copies.write(action.stage, action.version, served.state, served.unchanging.release)
+        self._copies.write(action.stage, action.version, served.state_of(action.version), reader)
 
     async def _store(self, held: Held) -> None:
         failed = ""

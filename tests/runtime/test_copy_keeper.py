@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -249,9 +250,10 @@ async def test_a_stage_that_its_own_peer_writes_is_that_of_the_version_though_an
         before = {name: state.read(name, 0, count) for name, count in elements.items()}
         keeper = CopyKeeper(tmp_path / "peer")
         await keeper.begin(peer.session, of)
-        served.unchanging.acquire()
+        reader = served.begin_reading(EPOCH.step)
+        assert reader is not None
         computing.driver.perform([APPLY])
-        keeper.write(1, EPOCH.step, state, served.unchanging.release)
+        keeper.write(1, EPOCH.step, state, reader)
         written_ = await peer.event(StageWritten)
         assert isinstance(await computing.next(), Applied)
         checkpoint = Checkpoint.open(version_folder(tmp_path / "peer", EPOCH.step))
@@ -267,7 +269,7 @@ async def test_what_a_peer_has_written_is_a_copy_like_others_once_it_is_named(tm
         assert computing.host.served is not None
         keeper = CopyKeeper(tmp_path / "peer")
         await keeper.begin(peer.session, of)
-        keeper.write(1, 8, computing.host.served.state, lambda: None)
+        keeper.write(1, 8, computing.host.served.state, Future())
         digests = ("of the other stage", (await peer.event(StageWritten)).digest)
         assert await CopyKeeper(tmp_path / "peer").begin(peer.session, of) == (), "nobody knows the version yet"
 
@@ -290,8 +292,8 @@ async def test_a_stage_that_the_disk_refuses_is_told_of_and_the_update_goes_on(t
     async with peers(of) as (computing,), processes(tmp_path, 1) as (peer,):
         assert computing.host.served is not None
         (tmp_path / "no-folder").write_text("")
-        keeper, ended = CopyKeeper(tmp_path / "no-folder"), asyncio.Event()
+        keeper, done = CopyKeeper(tmp_path / "no-folder"), Future[None]()
         await keeper.begin(peer.session, of)
-        keeper.write(1, 8, computing.host.served.state, ended.set)
+        keeper.write(1, 8, computing.host.served.state, done)
         assert "cannot be written" in (await peer.event(StageWritten)).failed
-        assert ended.is_set()
+        assert done.done()

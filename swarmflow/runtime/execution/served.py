@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -38,11 +39,12 @@ class Served:
     optimizer: Optimizer
     version: int  # of the state; -1: it is being loaded, or changed
     reduced: dict[str, Sums] = field(default_factory=dict)  # summed gradients of a ballot, by flat group
-    unchanging: threading.Lock = field(default_factory=threading.Lock)  # held by who reads the state of one version
     log: UpdateLog = field(default_factory=UpdateLog)  # for peers that load the stage from here
     leaves: tuple[int, bytes] = (-1, b"")  # a version, and the hashes of its pieces, where they were asked for
-    hashing: Future[str] | None = None  # the hash of the state that is under way; no update is made until it is done
     pieces: StagePieces = field(init=False)
+    # What reads the present version, in other threads: no update is made until it is done.
+    _readers: list[Future[Any]] = field(init=False, default_factory=list)
+    _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
         self.pieces = StagePieces([runner.stage.groups for runner in self.runners], self.optimizer)
@@ -87,17 +89,8 @@ class Served:
             group.params.copy_(latest[name].params)
 
     def update(self, step: int, scale: float, learning_rate: float) -> str:
-        """Apply the reduced gradients of a step, and return the digest of the parameters. Raises NotFiniteError.
-
-        It waits for who reads the present version.
-        """
-        if self.hashing is not None:
-            self.hashing.result()
-        with self.unchanging:
-            return self._update(step, scale, learning_rate)
-
-    def _update(self, step: int, scale: float, learning_rate: float) -> str:
-        self.version = -1  # neither the old nor the new version: no peer may copy a mixture
+        """Apply the reduced gradients of a step, and return the digest of the parameters. Raises NotFiniteError."""
+        self._begin_change()
         latest, runner = self.groups(step + 1), self.runner(step)
         kept, ratios = self._kept_sums(runner) if self.log.wanted else None, {}
         for name, group in runner.stage.groups.items():
@@ -134,8 +127,29 @@ class Served:
             self.leaves = version, b"".join(leaves)
             return root_of(leaves)
 
-        self.hashing = threads.submit(hashed)
-        return self.hashing
+        hashing = threads.submit(hashed)
+        with self._changing:
+            self._readers.append(hashing)
+        return hashing
+
+    def begin_reading(self, version: int) -> Future[None] | None:
+        """Keep this version as it is until the future has a result; None: it is not here (any more)."""
+        with self._changing:
+            if self.version != version:
+                return None
+            reader: Future[None] = Future()
+            self._readers.append(reader)
+            return reader
+
+    def _begin_change(self) -> None:
+        """Wait for who reads the version. Then it is neither the old nor the new one: nobody copies a mixture."""
+        while True:
+            with self._changing:
+                self._readers = [reader for reader in self._readers if not reader.done()]
+                if not self._readers:
+                    self.version = -1
+                    return
+            wait(self._readers)
 
     def clock(self) -> float:
         """Return the time: on a CPU the thread's own, as a frozen or waiting process does not compute."""
