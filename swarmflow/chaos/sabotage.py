@@ -77,13 +77,15 @@ def _own(name: str) -> Path:
 
 
 class _Blockable(Links):
-    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False) -> None:
+    def send(
+        self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False, yields: bool = False
+    ) -> None:
         try:
             blocked = _own(_BLOCKED).read_text(encoding="utf-8").split()
         except FileNotFoundError:
             blocked = []
         if to.name not in blocked:
-            super().send(to, header, bodies, bulk=bulk)
+            super().send(to, header, bodies, bulk=bulk, yields=yields)
 
 
 class _Stallable(Driver):

@@ -9,7 +9,7 @@ from typing import Literal
 
 from swarmflow.errors import FrameError
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 RUN_ID_BYTES_MAX = 256
 REASON_BYTES_MAX = 512
 CONFIRMATION = b"\x01"  # from the dialler, after a welcome: it is alive, and the stream is to be used
@@ -19,8 +19,9 @@ _MAGIC = b"swarmflo"
 _HELLO = struct.Struct("!8sHBBQQH")
 _REPLY = struct.Struct("!8sBQH")  # magic, 1: welcome or 0: refused, incarnation, bytes of the reason that follows
 
-LaneName = Literal["control", "bulk"]
-LANES: tuple[LaneName, LaneName] = ("control", "bulk")
+LaneName = Literal["control", "bulk", "sums"]
+LANES: tuple[LaneName, ...] = ("control", "bulk", "sums")
+RANKS: dict[LaneName, int] = {"control": 0, "bulk": 0, "sums": 1}  # a lane gives way to those of lower ranks
 
 
 @dataclass(frozen=True, slots=True)

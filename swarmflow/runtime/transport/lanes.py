@@ -10,7 +10,8 @@ from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.transport.frames import FrameLimits, check_limits, pack_end, pack_front
-from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.hello import CONFIRMATION, RANKS, Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.precedence import Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 
 Buffer = bytes | bytearray | memoryview
@@ -26,7 +27,7 @@ JOINED_BYTES_MAX = 1 << 16  # up to this size a frame is copied together, and wr
 class LinkCounters(Protocol):
     """The counters of the links.
 
-    lane: "control" or "bulk"; kind: a metric label with few values; size_bytes: of the whole frame.
+    lane: its name; kind: a metric label with few values; size_bytes: of the whole frame.
     """
 
     def sent(self, lane: str, header: bytes, size_bytes: int) -> None:
@@ -68,7 +69,7 @@ class OutboundLane:
 
     on_welcome: called with the incarnation that answered; returns whether it is the process's current one. on_broken:
     called with the reason when the stream cannot be opened or breaks. upload: the limit that all lanes of the process
-    share; messages of the control lane count, and do not wait.
+    share; messages of the control lane count, and do not wait. precedence: of the lanes of the process.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class OutboundLane:
         counters: LinkCounters,
         on_broken: Callable[[str], None],
         on_welcome: OnWelcome,
+        precedence: Precedence,
         upload: UploadLimit | None = None,
     ) -> None:
         self._on_welcome = on_welcome
@@ -91,6 +93,7 @@ class OutboundLane:
         self._counters = counters
         self._on_broken = on_broken
         self._upload = upload
+        self._precedence, self._rank = precedence, RANKS[hello.lane]
         self._piece_bytes = WRITE_BYTES if upload is None else min(WRITE_BYTES, upload.piece_bytes)
         self._queue: deque[_Message] = deque()
         self._queue_bytes = 0  # of the queue and of the message that is being written
@@ -133,7 +136,9 @@ class OutboundLane:
         return self._task
 
     def _change_queue_bytes(self, change_bytes: int) -> None:
-        self._queue_bytes += change_bytes
+        before, self._queue_bytes = self._queue_bytes, self._queue_bytes + change_bytes
+        if bool(before) != bool(self._queue_bytes):
+            (self._precedence.begin if self._queue_bytes else self._precedence.end)(self._rank)
         self._counters.queued(self._hello.lane, change_bytes)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -234,11 +239,12 @@ class OutboundLane:
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
+        await self._precedence.wait(self._rank)
         if self._upload is not None:
-            if self._hello.lane == "bulk":
-                await self._upload.wait(len(piece))
-            else:
+            if self._hello.lane == "control":
                 self._upload.count(len(piece))
+            else:
+                await self._upload.wait(len(piece))
         try:
             writer.write(piece)
             async with asyncio.timeout(self._settings.stall_timeout_s):

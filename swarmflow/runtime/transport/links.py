@@ -23,6 +23,7 @@ from swarmflow.runtime.transport.hello import (
 from swarmflow.runtime.transport.incarnations import IncarnationTracker
 from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
 from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.precedence import Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 
 log = logging.getLogger(__name__)
@@ -57,9 +58,10 @@ class _Link:
 
 
 class Links:
-    """Sends and receives the messages of one process in one run, on two lanes a direction: control and bulk.
+    """Sends and receives the messages of one process in one run, on three lanes a direction: control, bulk and sums.
 
-    Order is kept within a lane. A broken stream loses what was queued on both lanes to that process and is reported
+    Order is kept within a lane. The pieces of an all-reduce, on the lane for sums, are written while no other lane has
+    anything to write, to whichever process. A broken stream loses what was queued to that process and is reported
     once, by `on_lost`; nothing is sent again, and the next `send` opens anew. `on_message` and `on_lost` are called on
     the event loop, never from inside `send`. `on_message(sender, header, bodies)` owns the bodies (writable uint8
     views); when it raises FrameError, the message counts as refused and its stream is closed.
@@ -87,6 +89,7 @@ class Links:
         self._limits = limits or FrameLimits()
         self._settings = settings or LaneSettings()
         self._upload = upload  # that this process' links share; None: there is no limit
+        self._precedence = Precedence()
         self._links: dict[ProcessId, _Link] = {}
         self._lives = IncarnationTracker()
         self._addresses: dict[str, tuple[str, ...]] = {}  # name -> multiaddrs to dial
@@ -117,9 +120,12 @@ class Links:
         """Set where to dial a process (multiaddrs), in place of earlier addresses."""
         self._addresses[to.name if isinstance(to, ProcessId) else to] = tuple(maddrs)
 
-    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False) -> None:
+    def send(
+        self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False, yields: bool = False
+    ) -> None:
         """Queue a message; never blocks. After `close`, messages are dropped.
 
+        bulk: on the lane for tensors. yields: on the one for sums instead.
         to: incarnation 0 reaches whichever incarnation of the process answers. bodies: at most `bodies_max` contiguous
         buffers, which must not change until they are sent, or functions that make one when its turn comes. A full queue
         is a loss of the process. Raises ValueError when the message is over the limits or addressed to this process.
@@ -128,7 +134,7 @@ class Links:
             raise ValueError("a process does not send to itself")
         if self._closed:
             return
-        lane_name: LaneName = "bulk" if bulk else "control"
+        lane_name: LaneName = ("sums" if yields else "bulk") if bulk else "control"
         link = self._links.setdefault(to, _Link())
         lane = link.outbound.get(lane_name)
         if lane is None:
@@ -192,6 +198,7 @@ class Links:
             counters=self._counters,
             on_broken=on_broken,
             on_welcome=on_welcome,
+            precedence=self._precedence,
             upload=self._upload,
         )
         return opened

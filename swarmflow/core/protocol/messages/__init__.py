@@ -75,6 +75,7 @@ from swarmflow.core.protocol.messages.step import (
 
 __all__ = [
     "TO_LEADER",
+    "YIELDING",
     "Accepted",
     "Adopt",
     "Assign",
@@ -231,3 +232,7 @@ TO_LEADER = frozenset(
         Left,
     )
 )
+
+# Bodies of these wait in the sender's uplink for those of all others: the stages wait for a boundary tensor, and an
+# all-reduce has a whole step to hide behind where updates are delayed.
+YIELDING = frozenset((ReducePart, ReduceSum))
