@@ -95,10 +95,8 @@ class _GroupState:
     @property
     def window(self) -> int:
         """Pieces at a time."""
-        each = WINDOW_PIECES
-        if self.overlaps:
-            shared = HELD_PIECES_OVERLAPPED // max(1, len(self.group.members) - 1)
-            each = max(each, min(WINDOW_PIECES_OVERLAPPED, shared))
+        shared = HELD_PIECES_OVERLAPPED // (len(self.group.members) - 1) if self.overlaps else 0
+        each = max(WINDOW_PIECES, min(WINDOW_PIECES_OVERLAPPED, shared))
         return each * max(len(self.group.members), len(set(self.owners)))
 
 

@@ -214,8 +214,8 @@ class Step:
     def prepare(self, newcomers: tuple[Member, ...], links: LinkTable, ahead: bool = False) -> list[Action]:
         """Begin a ballot: send each member what of its work counts, and who reduces what with whom.
 
-        newcomers: peers that hold this version and are not in the roster. links: between the peers, where measured;
-        with a delay of no use, since no peer's connection is idle meanwhile. ahead: the next step begins already.
+        newcomers: peers that hold this version and are not in the roster. links: between the peers, where measured.
+        ahead: the next step begins already.
         """
         self.ledger.settle()
         self.ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))

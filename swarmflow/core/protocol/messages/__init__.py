@@ -233,6 +233,4 @@ TO_LEADER = frozenset(
     )
 )
 
-# Bodies of these wait in the sender's uplink for those of all others: the stages wait for a boundary tensor, and an
-# all-reduce has a whole step to hide behind where updates are delayed.
-YIELDING = frozenset((ReducePart, ReduceSum))
+YIELDING = frozenset((ReducePart, ReduceSum))  # their bodies wait in an uplink for those of all others
