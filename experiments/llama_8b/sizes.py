@@ -29,8 +29,8 @@ def cut(stages: int) -> list[int]:
     return counts
 
 
-def scenario(stages: int) -> Scenario:
-    """The scenario of the example, in so many stages."""
+def scenario(stages: int, delay: int = 0) -> Scenario:
+    """The scenario of the example, in so many stages and with this delay of updates."""
     base, counts = load(FILE), cut(stages)
     ends = {0, stages - 1}
     parameters = tuple(count * BLOCK + EMBEDDING * (stage in ends) for stage, count in enumerate(counts))
@@ -43,13 +43,18 @@ def scenario(stages: int) -> Scenario:
         costs=costs,
         forward_flops=base.model.forward_flops * scale,
         backward_flops=(base.model.backward_flops or 0.0) * scale,
+        delay=delay,
+        state_bytes=base.model.state_bytes + 4.0 * delay,  # the parameters of the version before
     )
     return replace(base, model=model)
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The least seconds of a step: of its busiest stage, with the best numbers of peers, and of an empty pipeline."""
+    """The least seconds of a step: of its busiest stage, with the best numbers of peers, and of an empty pipeline.
+
+    With delayed updates the pipeline is never empty.
+    """
 
     busy_s: float
     fill_s: float
@@ -65,7 +70,7 @@ def bound(of: Scenario, hardware: ScenarioHardware) -> Bound:
     """Return the bound for peers that are all alike.
 
     Each stage sends every microbatch's activation on and its gradient back over its peers' uplinks, which may compute
-    meanwhile; then each of n peers sends 2 (n - 1) / n of the stage's sums.
+    meanwhile; then each of n peers sends 2 (n - 1) / n of the stage's sums, with delayed updates while they compute.
     """
     model, group = of.model, of.peers[0]
     assert isinstance(group.up_mbps, Constant), "peers that are alike"
@@ -75,10 +80,13 @@ def bound(of: Scenario, hardware: ScenarioHardware) -> Bound:
 
     def stage_s(stage: int, peers: int) -> float:
         directions = (stage < model.stages - 1) + (stage > 0)
-        computing_s = 2 * hardware.pass_s(name, stage)
         sums = hardware.piece().usual_bytes(hardware.elements(f"stage-{stage}"))
         all_reduce_s = 2 * (peers - 1) / peers * sums / rate
-        return model.microbatches * max(directions * tensor_s, computing_s) / peers + all_reduce_s
+        sending_s = model.microbatches * directions * tensor_s / peers
+        computing_s = model.microbatches * 2 * hardware.pass_s(name, stage) / peers
+        if model.delay:
+            return max(sending_s + all_reduce_s, computing_s)
+        return max(sending_s, computing_s) + all_reduce_s
 
     def allotted(limit_s: float) -> list[int] | None:
         found = [
@@ -94,5 +102,5 @@ def bound(of: Scenario, hardware: ScenarioHardware) -> Bound:
         low_s, high_s = (low_s, middle_s) if allotted(middle_s) is not None else (middle_s, high_s)
     latency_s, _ = hardware.link(name, hardware.add_peer(1))
     computing_s = sum(2 * hardware.pass_s(name, stage) for stage in range(model.stages))
-    fill_s = 2 * (model.stages - 1) * (tensor_s + latency_s) + computing_s
+    fill_s = 0.0 if model.delay else 2 * (model.stages - 1) * (tensor_s + latency_s) + computing_s
     return Bound(high_s, fill_s, tuple(allotted(high_s) or ()))

@@ -78,14 +78,21 @@ def _own(name: str) -> Path:
 
 class _Blockable(Links):
     def send(
-        self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False, background: bool = False
+        self,
+        to: ProcessId,
+        header: bytes,
+        bodies: Sequence[Body] = (),
+        *,
+        bulk: bool = False,
+        yields: bool = False,
+        background: bool = False,
     ) -> None:
         try:
             blocked = _own(_BLOCKED).read_text(encoding="utf-8").split()
         except FileNotFoundError:
             blocked = []
         if to.name not in blocked:
-            super().send(to, header, bodies, bulk=bulk, background=background)
+            super().send(to, header, bodies, bulk=bulk, yields=yields, background=background)
 
 
 class _Stallable(Driver):

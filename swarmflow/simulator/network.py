@@ -23,6 +23,12 @@ class Flight(NamedTuple):
     bulk: bool  # a tensor, not a control message
     due_s: float  # when to ask for received_s
     last_s: float  # when its last byte gets to the receiver's link, at the earliest
+    # Of a message that gives way, as long as it is in the sender's uplink: `Port.preceding_s` as counted for it so far.
+    uplink_s: float | None = None
+
+    def delayed(self, now_s: float) -> Flight:
+        """Return the flight as it is when it is due, later where other messages have gone before it meanwhile."""
+        return self if self.uplink_s is None else self.path.delayed(self, now_s)
 
     def received_s(self, now_s: float) -> float:
         """Return when the receiver has the whole message. now_s: the moment at which it is due."""
@@ -32,8 +38,12 @@ class Flight(NamedTuple):
 class NetworkPath(Protocol):
     """The path from one machine to another; called when a message is sent, and when it gets to the receiver's link."""
 
-    def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
-        """Send a message."""
+    def send(self, size_bytes: int, bulk: bool, now_s: float, yields: bool = False) -> Flight:
+        """Send a message. yields: after all tensors that do not, those that are sent later too."""
+        ...
+
+    def delayed(self, flight: Flight, now_s: float) -> Flight:
+        """Return a flight that is due in the sender's uplink, as it goes on."""
         ...
 
     def received_s(self, flight: Flight, now_s: float) -> float:
@@ -98,10 +108,14 @@ class _Lanes:
     sender: ProcessId
     receiver: ProcessId
 
-    def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
+    def send(self, size_bytes: int, bulk: bool, now_s: float, yields: bool = False) -> Flight:
         """Send on the lane for tensors, or on the one for control messages."""
         arrival_s = self.network.arrival_s(self.sender, self.receiver, bulk, now_s)
         return Flight(self, size_bytes, bulk, arrival_s, arrival_s)
+
+    def delayed(self, flight: Flight, now_s: float) -> Flight:
+        """Return the flight as it is: no message delays another one."""
+        return flight
 
     def received_s(self, flight: Flight, now_s: float) -> float:
         """Return now: its bytes take no time."""
@@ -165,7 +179,9 @@ class Port:
     up: float = INFINITE  # bytes/s
     down: float = INFINITE  # bytes/s
     up_control_s: float = field(init=False, default=0.0)  # until when the uplink is busy with control messages
-    up_tensors_s: float = field(init=False, default=0.0)  # until when it is busy with tensors
+    up_tensors_s: float = field(init=False, default=0.0)  # until when it is busy with tensors that do not give way
+    up_all_s: float = field(init=False, default=0.0)  # until when it is busy with whatever has been sent
+    preceding_s: float = field(init=False, default=0.0)  # its time that went before messages that give way, in total
     down_control_s: float = field(init=False, default=0.0)  # the same of the downlink
     down_tensors_s: float = field(init=False, default=0.0)
     down_last_s: float = field(init=False, default=0.0)  # when the last byte of the arriving tensors does
@@ -237,11 +253,15 @@ class _Through:
     narrowest: float  # bytes/s of the narrowest link after the uplink
     pair: tuple[str, str]  # names
 
-    def send(self, size_bytes: int, bulk: bool, now_s: float) -> Flight:
+    def send(self, size_bytes: int, bulk: bool, now_s: float, yields: bool = False) -> Flight:
         """Queue on the uplink, then on the link between the two."""
         here = self.here
         needs_s = size_bytes / here.up
         here.up_idle.queued_s += needs_s
+        here.up_all_s = max(here.up_all_s, now_s) + needs_s
+        if bulk and yields and needs_s:
+            return Flight(self, size_bytes, bulk, here.up_all_s, here.up_all_s, here.preceding_s)
+        here.preceding_s += needs_s
         start_s = here.up_tensors_s if bulk else here.up_control_s
         if start_s < now_s:
             start_s = now_s
@@ -254,7 +274,20 @@ class _Through:
             here.up_control_s = end_s
             if here.up_tensors_s > now_s:
                 here.up_tensors_s += needs_s
-        if self.narrowest < here.up:  # else whatever the uplink has let through is through there at the same time
+        return self._cross(size_bytes, bulk, start_s, end_s, now_s)
+
+    def delayed(self, flight: Flight, now_s: float) -> Flight:
+        """Wait for what was sent meanwhile and goes before it, then cross the link between the two."""
+        here = self.here
+        assert flight.uplink_s is not None, "it has left the uplink"
+        if (longer_s := here.preceding_s - flight.uplink_s) > 0.0:
+            due_s = now_s + longer_s
+            return flight._replace(due_s=due_s, last_s=due_s, uplink_s=here.preceding_s)
+        return self._cross(flight.size_bytes, flight.bulk, now_s - flight.size_bytes / here.up, now_s, now_s)
+
+    def _cross(self, size_bytes: int, bulk: bool, start_s: float, end_s: float, now_s: float) -> Flight:
+        """Queue on the link between the two. start_s, end_s: when the uplink begins and ends with the message."""
+        if self.narrowest < self.here.up:  # else whatever the uplink lets through is through there at the same time
             takes_s = size_bytes / self.narrowest
             start_s, end_s = self.network.between(self.pair, bulk, start_s, end_s, takes_s, now_s)
         last_s = end_s + self.latency_s

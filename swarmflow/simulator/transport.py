@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from swarmflow.core.protocol.actions import Send
 from swarmflow.core.protocol.events import Lost, Received
-from swarmflow.core.protocol.messages import Backward, Forward, RelayedTensor, RelayTensor, hop, step
+from swarmflow.core.protocol.messages import YIELDING, Backward, Forward, RelayedTensor, RelayTensor, hop, step
 from swarmflow.core.protocol.types import Body, Padding, ProcessId, Slice
 from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.host import Host, Link
@@ -65,7 +65,8 @@ class Transport:
             world.write_trace(sender, f"sends {kind} of {size_bytes} bytes to {receiver.name}.{receiver.incarnation}")
         if link is None or link.there is None:
             link = self._connect(here, receiver)
-        flight, why = link.path.send(size_bytes, bool(bodies), now_s), _WHY.get(type(message), TIMER)
+        flight = link.path.send(size_bytes, bool(bodies), now_s, yields=type(message) in YIELDING)
+        why = _WHY.get(type(message), TIMER)
         world.clock.at(flight.due_s, partial(self._arrive, here, link.there, action, bodies, flight, now_s), why)
 
     def forget(self, here: Host, process: ProcessId) -> None:
@@ -124,6 +125,10 @@ class Transport:
     ) -> None:
         clock = self.world.clock
         now_s = clock.now_s
+        if flight.uplink_s is not None and (flight := flight.delayed(now_s)).due_s > now_s:
+            why = _WHY.get(type(action.message), TIMER)
+            clock.at(flight.due_s, partial(self._arrive, here, there, action, bodies, flight, sent_s), why)
+            return
         received_s = flight.path.received_s(flight, now_s)
         if there is not None:
             there.received_bytes += flight.size_bytes

@@ -185,7 +185,7 @@ def test_without_memory_for_graphs_only_so_many_are_taken() -> None:
     for index in range(1 + WITHOUT_GRAPH):
         assert messages(receive(machine, UP, forward(index), (INPUT, TARGETS)), Accepted)
         computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
-    assert messages(receive(machine, UP, forward(9), (INPUT, TARGETS)), Denied)
+    assert messages(receive(machine, UP, forward(1 + WITHOUT_GRAPH), (INPUT, TARGETS)), Denied)
 
 
 def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_is_added() -> None:
@@ -232,7 +232,7 @@ def work(actions: list[Action]) -> list[Action]:
     return [action for action in actions if isinstance(action, Discard | RunBackward | RunReplay)]
 
 
-def test_a_graph_whose_gradient_is_awaited_gives_way_to_a_gradient_that_is_here() -> None:
+def test_a_graph_whose_gradient_is_awaited_yields_to_a_gradient_that_is_here() -> None:
     """A gradient takes long to the end of a pipeline and back, and until then there would be nothing to compute."""
     machine = hops(capacity=2)
     for index in range(5):
@@ -249,7 +249,7 @@ def test_a_graph_whose_gradient_is_awaited_gives_way_to_a_gradient_that_is_here(
     assert of_type(gradient(machine, 0), RunBackward) == [RunBackward(microbatch(0), GRADIENT)], "it was kept"
 
 
-def test_a_graph_gives_way_as_soon_as_there_is_nothing_else_to_compute() -> None:
+def test_a_graph_yields_as_soon_as_there_is_nothing_else_to_compute() -> None:
     machine = hops(capacity=1)
     for index in range(2):
         receive(machine, UP, forward(index), (INPUT, TARGETS))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -153,10 +154,21 @@ def test_where_connections_limit_the_ends_get_fewer_peers_although_they_compute_
     assert [len(row) for row in joined(demands(plan, fast), [fast] * 12)] == [4, 2, 2, 4]
 
 
+def test_with_a_delay_the_sums_take_their_share_of_the_connections() -> None:
+    one = power_of_one(16.0, 2, HOME)
+    plan = slow_links(9)
+    needs = demands(replace(plan, delay=1), together([one] * 32))
+    assert estimate_s(needs, joined(needs, [one] * 32)) <= 1.02 * alike_best_s(needs, one, 32)
+    sums_s = 2 * 3 / 4 * plan.reduced_bytes[1] / HOME
+    sent_s = 2 * plan.microbatches * plan.boundary_bytes / (4 * HOME)
+    assert stage_times(needs[1], together([one] * 4)).pipeline_s == pytest.approx(sent_s + sums_s)
+    assert stage_times(needs[1], together([one] * 4)).reduce_s == 0.0
+
+
 def test_the_first_stage_of_a_long_pipeline_needs_memory_for_what_is_on_its_path() -> None:
     one = partial(power_of_one, 1e6, upload_rate=1e6)
-    plan = Plan(8, 64, boundary_bytes=1_000_000)
-    sizes = [[len(row) for row in joined(demands(plan, one(s)), [one(s)] * 24)] for s in (1.0, 100.0)]
+    plan = Plan(16, 64, boundary_bytes=1_000_000)
+    sizes = [[len(row) for row in joined(demands(plan, one(s)), [one(s)] * 48)] for s in (1.0, 100.0)]
     assert sizes[0][0] > sizes[1][0] < sizes[1][1]
 
 

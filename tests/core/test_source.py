@@ -38,7 +38,7 @@ def test_the_trainers_share_a_step_without_gap_or_overlap(trainers: int, microba
 
 
 def test_no_more_are_under_way_than_the_first_stage_holds() -> None:
-    machine = source(microbatches=12)
+    machine = source(microbatches=4 + WITHOUT_GRAPH)
     order = [action.microbatch.index for action in of_type(machine.open(opening(capacity=1), 0.0), FormMicrobatch)]
     assert order == list(range(1 + WITHOUT_GRAPH))
     finished: list[int] = []
@@ -52,7 +52,7 @@ def test_no_more_are_under_way_than_the_first_stage_holds() -> None:
         order += [action.microbatch.index for action in of_type(actions, FormMicrobatch)]
         assert len(order) <= 1 + WITHOUT_GRAPH
         assert machine.message(PEER, Backward(microbatch(index), -1, FIRST_ATTEMPT), 1.0) == [], "complete only once"
-    assert finished == list(range(12))
+    assert finished == list(range(4 + WITHOUT_GRAPH))
 
 
 def test_what_is_denied_is_never_dropped() -> None:
@@ -122,10 +122,11 @@ def test_what_was_assigned_ends_with_its_epoch() -> None:
 
 
 def test_fewer_trainers_have_more_under_way_each() -> None:
-    machine = source(microbatches=24)
+    machine = source(microbatches=48)
     formed = of_type(machine.open(opening(trainers=2, capacity=1), 0.0), FormMicrobatch)
     order = [action.microbatch.index for action in formed]
-    assert (order, machine.window) == ([0, 2, 4, 6, 8], 5)
+    half = 1 + WITHOUT_GRAPH // 2
+    assert (order, machine.window) == (list(range(0, 2 * half, 2)), half)
     formed = of_type(machine.trainer_gone(), FormMicrobatch)
-    assert [action.microbatch.index for action in formed] == [10, 12, 14, 16]
+    assert [action.microbatch.index for action in formed] == list(range(2 * half, 2 * WITHOUT_GRAPH + 2, 2))
     assert machine.window == 1 + WITHOUT_GRAPH

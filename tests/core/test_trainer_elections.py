@@ -98,7 +98,7 @@ def test_one_that_is_not_elected_stands_again_in_a_later_term_and_gives_up_in_th
     assert of_type(actions, Rejoin)
 
 
-def test_it_gives_way_to_a_higher_term_and_to_no_lower_one() -> None:
+def test_it_yields_to_a_higher_term_and_to_no_lower_one() -> None:
     bench = Bench()
     bench.join()
     bench.lose()

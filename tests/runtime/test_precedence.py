@@ -1,4 +1,4 @@
-"""Background answers give way to the messages of training, to whatever process these go."""
+"""Lanes that give way: they write when no lane of a lower rank has anything to write, or when their patience ends."""
 
 from __future__ import annotations
 
@@ -12,34 +12,41 @@ from swarmflow.runtime.transport.precedence import Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 from tests.runtime.nodes import End, started
 
-pytestmark = pytest.mark.asyncio
 
-
-async def test_background_bytes_wait_for_every_lane_of_training() -> None:
-    order, of = [], Precedence()
-    of.begin()
-    of.begin()
-
-    async def background() -> None:
-        await of.wait()
-        order.append("background")
-
-    waiting = asyncio.create_task(background())
-    for end in ("one", "two"):
-        await asyncio.sleep(0)
-        order.append(end)
-        of.end()
+@pytest.mark.asyncio
+async def test_a_lane_waits_until_no_lane_of_a_lower_rank_has_anything_to_write() -> None:
+    order = Precedence()
+    order.begin(0)
+    order.begin(0)
+    order.begin(1)
+    waiting = asyncio.create_task(order.wait(1))
+    order.end(0)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not waiting.done(), "another lane has something to write"
+    order.end(0)
     await waiting
-    assert order == ["one", "two", "background"]
 
 
-async def test_a_stream_that_is_stuck_does_not_stop_them_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.asyncio
+async def test_a_lane_waits_for_none_of_its_own_rank() -> None:
+    order = Precedence()
+    order.begin(0)
+    await order.wait(0)
+    order.end(0)
+    order.begin(1)
+    await order.wait(1)
+
+
+@pytest.mark.asyncio
+async def test_a_stuck_lane_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "PATIENCE_S", 0.01)
-    of = Precedence()
-    of.begin()
-    await of.wait()
+    order = Precedence()
+    order.begin(0)
+    await order.wait(1)
 
 
+@pytest.mark.asyncio
 async def test_a_tensor_overtakes_background_messages_to_another_process(tmp_path: Path) -> None:
     size = 500_000
     async with started(tmp_path, 3) as nodes:

@@ -76,6 +76,46 @@ def test_a_wide_downlink_takes_slow_ways_side_by_side() -> None:
     assert had == pytest.approx([10.0, 10.0])
 
 
+def yielding(shared: Shared, tensors: list[tuple[float, int, bool]]) -> list[float]:
+    """When the uplink of A has sent these (time, bytes, yields) tensors to B."""
+    number = itertools.count()
+    waiting: list[tuple[float, int, int, Flight | None]]
+    waiting = [(time_s, next(number), index, None) for index, (time_s, *_) in enumerate(tensors)]
+    heapq.heapify(waiting)
+    sent = [0.0] * len(tensors)
+    while waiting:
+        now_s, _, index, flight = heapq.heappop(waiting)
+        if flight is None:
+            _, size_bytes, yields = tensors[index]
+            flight = shared.path(A, B).send(size_bytes, True, now_s, yields=yields)
+        elif (flight := flight.delayed(now_s)).due_s <= now_s:
+            sent[index] = flight.last_s
+            continue
+        heapq.heappush(waiting, (flight.due_s, next(number), index, flight))
+    return sent
+
+
+def test_a_tensor_that_yields_is_interrupted_by_those_that_do_not_and_goes_on_after_them() -> None:
+    shared = network(a=(MB, INFINITE), b=(INFINITE, INFINITE))
+    sent = yielding(shared, [(0.0, 4 * MB, True), (1.0, 2 * MB, False), (2.0, MB, False), (2.5, MB, True)])
+    assert sent == pytest.approx([7.0, 3.0, 4.0, 8.0])
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_an_uplink_with_tensors_that_yield_is_never_idle_while_one_waits(seed: int) -> None:
+    random = Random(seed)
+    times_s = sorted(random.uniform(0.0, 30.0) for _ in range(40))
+    tensors = [(time_s, random.randrange(1, 2 * MB), random.random() < 0.5) for time_s in times_s]
+    sent = yielding(network(a=(MB, INFINITE), b=(INFINITE, INFINITE)), tensors)
+    busy_s = 0.0
+    for time_s, size_bytes, _ in tensors:
+        busy_s = max(busy_s, time_s) + size_bytes / MB
+    assert max(sent) == pytest.approx(busy_s)
+    alone = [tensor for tensor in tensors if not tensor[2]]
+    first = yielding(network(a=(MB, INFINITE), b=(INFINITE, INFINITE)), alone)
+    assert [s for s, tensor in zip(sent, tensors, strict=True) if not tensor[2]] == pytest.approx(first)
+
+
 def test_words_go_before_tensors_and_take_their_time_from_them() -> None:
     shared = network(0.0, a=(MB, MB), b=(MB, MB))
     messages = [(0.0, A, B, MB, True), (0.0, A, B, MB // 10, False), (0.0, A, B, MB, True)]

@@ -169,7 +169,7 @@ def test_versions_of_another_run_whose_manifest_is_lost_are_not_built_on(tmp_pat
 
 
 @pytest.mark.asyncio
-async def test_a_run_that_has_not_begun_gives_way_to_the_one_that_is_joined(tmp_path: Path) -> None:
+async def test_a_run_that_has_not_begun_yields_to_the_one_that_is_joined(tmp_path: Path) -> None:
     theirs = replace(begun(tmp_path), run_id="theirs")
     with ExitStack() as stack:
         run = opened(stack, tmp_path)

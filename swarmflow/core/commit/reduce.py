@@ -13,6 +13,9 @@ from swarmflow.core.protocol.types import Epoch, Group, ProcessId, Ref, Roster, 
 PIECE_ELEMENTS = 2**18  # 1 or 2 MiB: large enough for a stream's throughput, small enough to pipeline
 AWAITED_MAX = 4  # are named to the leader of those that a process waits for
 WINDOW_PIECES = 8  # of each owner: how far ahead parts are sent, which bounds what an owner must hold for others
+# The same where the next step's boundary tensors go before pieces: a member that they hold up must not leave the links
+# of the others idle. An owner holds at most so many pieces for others, unless WINDOW_PIECES of each are more.
+WINDOW_PIECES_OVERLAPPED, HELD_PIECES_OVERLAPPED = 64, 192
 
 NORM_TOLERANCE = 1e-6  # of a squared norm: the bits are the same for all members, what adds up their squares is not
 
@@ -63,6 +66,7 @@ class _GroupState:
     group: Group
     elements: int
     pieces: int
+    overlaps: bool  # with the microbatches of the next step
     parts: dict[int, dict[ProcessId, Ref | None]] = field(default_factory=dict)
     sent: int = 0
     low: int = 0  # the first piece that is not reduced yet
@@ -91,7 +95,9 @@ class _GroupState:
     @property
     def window(self) -> int:
         """Pieces at a time."""
-        return WINDOW_PIECES * max(len(self.group.members), len(set(self.owners)))
+        shared = HELD_PIECES_OVERLAPPED // (len(self.group.members) - 1) if self.overlaps else 0
+        each = max(WINDOW_PIECES, min(WINDOW_PIECES_OVERLAPPED, shared))
+        return each * max(len(self.group.members), len(set(self.owners)))
 
 
 class Reduction:
@@ -100,7 +106,7 @@ class Reduction:
     The sum of a piece is made once, by its owner, over the members in rank order, and sent as bytes: all members hold
     the same bits. gives: whether something was accumulated here; who has nothing to add says so in each part's place.
     elements: length of the flat gradient of each group that this process belongs to. piece: how many bytes a piece of
-    them may have.
+    them may have. overlaps: the next step's microbatches are computed meanwhile.
     """
 
     def __init__(
@@ -112,6 +118,7 @@ class Reduction:
         elements: dict[str, int],
         piece: PieceFormat = FP32,
         gives: bool = True,
+        overlaps: bool = False,
     ) -> None:
         self.me = me
         self.epoch = epoch
@@ -123,7 +130,7 @@ class Reduction:
         for group in groups:
             if len(group.members) > 1:
                 length = elements[group.name] if me in group.members else group.elements
-                self._groups[group.name] = _GroupState(group, length, -(-length // PIECE_ELEMENTS))
+                self._groups[group.name] = _GroupState(group, length, -(-length // PIECE_ELEMENTS), overlaps)
         self._own = [state for state in self._groups.values() if me in state.group.members]
         self._sealed = False
 

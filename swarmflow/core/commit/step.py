@@ -223,7 +223,8 @@ class Step:
         actions = self.members.join_update(newcomers)
         entries = self.ledger.entries()
         groups: dict[ProcessId, list[Group]] = {}
-        for group in choose_owners(self.members.groups, entries, adjacent_peers(self.roster), links):
+        adjacent, links = adjacent_peers(self.roster), LinkTable() if self.plan.delay else links
+        for group in choose_owners(self.members.groups, entries, adjacent, links):
             for process in dict.fromkeys((*group.members, *group.owners)):
                 groups.setdefault(process, []).append(group)
         newcomers = tuple(self.members.newcomers.values())

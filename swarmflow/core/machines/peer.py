@@ -60,7 +60,8 @@ class PeerMachine(PeerState):
     _next_join_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        self.counter, self.relays = MessageCounter(self.me), Relays(self.me, self.plan.boundary_bytes)
+        relayed_bytes = 0 if self.plan.delay else self.plan.boundary_bytes  # with a delay no link is idle for long
+        self.counter, self.relays = MessageCounter(self.me), Relays(self.me, relayed_bytes)
         self.checks = checks_of(self.plan)
         self.memory = Memory(self.settings.join.held)
 

@@ -10,6 +10,7 @@ from swarmflow.core.membership.step_estimate import (
     StageDemand,
     StagePower,
     StageTimes,
+    bounds_s,
     smooth_step_s,
     stage_times,
     step_s,
@@ -50,12 +51,8 @@ def best_stage(needs: Sequence[StageDemand], powers: Sequence[StagePower], newco
 
 def limits(need: StageDemand, power: StagePower) -> str:
     """Return what limits a stage, in words."""
-    bounds = (
-        (need.work / power.speed, "computing"),
-        (need.sent_bytes / power.upload_rate, "connections"),
-        (need.held_s / max(1.0, power.slots), "memory for microbatches"),
-    )
-    return max(bounds)[1]
+    names = "computing", "connections", "memory for microbatches"
+    return max(zip(bounds_s(need, power), names, strict=True))[1]
 
 
 def level(needs: Sequence[StageDemand], stages: Sequence[Sequence[PlacedPeer]], at_once: int) -> list[Move]:

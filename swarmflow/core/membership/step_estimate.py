@@ -11,6 +11,7 @@ from swarmflow.core.protocol.types import WITHOUT_GRAPH, Plan
 # A microbatch takes a slot for so many times as long as its tensors and passes alone: it waits behind others. Measured
 # in examples/llama-8b.toml, from the first stage and back.
 QUEUES = 1.5
+QUEUES_OVERLAPPED = 4.0  # the same, before the last stage, where an all-reduce takes what is left of the links
 POWER = 8.0  # of the mean that stands for the longest time: a stage that is nearly the busiest counts too
 
 
@@ -22,6 +23,7 @@ class StageDemand:
     sent_bytes: float  # of the activations and gradients that leave the stage
     held_s: float  # the time for which each microbatch takes a slot, summed over the microbatches
     reduced_bytes: float  # of the sums of its all-reduce
+    overlaps: bool = False  # the all-reduce goes on while the next step's microbatches cross the same connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +73,8 @@ def together(powers: Iterable[StagePower]) -> StagePower:
 class StageTimes:
     """The seconds of a step that a stage takes: its microbatches, then its all-reduce."""
 
-    pipeline_s: float
-    reduce_s: float
+    pipeline_s: float  # with the all-reduce where that overlaps with the microbatches
+    reduce_s: float  # 0 where it overlaps
 
 
 def demands(plan: Plan, run: StagePower) -> tuple[StageDemand, ...]:
@@ -88,7 +90,8 @@ def demands(plan: Plan, run: StagePower) -> tuple[StageDemand, ...]:
     for stage, cost in enumerate(costs):
         tensors = (stage < last) + (stage > 0)
         transfers = 2 * (last - stage) or 1
-        held_s = QUEUES * transfers * tensor_s + sum(costs[stage:]) * run.peers / run.speed
+        queues = QUEUES_OVERLAPPED if plan.delay and stage < last else QUEUES
+        held_s = queues * transfers * tensor_s + sum(costs[stage:]) * run.peers / run.speed
         if stage < last:
             held_s /= 1 + WITHOUT_GRAPH
         found.append(
@@ -97,21 +100,28 @@ def demands(plan: Plan, run: StagePower) -> tuple[StageDemand, ...]:
                 float(plan.microbatches * tensors * plan.boundary_bytes),
                 plan.microbatches * held_s,
                 float(plan.reduced_bytes[stage]) if plan.reduced_bytes else 0.0,
+                plan.delay > 0,
             )
         )
     return tuple(found)
 
 
 def stage_times(demand: StageDemand, power: StagePower) -> StageTimes:
-    """Return the seconds that a stage of one peer or more needs: by its computers, its connections or its slots.
+    """Return the seconds that a stage of one peer or more needs: by its computers, its connections or its slots."""
+    reduce_s = 0.0 if demand.overlaps else _reduce_s(demand, power)
+    return StageTimes(max(bounds_s(demand, power)), reduce_s)
 
-    Each of n peers then sends 2 (n - 1) / n of the stage's sums, and the slowest connection is awaited.
-    """
-    pipeline_s = max(
-        demand.work / power.speed, demand.sent_bytes / power.upload_rate, demand.held_s / max(1.0, power.slots)
-    )
+
+def bounds_s(demand: StageDemand, power: StagePower) -> tuple[float, float, float]:
+    """Return how long a stage takes for its microbatches at least: by its computers, its connections and its slots."""
+    links_s = demand.sent_bytes / power.upload_rate + (_reduce_s(demand, power) if demand.overlaps else 0.0)
+    return demand.work / power.speed, links_s, demand.held_s / max(1.0, power.slots)
+
+
+def _reduce_s(demand: StageDemand, power: StagePower) -> float:
+    """Return how long an all-reduce takes: each of n peers sends 2 (n - 1) / n of the sums; the slowest is awaited."""
     share = 2 * (power.peers - 1) / power.peers
-    return StageTimes(pipeline_s, share * demand.reduced_bytes / power.upload_rate_min)
+    return share * demand.reduced_bytes / power.upload_rate_min
 
 
 def step_s(times: Sequence[StageTimes]) -> float:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.events import BlamedError, Event, Lost, Mishandled, Received, Tick
-from swarmflow.core.protocol.messages import Message
+from swarmflow.core.protocol.messages import YIELDING, Message
 from swarmflow.core.protocol.types import Body, Padding, ProcessId, Ref
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
@@ -179,7 +179,7 @@ class Driver:
                     bodies.append(memoryview(bytes(body.size_bytes)))
                 case _:
                     bodies.append(self._read(body))
-        self.links.send(action.to, header, bodies, bulk=bool(bodies))
+        self.links.send(action.to, header, bodies, bulk=bool(bodies), yields=type(action.message) in YIELDING)
 
     def _arm(self) -> None:
         if self._timer is not None:

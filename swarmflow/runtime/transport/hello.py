@@ -19,8 +19,10 @@ _MAGIC = b"swarmflo"
 _HELLO = struct.Struct("!8sHBBQQH")
 _REPLY = struct.Struct("!8sBQH")  # magic, 1: welcome or 0: refused, incarnation, bytes of the reason that follows
 
-LaneName = Literal["control", "bulk", "background"]
-LANES: tuple[LaneName, ...] = ("control", "bulk", "background")
+LaneName = Literal["control", "bulk", "sums", "background"]
+LANES: tuple[LaneName, ...] = ("control", "bulk", "sums", "background")
+# A lane gives way to those of lower ranks. A step waits for its sums, and for nothing in the background.
+RANKS: dict[LaneName, int] = {"control": 0, "bulk": 0, "sums": 1, "background": 2}
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.transport.frames import FrameLimits, check_limits, pack_end, pack_front
-from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.hello import CONFIRMATION, RANKS, Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.precedence import BACKGROUND_BYTES, Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 
@@ -27,7 +27,7 @@ JOINED_BYTES_MAX = 1 << 16  # up to this size a frame is copied together, and wr
 class LinkCounters(Protocol):
     """The counters of the links.
 
-    lane: "control" or "bulk"; kind: a metric label with few values; size_bytes: of the whole frame.
+    lane: its name; kind: a metric label with few values; size_bytes: of the whole frame.
     """
 
     def sent(self, lane: str, header: bytes, size_bytes: int) -> None:
@@ -69,8 +69,7 @@ class OutboundLane:
 
     on_welcome: called with the incarnation that answered; returns whether it is the process's current one. on_broken:
     called with the reason when the stream cannot be opened or breaks. upload: the limit that all lanes of the process
-    share; messages of the control lane count, and do not wait. precedence: of the process; a background lane writes
-    while no other lane has anything to write.
+    share; messages of the control lane count, and do not wait. precedence: of the lanes of the process.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class OutboundLane:
         self._counters = counters
         self._on_broken = on_broken
         self._upload = upload
-        self._precedence = precedence
+        self._precedence, self._rank = precedence, RANKS[hello.lane]
         longest = BACKGROUND_BYTES if hello.lane == "background" else WRITE_BYTES
         self._piece_bytes = longest if upload is None else min(longest, upload.piece_bytes)
         self._queue: deque[_Message] = deque()
@@ -139,12 +138,9 @@ class OutboundLane:
 
     def _change_queue_bytes(self, change_bytes: int) -> None:
         before, self._queue_bytes = self._queue_bytes, self._queue_bytes + change_bytes
+        if bool(before) != bool(self._queue_bytes):
+            (self._precedence.begin if self._queue_bytes else self._precedence.end)(self._rank)
         self._counters.queued(self._hello.lane, change_bytes)
-        if self._hello.lane != "background" and bool(before) != bool(self._queue_bytes):
-            if self._queue_bytes:
-                self._precedence.begin()
-            else:
-                self._precedence.end()
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Drop what is still queued. Any exception of the task is a bug, and breaks the link too."""
@@ -244,8 +240,7 @@ class OutboundLane:
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
-        if self._hello.lane == "background":
-            await self._precedence.wait()
+        await self._precedence.wait(self._rank)
         if self._upload is not None:
             if self._hello.lane == "control":
                 self._upload.count(len(piece))

@@ -58,13 +58,13 @@ class _Link:
 
 
 class Links:
-    """Sends and receives the messages of one process in one run, on three lanes a direction.
+    """Sends and receives the messages of one process in one run, on four lanes a direction.
 
-    Those of training are control and bulk (tensors); what is sent on the third, background, waits for them, to whatever
-    process they go. Order is kept within a lane. A broken stream loses what was queued to that process and is reported
-    once, by `on_lost`; nothing is sent again, and the next `send` opens anew. `on_message` and `on_lost` are called on
-    the event loop, never from inside `send`. `on_message(sender, header, bodies)` owns the bodies (writable uint8
-    views); when it raises FrameError, the message counts as refused and its stream is closed.
+    Control, bulk (tensors), sums (pieces of an all-reduce) and background: each of the last two gives way to all before
+    it, to whichever process they go. Order is kept within a lane. A broken stream loses what was queued to that process
+    and is reported once, by `on_lost`; nothing is sent again, and the next `send` opens anew. `on_message` and
+    `on_lost` are called on the event loop, never from inside `send`. `on_message(sender, header, bodies)` owns the
+    bodies (writable uint8 views); when it raises FrameError, the message counts as refused and its stream is closed.
     """
 
     def __init__(
@@ -121,10 +121,18 @@ class Links:
         self._addresses[to.name if isinstance(to, ProcessId) else to] = tuple(maddrs)
 
     def send(
-        self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, bulk: bool = False, background: bool = False
+        self,
+        to: ProcessId,
+        header: bytes,
+        bodies: Sequence[Body] = (),
+        *,
+        bulk: bool = False,
+        yields: bool = False,
+        background: bool = False,
     ) -> None:
         """Queue a message; never blocks. After `close`, messages are dropped.
 
+        bulk: on the lane for tensors. yields: on the one for sums instead. background: on the one that waits for all.
         to: incarnation 0 reaches whichever incarnation of the process answers. bodies: at most `bodies_max` contiguous
         buffers, which must not change until they are sent, or functions that make one when its turn comes. A full queue
         is a loss of the process. Raises ValueError when the message is over the limits or addressed to this process.
@@ -133,7 +141,8 @@ class Links:
             raise ValueError("a process does not send to itself")
         if self._closed:
             return
-        lane_name: LaneName = "background" if background else "bulk" if bulk else "control"
+        bulky: LaneName = "sums" if yields else "bulk"
+        lane_name: LaneName = "background" if background else bulky if bulk else "control"
         link = self._links.setdefault(to, _Link())
         lane = link.outbound.get(lane_name)
         if lane is None:

@@ -55,7 +55,8 @@ def on_replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
 def _reduce(peer: PeerState, message: Prepare, now: float) -> list[Action]:
     mine = tuple(group for group in message.groups if _takes_part(peer, group))
     gives = bool(message.entries)
-    reduction = Reduction(peer.me, peer.epoch, message.ballot, mine, peer.elements, peer.piece, gives)
+    overlaps = peer.plan.delay > 0
+    reduction = Reduction(peer.me, peer.epoch, message.ballot, mine, peer.elements, peer.piece, gives, overlaps)
     peer.ballot = Ballot(message.ballot, reduction, began_s=now)
     newcomers = tuple(member for member in message.newcomers if member.process != peer.me)
     return [Connect(newcomers), *reduction.start()]

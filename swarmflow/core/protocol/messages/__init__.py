@@ -76,6 +76,7 @@ from swarmflow.core.protocol.messages.step import (
 
 __all__ = [
     "TO_LEADER",
+    "YIELDING",
     "Accepted",
     "Adopt",
     "Assign",
@@ -235,3 +236,5 @@ TO_LEADER = frozenset(
         Left,
     )
 )
+
+YIELDING = frozenset((ReducePart, ReduceSum))  # their bodies wait in an uplink for those of all others
