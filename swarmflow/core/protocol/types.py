@@ -79,7 +79,7 @@ class Epoch(NamedTuple):
 
 
 NO_EPOCH = Epoch(-1, 0)
-WITHOUT_GRAPH = 16  # microbatches admitted without a graph for each one with a graph, while there is nothing to compute
+WITHOUT_GRAPH = 8  # microbatches admitted without a graph for each one with a graph, while there is nothing to compute
 DEFAULT_EXPONENT = 36  # of a step whose gradients add up as integers, unless they are too large for it
 
 
