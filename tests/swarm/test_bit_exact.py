@@ -47,7 +47,7 @@ def test_no_bit_tells_which_peer_computed_what_and_when(
     codec: str, train: dict[str, Any], tmp_path: Path, forks: ForkServer
 ) -> None:
     model, corpus = prepare(tmp_path, "gpt2")
-    of = recipe("adamw", steps=10)
+    of = recipe("adamw", steps=20)
     rounding = rounding_of(train.get("accumulate", "fp32"), train.get("reduce_codec", "none"), of.microbatches)
     assert rounding is not None
     wanted, norms = alone(model, corpus, of, codec_named(codec), rounding, delay=train.get("delay", 0))

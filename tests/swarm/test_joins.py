@@ -54,6 +54,7 @@ def learnt(
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(
     "train",
     [{"reduce_codec": "blockwise16"}, {"accumulate": "exact"}, {"reduce_codec": "blockwise16", "delay": 1}],
