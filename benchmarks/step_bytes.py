@@ -44,6 +44,10 @@ HEAD = """| bytes that a peer sends | a parameter, in the all-reduce | a microba
 _ROW = re.compile(r'\| `reduce_codec = "(\w+)"` \| ([\d.]+) \| ([\d,]+) \|\n')
 
 
+Reading = tuple[int, Counter[str]]
+"""How many steps are committed, and the bytes that a peer has sent, by the kind of message."""
+
+
 @dataclass(frozen=True)
 class SentBytes:
     """What a peer sends with a reduce_codec: bytes a parameter in the all-reduce, and a microbatch in the pipeline."""
@@ -95,21 +99,19 @@ def settings(corpus: Path, reduce_codec: str) -> dict[str, dict[str, Any]]:
     }
 
 
-def sent(peer: LocalProcess) -> tuple[int, Counter[str]]:
-    """The version of a peer, and the bytes that it has sent, by the kind of message."""
+def sent(peer: LocalProcess) -> Counter[str]:
+    """The bytes that a peer has sent, by the kind of message."""
     address = re.search(r"http://[\d.]+:\d+/metrics", peer.log.read_text(encoding="utf-8"))
     if address is None:
         raise RuntimeError(f"{peer.name} has not said where its metrics are")
     with urllib.request.urlopen(address[0], timeout=10) as answer:
         families = list(text_string_to_metric_families(answer.read().decode("utf-8")))
+    samples = (sample for family in families for sample in family.samples)
+    sizes = ((sample.labels["kind"], sample.value) for sample in samples if sample.name == "swarmflow_sent_bytes_total")
     found: Counter[str] = Counter()
-    version = 0
-    for sample in (sample for family in families for sample in family.samples):
-        if sample.name == "swarmflow_sent_bytes_total":
-            found[sample.labels["kind"]] += int(sample.value)
-        elif sample.name == "swarmflow_version":
-            version = int(sample.value)
-    return version, found
+    for kind, size_bytes in sizes:
+        found[kind] += int(size_bytes)
+    return found
 
 
 def measure(
@@ -126,31 +128,38 @@ def measure(
         swarm.wait(lambda: full in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
         first = next(step["step"] for step in swarm.steps() if step["peers"] == full)
         swarm.wait_steps(first + WARMUP, RUN_S)
-        readings: list[list[tuple[int, Counter[str]]]] = [[] for _ in swarm.peers]
+        readings: list[list[Reading]] = [[] for _ in swarm.peers]
 
         def finished() -> bool:
             for peer, found in zip(swarm.peers, readings, strict=True):
-                found.append(sent(peer))
-            return all(found[-1][0] - found[0][0] >= steps for found in readings)
+                found.append((len(swarm.steps()), sent(peer)))
+            return all(max(known, default=0) - min(known, default=0) >= steps for known in map(at_work, readings))
 
         swarm.wait(finished, f"{steps} steps", RUN_S)
-    return list(map(bytes_a_step, readings))
+    return [bytes_a_step(at_work(found)) for found in readings]
 
 
-def bytes_a_step(readings: Sequence[tuple[int, Counter[str]]]) -> dict[str, float]:
-    """Return the bytes of a usual step, by the kind of message: the median from each version seen to the next one seen.
+def at_work(readings: Sequence[Reading]) -> dict[int, Counter[str]]:
+    """Return what a peer had sent amid the microbatches of each step, by the number of steps before it.
 
-    A reading comes before or after the all-reduce of its step, so that every single difference may be a step off.
+    Between two readings it has sent tensors of microbatches, and nothing of an all-reduce: that of the step before is
+    over, and its own has not begun.
     """
-    first = dict(reversed(readings))  # the first reading of each version
-    pairs = list(itertools.pairwise(sorted(first)))
-    kinds = readings[-1][1]
     return {
-        kind: statistics.median(
-            (first[later][kind] - first[version][kind]) / (later - version) for version, later in pairs
-        )
-        for kind in kinds
+        steps: after
+        for (earlier, before), (steps, after) in itertools.pairwise(readings)
+        if steps == earlier and _of(SUMS, before) == _of(SUMS, after) and _of(HOPS, before) < _of(HOPS, after)
     }
+
+
+def bytes_a_step(known: dict[int, Counter[str]]) -> dict[str, float]:
+    """Return the mean bytes of a step, by the kind of message."""
+    first, last = min(known), max(known)
+    return {kind: (known[last][kind] - known[first][kind]) / (last - first) for kind in known[last]}
+
+
+def _of(kinds: Sequence[str], found: Counter[str]) -> int:
+    return sum(found[kind] for kind in kinds)
 
 
 def stage_parameters() -> list[int]:

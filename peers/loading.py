@@ -127,7 +127,7 @@ class StageLoader:
 
     def write(self, action: WriteStage) -> None:
         """Perform WriteStage: the present version stays in memory until it is on the disk."""
-        served = self._host.served
+        served = self._host.served if self._serves(action.stage, action.version) else None
         reader = served.begin_reading(action.version) if served is not None else None
         if served is None or reader is None:
             failed = f"stage {action.stage} at version {action.version} is not in memory"

@@ -18,6 +18,7 @@ from swarmflow.core.protocol.events import Event, MicrobatchFormed
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.local import forkserver
 from swarmflow.runtime.execution.driver import Driver
+from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.lanes import Body
 from swarmflow.runtime.transport.links import Links
 
@@ -77,22 +78,13 @@ def _own(name: str) -> Path:
 
 
 class _Blockable(Links):
-    def send(
-        self,
-        to: ProcessId,
-        header: bytes,
-        bodies: Sequence[Body] = (),
-        *,
-        bulk: bool = False,
-        yields: bool = False,
-        background: bool = False,
-    ) -> None:
+    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, lane: LaneName = "control") -> None:
         try:
             blocked = _own(_BLOCKED).read_text(encoding="utf-8").split()
         except FileNotFoundError:
             blocked = []
         if to.name not in blocked:
-            super().send(to, header, bodies, bulk=bulk, yields=yields, background=background)
+            super().send(to, header, bodies, lane=lane)
 
 
 class _Stallable(Driver):

@@ -24,9 +24,7 @@ from swarmflow.manifest import Manifest
 _TRIAL_TOKENS = 128
 _FLOAT_BYTES = 4
 _SPACING_BYTES = 4  # of a block of the grid to which gradients are rounded
-_SUMS_BLOCK_BYTES = (
-    20  # of a block of sums on it: its spacing and the inverse, its bound, its peak, its wide sums' place
-)
+_SUMS_BLOCK_BYTES = 20  # of a block of sums on it: spacing and inverse, bound, peak, and place of wide sums
 _LOGITS_COPIES = 3  # the logits of one piece, their log-softmax and their gradient
 _TOKEN_BYTES = 8  # of a token id and its target
 

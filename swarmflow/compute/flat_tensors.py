@@ -46,18 +46,13 @@ def bytes_of(data: Buffer) -> Tensor:
     return torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
 
 
-def sum_of_squares(flat: Tensor, unit: float = 1.0) -> float:
-    """Sum of squares of a tensor [elements] (fp32; int64 in units of `unit`), in float64, as `squares_of`."""
-    return squares_of(flat, flat.numel(), unit)
-
-
-def squares_of(values: Blocks, elements: int, unit: float = 1.0) -> float:
-    """Sum of squares of so many elements, in float64.
+def sum_of_squares(flat: Tensor) -> float:
+    """Sum of squares of a tensor [elements] (fp32), in float64.
 
     It is the same whatever the number of threads. Blocks of SUM_BLOCK_ELEMENTS from the start of the tensor are added
     in order; whoever owns a range that starts at a block's edge gets the very sums that the whole tensor would give.
     """
-    return added_up(block_squares(values, 0, elements, unit))
+    return added_up(block_squares(flat, 0, flat.numel()))
 
 
 def block_squares(values: Blocks, first: int, after: int, unit: float = 1.0) -> list[float]:

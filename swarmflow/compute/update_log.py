@@ -13,6 +13,7 @@ from swarmflow.compute.sums import Sums, TensorSums
 
 IDLE_S = 30.0  # after so long without a request, or a commit that says so, nobody loads any more
 KEPT_BYTES = 5  # of sums that are kept, for each parameter: two steps of 16 bits with their peaks, or one of fp32
+KEPT_BYTES_MIN = 16 << 20  # in all: a small stage may make several steps while one of its pieces is on the way
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,8 @@ class UpdateLog:
 def most_updates(sums: Mapping[str, Sums]) -> int:
     """Return how many updates with sums like these are kept, at least one."""
     elements = sum(each.elements for each in sums.values())
-    return max(1, KEPT_BYTES * elements // max(1, sum(each.nbytes for each in sums.values())))
+    kept_bytes = max(KEPT_BYTES * elements, KEPT_BYTES_MIN)
+    return max(1, kept_bytes // max(1, sum(each.nbytes for each in sums.values())))
 
 
 @torch.no_grad()

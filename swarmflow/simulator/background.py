@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
+
+from swarmflow.core.routing.background_share import BackgroundShare
 
 _EXACT_S = 1e-9  # what floats lose
 
@@ -37,6 +39,8 @@ class LinkIdleness:
 
     queued_s: float = 0.0  # of all messages so far
     promised_s: float = 0.0  # idle seconds that earlier background transfers need
+    share: BackgroundShare = field(default_factory=BackgroundShare)  # in seconds of the link
+    _used_s: float = 0.0  # idle seconds that are in `share`
 
     def idle_s(self, now_s: float, busy_until_s: float) -> float:
         """Return for how many seconds it was idle so far."""
@@ -44,8 +48,25 @@ class LinkIdleness:
 
     def promise(self, needs_s: float, now_s: float, busy_until_s: float) -> float:
         """Return after how many idle seconds a background transfer that begins now is through."""
-        self.promised_s = max(self.promised_s, self.idle_s(now_s, busy_until_s)) + needs_s
+        idle_s = self.idle_s(now_s, busy_until_s)
+        if idle_s >= self.promised_s:
+            self.promised_s = self._used_s = idle_s
+        self.share.want(now_s)
+        self.promised_s += needs_s
         return self.promised_s
+
+    def made_room_s(self, needs_s: float, now_s: float, busy_until_s: float) -> float:
+        """Return for how long a message of so many seconds leaves the link to background transfers before it."""
+        if self._used_s >= self.promised_s:
+            return 0.0
+        idle_s = min(self.idle_s(now_s, busy_until_s), self.promised_s)
+        self.share.sent(idle_s - self._used_s, now_s)
+        self._used_s = idle_s
+        if idle_s >= self.promised_s:
+            return 0.0
+        self.share.want(now_s)
+        self.share.yielded(needs_s, now_s)
+        return min(max(self.share.due(now_s), 0.0), self.promised_s - idle_s)
 
     def through_s(self, promised_s: float, now_s: float, busy_until_s: float) -> float:
         """Return when so many idle seconds are over, if no other message is sent meanwhile."""

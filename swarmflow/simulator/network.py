@@ -257,7 +257,9 @@ class _Through:
         """Queue on the uplink, then on the link between the two."""
         here = self.here
         needs_s = size_bytes / here.up
+        room_s = here.up_idle.made_room_s(needs_s, now_s, here.up_tensors_s) if bulk else 0.0
         here.up_idle.queued_s += needs_s
+        needs_s += room_s
         here.up_all_s = max(here.up_all_s, now_s) + needs_s
         if bulk and yields and needs_s:
             return Flight(self, size_bytes, bulk, here.up_all_s, here.up_all_s, here.preceding_s)
@@ -298,11 +300,13 @@ class _Through:
         """Queue on the downlink, and return when the message is through."""
         there = self.there
         needs_s = flight.size_bytes / there.down
-        there.down_idle.queued_s += needs_s
         if flight.bulk:
-            there.down_tensors_s = max(there.down_tensors_s, now_s) + needs_s
+            room_s = there.down_idle.made_room_s(needs_s, now_s, there.down_tensors_s)
+            there.down_idle.queued_s += needs_s
+            there.down_tensors_s = max(there.down_tensors_s, now_s) + needs_s + room_s
             there.down_last_s = max(there.down_last_s, flight.last_s)
             return max(flight.last_s, there.down_tensors_s)
+        there.down_idle.queued_s += needs_s
         received_s = max(there.down_control_s + needs_s, now_s)
         if self.network.queue_s:
             waiting_s = there.down_tensors_s - max(now_s, there.down_last_s)  # of several that have arrived together

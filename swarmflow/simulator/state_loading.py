@@ -13,11 +13,11 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.arithmetic import Weights, initial
 from swarmflow.simulator.storage import ASK_AGAIN_S
 
-UPDATE_SHARE = 1 / 6  # of the bytes of a state: the sums of a step, where they take 16 bits and adam's state 12 bytes
-
 if TYPE_CHECKING:
     from swarmflow.simulator.device import Device
     from swarmflow.simulator.world import World
+
+UPDATE_SHARE = 1 / 6  # of the bytes of a state: the sums of a step, where they take 16 bits and adam's state 12 bytes
 
 
 @dataclass(slots=True)

@@ -17,7 +17,7 @@ from torch import Tensor
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import BLOCK_ELEMENTS, EXPONENT, ExponentOverflowError, FixedPoint
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.flat_tensors import sum_of_squares
+from swarmflow.compute.flat_tensors import block_squares, sum_of_squares
 from swarmflow.compute.layout import TIED
 from swarmflow.compute.runner import StageRunner
 from swarmflow.core.protocol.actions import Reset
@@ -135,7 +135,8 @@ def test_totals_read_as_gradients() -> None:
     assert fixed.floats(total)[100:200].dtype == torch.float32
     torch.testing.assert_close(fixed.floats(total)[:], gradient, rtol=1e-6, atol=2.0**-EXPONENT)
     assert torch.equal(fixed.floats(total)[100:200], fixed.floats(total)[:][100:200])
-    assert sum_of_squares(total, fixed.unit) == pytest.approx(sum_of_squares(gradient), rel=1e-9)
+    squares = block_squares(total, 0, len(total), fixed.unit)
+    assert sum(squares) == pytest.approx(sum_of_squares(gradient), rel=1e-9)
 
 
 def test_steps_begin_with_the_exponent_that_stages_are_made_with() -> None:

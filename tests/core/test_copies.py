@@ -23,7 +23,8 @@ def asked(actions: list[Action]) -> dict[str, tuple[int, ...]]:
 
 
 def answer(copies: Copies, who: Member, snapshot: Snapshot, stages: tuple[int, ...], failed: str = "") -> list[Action]:
-    return copies.kept(who, CopiesHeld((Holding(snapshot, stages),) if stages else (), failed))
+    held = CopiesHeld((Holding(snapshot, stages),) if stages else (), failed)
+    return copies.kept(who, held, snapshot.version, snapshot.version)
 
 
 @dataclass
@@ -40,7 +41,7 @@ class Disks:
             name = peer.process.name
             if name in wanted:
                 self.held[name] = (*self.held.get(name, ()), Holding(snapshot, wanted[name]))
-                actions = self.copies.kept(peer, CopiesHeld(self.held[name]))
+                actions = self.copies.kept(peer, CopiesHeld(self.held[name]), snapshot.version, snapshot.version)
         return actions
 
 

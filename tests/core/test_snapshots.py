@@ -158,8 +158,10 @@ def test_peers_copy_from_each_other_before_the_leader_has_the_version() -> None:
         "b": ((0,), ((a,),)),
     }
     answer = CopiesHeld((Holding(snapshot, (0, 1), whole=False),))
-    assert not copies.kept(a, answer)
-    assert [log.text for log in of_type(copies.kept(b, answer), Log)] == ["version 4 is on the disks of others too"]
+    assert not copies.kept(a, answer, 4, 4)
+    assert [log.text for log in of_type(copies.kept(b, answer, 4, 4), Log)] == [
+        "version 4 is on the disks of others too"
+    ]
 
 
 def test_a_version_that_was_never_whole_elsewhere_is_not_waited_for_without_end() -> None:

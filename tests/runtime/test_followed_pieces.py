@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from swarmflow.compute import update_log
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.flat import FlatGroup, rounding_of
@@ -122,10 +123,11 @@ def test_what_does_not_fit_a_piece_is_refused_and_changes_nothing() -> None:
     assert not served.pieces.fits(Span("another", 0, span.stop))
 
 
-def test_updates_are_kept_only_while_somebody_loads() -> None:
+def test_updates_are_kept_only_while_somebody_loads(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [0.0]
     served = stage_of(manifest(**SUMS["blockwise16"]))
     served.log = UpdateLog(lambda: now[0])
+    monkeypatch.setattr(update_log, "KEPT_BYTES_MIN", 0)  # the stage is a small one
     for number in range(3):
         step(served, number, reduced=True)
     assert served.log.since(2, 3) is None

@@ -14,6 +14,7 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
 from swarmflow.runtime.transport.hello import (
     CONFIRMATION,
+    LANES,
     Hello,
     HelloReply,
     pack_hello,
@@ -35,7 +36,7 @@ async def test_messages_arrive_whole_and_in_order_in_both_directions(tmp_path: P
         large = bytes(range(256)) * 20_000
         for index in range(50):
             one.links.send(two.me, b"to two %d" % index, [b"a" * index, memoryview(large)[index:]])
-            two.links.send(one.me, b"to one %d" % index, bulk=index % 2 == 1)
+            two.links.send(one.me, b"to one %d" % index, lane="bulk" if index % 2 else "control")
         for index in range(50):
             sender, header, bodies = await two.messages.get()
             assert (sender, header) == (one.me, b"to two %d" % index)
@@ -55,7 +56,7 @@ async def test_a_small_message_overtakes_tensors(tmp_path: Path) -> None:
         one.links.send(two.me, b"first")
         await two.headers(1)
         for index in range(16):
-            one.links.send(two.me, b"tensor %d" % index, [bytes(4 * MEBIBYTE)], bulk=True)
+            one.links.send(two.me, b"tensor %d" % index, [bytes(4 * MEBIBYTE)], lane="bulk")
         one.links.send(two.me, b"heartbeat")
         headers = await two.headers(17)
         assert headers.index(b"heartbeat") < 16
@@ -67,10 +68,10 @@ async def test_the_largest_tensor_of_a_run_fits_where_usual_limits_are_too_small
     tensor = bytearray(16384 * 8192 * 4)
     async with linked(tmp_path) as (one, two):
         with pytest.raises(ValueError, match="body"):
-            one.links.send(two.me, b"too large", [tensor], bulk=True)
+            one.links.send(two.me, b"too large", [tensor], lane="bulk")
         for end in (one, two):
             end.links.fit(len(tensor), 256)
-        one.links.send(two.me, b"large", [tensor], bulk=True)
+        one.links.send(two.me, b"large", [tensor], lane="bulk")
         _, header, [body] = await two.messages.get()
         assert (header, len(body)) == (b"large", len(tensor))
 
@@ -97,7 +98,7 @@ async def test_a_body_is_made_when_its_turn_comes(tmp_path: Path) -> None:
 async def test_close_sends_what_is_queued_and_the_other_side_is_told(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
         for index in range(20):
-            one.links.send(two.me, b"%d" % index, [bytes(MEBIBYTE)], bulk=True)
+            one.links.send(two.me, b"%d" % index, [bytes(MEBIBYTE)], lane="bulk")
         await one.links.close(10.0)
         one.links.send(two.me, b"too late")
         assert await two.headers(20) == [b"%d" % index for index in range(20)]
@@ -124,9 +125,9 @@ async def test_forgetting_a_process_tells_nobody_here_but_its_side_sees_it(tmp_p
 @pytest.mark.asyncio
 async def test_a_lost_process_is_told_once_and_the_next_message_opens_anew(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
-        for lane in (False, True):
-            one.links.send(two.me, b"hello", bulk=lane)
-            two.links.send(one.me, b"hello", bulk=lane)
+        for lane in LANES[:2]:
+            one.links.send(two.me, b"hello", lane=lane)
+            two.links.send(one.me, b"hello", lane=lane)
         await one.headers(2)
         await two.headers(2)
         two.links.forget(one.me)
@@ -151,7 +152,7 @@ async def test_a_process_started_anew_is_another(tmp_path: Path) -> None:
         assert await one.losses.get() == (two.me, "closed the connection")
         one.links.send(ProcessId(two.me.name, two.me.incarnation + 1), b"to a life that is not")
         assert "another incarnation" in (await one.losses.get())[1]
-        one.links.send(two.me, b"a stray of the first life", bulk=True)
+        one.links.send(two.me, b"a stray of the first life", lane="bulk")
         assert "an earlier incarnation" in (await one.losses.get())[1]
         assert two.messages.empty()
         await again.links.close(0.0)
@@ -209,7 +210,7 @@ async def test_another_run_is_refused_with_the_reason(tmp_path: Path) -> None:
 async def test_a_full_queue_loses_the_process_without_blocking(tmp_path: Path) -> None:
     async with linked(tmp_path, settings=LaneSettings(queue_bytes_max=4 * MEBIBYTE)) as (one, two):
         for _ in range(5):
-            one.links.send(two.me, b"h", [bytes(MEBIBYTE)], bulk=True)
+            one.links.send(two.me, b"h", [bytes(MEBIBYTE)], lane="bulk")
         assert one.losses.empty()
         process, reason = await one.losses.get()
         assert process == two.me
@@ -233,7 +234,7 @@ async def test_a_process_that_accepts_and_never_reads_is_lost(tmp_path: Path) ->
         one = End(first, 1, settings=LaneSettings(stall_timeout_s=0.3))
         target = ProcessId(second.name, 2)
         one.links.set_addresses(target, second.addresses())
-        one.links.send(target, b"h", [bytes(100 * MEBIBYTE)], bulk=True)
+        one.links.send(target, b"h", [bytes(100 * MEBIBYTE)], lane="bulk")
         process, reason = await one.losses.get()
         assert (process, reason) == (target, "took no bytes for 0.3 s")
         held.set()
@@ -278,12 +279,12 @@ async def test_a_message_of_many_members_arrives_whole_and_in_its_place(tmp_path
 @pytest.mark.asyncio
 async def test_throughput_is_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with linked(tmp_path) as (one, two):
-        one.links.send(two.me, b"warm", bulk=True)
+        one.links.send(two.me, b"warm", lane="bulk")
         await two.headers(1)
         body = bytes(4 * MEBIBYTE)
         started_s = time.perf_counter()
         for _ in range(25):
-            one.links.send(two.me, b"h", [body], bulk=True)
+            one.links.send(two.me, b"h", [body], lane="bulk")
         assert await two.headers(25) == [b"h"] * 25
         seconds = time.perf_counter() - started_s
         with capsys.disabled():

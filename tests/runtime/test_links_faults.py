@@ -42,7 +42,7 @@ GOOD = pack_front(0, b"good", [], WIDE)
 )
 async def test_a_bad_frame_is_counted_and_closes_its_stream_only(tmp_path: Path, data: bytes, kind: str) -> None:
     async with linked(tmp_path, limits=LIMITS) as (one, two):
-        one.links.send(two.me, b"bulk before", bulk=True)
+        one.links.send(two.me, b"bulk before", lane="bulk")
         await two.headers(1)
         reader, writer = await hostile_stream(one.node, two.node)
         writer.write(data)
@@ -50,7 +50,7 @@ async def test_a_bad_frame_is_counted_and_closes_its_stream_only(tmp_path: Path,
         assert await two.refusals.get() == kind
         assert await reader.read() == b""
         writer.close()
-        one.links.send(two.me, b"bulk after", bulk=True)
+        one.links.send(two.me, b"bulk after", lane="bulk")
         one.links.send(two.me, b"control anew")
         assert (await two.headers(1)) == [b"good"]
         assert sorted(await two.headers(2)) == [b"bulk after", b"control anew"]

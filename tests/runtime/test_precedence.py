@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from swarmflow.core.routing.background_share import SHARE_FIRST
 from swarmflow.runtime.transport import precedence
+from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.precedence import Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 from tests.runtime.nodes import End, started
@@ -16,34 +20,63 @@ from tests.runtime.nodes import End, started
 @pytest.mark.asyncio
 async def test_a_lane_waits_until_no_lane_of_a_lower_rank_has_anything_to_write() -> None:
     order = Precedence()
-    order.begin(0)
-    order.begin(0)
-    order.begin(1)
-    waiting = asyncio.create_task(order.wait(1))
-    order.end(0)
+    order.begin("bulk")
+    order.begin("bulk")
+    order.begin("sums")
+    waiting = asyncio.create_task(order.wait("sums"))
+    order.end("bulk")
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert not waiting.done(), "another lane has something to write"
-    order.end(0)
+    order.end("bulk")
     await waiting
 
 
 @pytest.mark.asyncio
 async def test_a_lane_waits_for_none_of_its_own_rank() -> None:
     order = Precedence()
-    order.begin(0)
-    await order.wait(0)
-    order.end(0)
-    order.begin(1)
-    await order.wait(1)
+    order.begin("control")
+    await order.wait("bulk")
+    order.end("control")
+    order.begin("sums")
+    await order.wait("sums")
 
 
 @pytest.mark.asyncio
 async def test_a_stuck_lane_does_not_stop_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(precedence, "PATIENCE_S", 0.01)
     order = Precedence()
-    order.begin(0)
-    await order.wait(1)
+    order.begin("bulk")
+    await order.wait("sums")
+
+
+@pytest.mark.asyncio
+async def test_beside_a_lane_that_always_writes_the_background_has_its_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "PATIENCE_S", 60.0)  # it is not impatience that lets it write
+    now = 0.0
+    order = Precedence(clock=lambda: now)
+    order.begin("bulk")
+    order.begin("background")
+    written: Counter[LaneName] = Counter()
+
+    async def write_background() -> None:
+        while True:
+            await order.wait("background")
+            order.wrote("background", 1)
+            written["background"] += 1
+            await asyncio.sleep(0)
+
+    writing = asyncio.create_task(write_background())
+    for _ in range(3200):
+        now += 0.001
+        order.wrote("bulk", 1)
+        written["bulk"] += 1
+        for _ in range(4):
+            await asyncio.sleep(0)
+    writing.cancel()
+    with suppress(asyncio.CancelledError):
+        await writing
+    assert written["background"] / written.total() == pytest.approx(SHARE_FIRST, rel=0.1)
 
 
 @pytest.mark.asyncio
@@ -60,11 +93,11 @@ async def test_a_tensor_overtakes_background_messages_to_another_process(tmp_pat
             sender.links.set_addresses(end.me, end.node.addresses())
             await end.links.start()
         for number in range(4):
-            sender.links.send(one.me, f"background {number}".encode(), [bytes(size)], background=True)
+            sender.links.send(one.me, f"background {number}".encode(), [bytes(size)], lane="background")
         while not arrived:
             await asyncio.sleep(0.01)
         for number in range(4):
-            sender.links.send(two.me, f"tensor {number}".encode(), [bytes(size)], bulk=True)
+            sender.links.send(two.me, f"tensor {number}".encode(), [bytes(size)], lane="bulk")
         async with asyncio.timeout(60.0):
             while len(arrived) < 8:
                 await asyncio.sleep(0.01)

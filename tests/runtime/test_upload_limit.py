@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from swarmflow.runtime.transport.hello import LANES
 from swarmflow.runtime.transport.upload_limit import BURST_S, PIECE_BYTES_MIN, UploadLimit
 from tests.runtime.nodes import End, started
 
@@ -95,13 +96,13 @@ async def test_links_keep_to_the_limit_and_control_messages_do_not_wait(tmp_path
         for receiver in receivers:
             await receiver.links.start()
             sender.links.set_addresses(receiver.me, receiver.node.addresses())
-            for bulk in (False, True):
-                sender.links.send(receiver.me, b"open", bulk=bulk)
-            assert await receiver.headers(2) == [b"open"] * 2
+            for lane in LANES:
+                sender.links.send(receiver.me, b"open", lane=lane)
+            assert await receiver.headers(len(LANES)) == [b"open"] * len(LANES)
         began_s = time.monotonic()
         for receiver in receivers:
             for part in range(4):
-                sender.links.send(receiver.me, b"tensor %d" % part, [bytes(each_bytes // 4)], bulk=True)
+                sender.links.send(receiver.me, b"tensor %d" % part, [bytes(each_bytes // 4)], lane="bulk")
             sender.links.send(receiver.me, b"heartbeat")
         for receiver in receivers:
             headers = await receiver.headers(5)

@@ -13,9 +13,9 @@ from swarmflow.local.swarm import LocalProcess, LocalSwarm, kill_at_once
 from tests.swarm.reference import load_model, parameters
 from tests.swarm.runs import FINISH_S, prepare, recipe, settings
 
-STEPS = 60
+STEPS = 100
 JOIN_S = 60.0
-SLOW = "1Mbit/s"  # of each donor: the state takes seconds, in which there are several steps
+SLOW = "6Mbit/s"  # of each donor: the state takes several steps, which themselves leave something of the links free
 
 
 def read(process: LocalProcess) -> str:
@@ -40,7 +40,7 @@ def learnt(
         for stage in (0, 0, 1, 1):
             swarm.start_peer("--upload-limit", SLOW if join and stage == 0 else "1GB/s", stage=stage)
         if join:
-            swarm.wait_steps(3, JOIN_S)
+            swarm.wait(lambda: [2, 2] in (step["peers"] for step in swarm.steps()), "a step with all peers", JOIN_S)
             begun = len(swarm.steps())
             newcomer = swarm.start_peer(stage=0)
             swarm.wait(lambda: "is loaded at version" in read(newcomer), "the load", JOIN_S)

@@ -152,7 +152,7 @@ class Copies:
 
         return min(free, key=reluctance).process if free else None
 
-    def kept(self, member: Member, message: CopiesHeld, oldest: int = 1 << 40, newest: int = 0) -> list[Action]:
+    def kept(self, member: Member, message: CopiesHeld, oldest: int, newest: int) -> list[Action]:
         """A process has copied what it was asked for, or could not. Two generations of what is whole stay on disk.
 
         oldest, newest: versions that stay too, and all between them.

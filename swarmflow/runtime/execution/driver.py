@@ -14,6 +14,7 @@ from swarmflow.core.protocol.messages import YIELDING, Message
 from swarmflow.core.protocol.types import Body, Padding, ProcessId, Ref
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
+from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.requests import Requests
 from swarmflow.runtime.transport.wire import Evaluate, Request, Response, decode_header, encode_header
@@ -179,7 +180,8 @@ class Driver:
                     bodies.append(memoryview(bytes(body.size_bytes)))
                 case _:
                     bodies.append(self._read(body))
-        self.links.send(action.to, header, bodies, bulk=bool(bodies), yields=type(action.message) in YIELDING)
+        tensors: LaneName = "sums" if type(action.message) in YIELDING else "bulk"
+        self.links.send(action.to, header, bodies, lane=tensors if bodies else "control")
 
     def _arm(self) -> None:
         if self._timer is not None:

@@ -49,7 +49,7 @@ class EvaluationService:
                 self._session.links.send(asker, encode_header(Response(message.ask, str(result))))
             elif message.path and not isinstance(result, tuple):
                 header = encode_header(replace(message, path=message.path[1:]))
-                self._session.links.send(ProcessId(*message.path[0]), header, [result, bodies[1]], bulk=True)
+                self._session.links.send(ProcessId(*message.path[0]), header, [result, bodies[1]], lane="bulk")
             elif not message.path and isinstance(result, tuple):
                 body = msgspec.json.encode(result)
                 self._session.links.send(asker, encode_header(Response(message.ask)), [body])
@@ -115,7 +115,7 @@ async def _pass_forward(session: Session, version: int, path: list[ProcessId], b
         path=tuple((process.name, process.incarnation) for process in path[1:]),
     )
     bodies = [encode_tokens(batch[0]), encode_tokens(batch[1])]
-    session.links.send(path[0], encode_header(message), bodies, bulk=True)
+    session.links.send(path[0], encode_header(message), bodies, lane="bulk")
     answer = await session.requests.wait(ask, future, "a validation batch did not come back", TRY_TIMEOUT_S)
     try:
         return msgspec.json.decode(answer[0], type=tuple[float, int])

@@ -75,8 +75,8 @@ def serve_pieces(requests: Requests, serving: Callable[[int], Served]) -> None:
             raise NetworkError(f"the hashes of version {arguments['version']} are not here")
         return [leaves]
 
-    requests.serve(TOPIC, on_piece, background=True)
-    requests.serve(LEAVES, on_leaves, background=True)
+    requests.serve(TOPIC, on_piece, lane="background")
+    requests.serve(LEAVES, on_leaves, lane="background")
 
 
 def _give(served: Served, span: Span, have: int) -> tuple[PieceAnswer, Buffer] | None:
@@ -85,7 +85,7 @@ def _give(served: Served, span: Span, have: int) -> tuple[PieceAnswer, Buffer] |
     if version < 0:
         return None
     updates = served.log.since(have, version) if 0 <= have <= version else None
-    if updates is None:
+    if updates is None or (version - have) * served.pieces.update_bytes(span) > served.pieces.state_bytes(span):
         first = Span(span.group, span.start, min(span.stop, span.start + PIECE_ELEMENTS))
         state = served.pieces.read(first, version)
         # An update meanwhile has mixed two versions.

@@ -66,10 +66,9 @@ class PieceLoad:
     _writing: set[asyncio.Task[None]] = field(init=False, default_factory=set)
     _ahead_since_s: float = field(init=False, default=math.inf)  # since when pieces are at a later version than donors
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
-    _root: tuple[int, str] = field(
-        init=False, default=(-1, "")
-    )  # the last one that the leader has sent, and its version
+    _root: tuple[int, str] = field(init=False, default=(-1, ""))  # the last one that the leader has sent
     _rooted: asyncio.Event = field(init=False, default_factory=asyncio.Event)
+    _verifying: bool = field(init=False, default=False)
     _givers: dict[int, set[ProcessId]] = field(init=False, default_factory=dict)  # by piece, since it was fetched anew
 
     def __post_init__(self) -> None:
@@ -129,8 +128,9 @@ class PieceLoad:
                     reason = "; ".join(self.failures[-4:]) or "nobody was named who has it"
                     raise NetworkError(f"stage {self.stage} could not be loaded: {reason}")
                 if not fresh:
-                    if self.target >= self.least and self.complete and await self._verified():
-                        return self.target
+                    version = self.target
+                    if version >= self.least and self.complete and await self._verified(version):
+                        return version
                     self._give_up_later()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(AHEAD_S):
@@ -206,7 +206,7 @@ class PieceLoad:
     def _next(self, donor: PieceGiver) -> PieceRequest | None:
         """Return what to ask a donor for: what has to follow soonest, then what is missing, then what others owe."""
         now = time.monotonic()
-        if now < donor.idle_until_s:
+        if self._verifying or now < donor.idle_until_s:
             return None
         newest = self.target + (donor.version < 0)  # which it may bring what is older to
         behind = [version for version, places in self._waiting.items() if places and version < newest]
@@ -266,6 +266,8 @@ class PieceLoad:
         donor.version = answer.version
         self.received_bytes += len(data)
         donor.idle_until_s = 0.0
+        if self._verifying:
+            return
         places = [place for place in request.places if self._versions[place] == request.have]
         if not answer.updates and not len(data):
             donor.idle_until_s = time.monotonic() + _POLL_S
@@ -311,12 +313,22 @@ class PieceLoad:
 
     # --- verification -------------------------------------------------------------------------------------------------
 
-    async def _verified(self) -> bool:
+    async def _verified(self, version: int) -> bool:
         """Compare all pieces with the root of their version, where it is known; wrong ones are fetched anew.
 
-        A root follows a commit by as long as the members hash. Where none has come yet, no member may have been asked.
+        Meanwhile they do not follow later updates: who is ready at a version that is over is waited for.
         """
-        version = self.target
+        self._verifying = True
+        try:
+            return await self._equal_to_root(version)
+        finally:
+            self._verifying = False
+
+    async def _equal_to_root(self, version: int) -> bool:
+        """Wait for the root, which follows a commit by as long as the members hash, and compare all pieces with it.
+
+        Where none has come yet, no member may have been asked.
+        """
         if 0 <= self._root[0] < version:
             with suppress(TimeoutError):
                 async with asyncio.timeout(ROOT_S):

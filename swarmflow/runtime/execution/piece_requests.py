@@ -14,6 +14,8 @@ QUEUED_MAX = 1.5  # pieces that should wait on the way: more would hold up the d
 
 @dataclass(eq=False)
 class PieceGiver:
+    """A donor, as the peer that loads from it sees it."""
+
     member: Member
     version: int = -1  # in its last answer
     idle_until_s: float = 0.0  # it had nothing newer

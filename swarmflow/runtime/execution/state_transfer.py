@@ -66,7 +66,7 @@ def serve_state(requests: Requests, listing: ListState, read: ReadState) -> None
         return [await asyncio.to_thread(read, stage, version, file, tensor, start, stop)]
 
     requests.serve("state/list", on_list)
-    requests.serve("state/read", on_read, background=True)
+    requests.serve("state/read", on_read, lane="background")
 
 
 async def list_state(
@@ -151,9 +151,8 @@ async def first_donor(
 ) -> tuple[ProcessId, Listing]:
     """Copy a stage's version from the first donor that has it whole; no chunk is requested twice.
 
-    file: the digest of the file on disk to copy from; empty: from memory, or any file of that version.
-
-    Raises NetworkError with the failure of each donor.
+    file: the digest of the file on disk to copy from; empty: from memory, or any file of that version. Raises
+    NetworkError with the failure of each donor.
     """
     failures: list[str] = []
     done: set[tuple[str, int]] = set()

@@ -50,8 +50,7 @@ def export_checkpoint(
 ) -> None:
     """Write a complete version to `out`, one stage at a time; its files stay open until all are written.
 
-    dtype: of the numbers; None: as the run exports them.
-        Raises CheckpointError, ForeignFileError.
+    dtype: of the numbers; None: as the run exports them. Raises CheckpointError, ForeignFileError.
     """
     with ExitStack() as files:
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.transport.frames import FrameLimits, check_limits, pack_end, pack_front
-from swarmflow.runtime.transport.hello import CONFIRMATION, RANKS, Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.precedence import BACKGROUND_BYTES, Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 
@@ -93,7 +93,7 @@ class OutboundLane:
         self._counters = counters
         self._on_broken = on_broken
         self._upload = upload
-        self._precedence, self._rank = precedence, RANKS[hello.lane]
+        self._precedence = precedence
         longest = BACKGROUND_BYTES if hello.lane == "background" else WRITE_BYTES
         self._piece_bytes = longest if upload is None else min(longest, upload.piece_bytes)
         self._queue: deque[_Message] = deque()
@@ -139,7 +139,7 @@ class OutboundLane:
     def _change_queue_bytes(self, change_bytes: int) -> None:
         before, self._queue_bytes = self._queue_bytes, self._queue_bytes + change_bytes
         if bool(before) != bool(self._queue_bytes):
-            (self._precedence.begin if self._queue_bytes else self._precedence.end)(self._rank)
+            (self._precedence.begin if self._queue_bytes else self._precedence.end)(self._hello.lane)
         self._counters.queued(self._hello.lane, change_bytes)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
@@ -240,7 +240,7 @@ class OutboundLane:
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
-        await self._precedence.wait(self._rank)
+        await self._precedence.wait(self._hello.lane)
         if self._upload is not None:
             if self._hello.lane == "control":
                 self._upload.count(len(piece))
@@ -250,6 +250,7 @@ class OutboundLane:
             writer.write(piece)
             async with asyncio.timeout(self._settings.stall_timeout_s):
                 await writer.drain()
+            self._precedence.wrote(self._hello.lane, len(piece))
         except TimeoutError:
             raise LinkBrokenError(f"took no bytes for {self._settings.stall_timeout_s:g} s") from None
         except OSError as error:

@@ -120,19 +120,10 @@ class Links:
         """Set where to dial a process (multiaddrs), in place of earlier addresses."""
         self._addresses[to.name if isinstance(to, ProcessId) else to] = tuple(maddrs)
 
-    def send(
-        self,
-        to: ProcessId,
-        header: bytes,
-        bodies: Sequence[Body] = (),
-        *,
-        bulk: bool = False,
-        yields: bool = False,
-        background: bool = False,
-    ) -> None:
+    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, lane: LaneName = "control") -> None:
         """Queue a message; never blocks. After `close`, messages are dropped.
 
-        bulk: on the lane for tensors. yields: on the one for sums instead. background: on the one that waits for all.
+        lane: "bulk" is for tensors, "sums" and "background" give way to it (see `Precedence`).
         to: incarnation 0 reaches whichever incarnation of the process answers. bodies: at most `bodies_max` contiguous
         buffers, which must not change until they are sent, or functions that make one when its turn comes. A full queue
         is a loss of the process. Raises ValueError when the message is over the limits or addressed to this process.
@@ -141,14 +132,12 @@ class Links:
             raise ValueError("a process does not send to itself")
         if self._closed:
             return
-        bulky: LaneName = "sums" if yields else "bulk"
-        lane_name: LaneName = "background" if background else bulky if bulk else "control"
         link = self._links.setdefault(to, _Link())
-        lane = link.outbound.get(lane_name)
-        if lane is None:
-            lane = link.outbound[lane_name] = self._open_lane(to, lane_name)
-        if not lane.push(header, bodies):
-            self._lose(to, link, f"the queue of its {lane_name} lane is full")
+        outbound = link.outbound.get(lane)
+        if outbound is None:
+            outbound = link.outbound[lane] = self._open_lane(to, lane)
+        if not outbound.push(header, bodies):
+            self._lose(to, link, f"the queue of its {lane} lane is full")
 
     def forget(self, to: ProcessId) -> None:
         """Close every stream from and to a process that is gone, without a call of `on_lost`."""

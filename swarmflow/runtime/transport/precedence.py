@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
+from collections.abc import Callable
+
+from swarmflow.core.routing.background_share import BackgroundShare
+from swarmflow.runtime.transport.hello import RANKS, LaneName
 
 BACKGROUND_BYTES = 1 << 15  # longest piece of a background message that is written at once: 5 ms at 50 Mb/s
 PATIENCE_S = 1.0  # after so long a piece is written all the same: a stream that is stuck must not stop all others
@@ -12,34 +17,50 @@ PATIENCE_S = 1.0  # after so long a piece is written all the same: a stream that
 class Precedence:
     """Counts the lanes of a process that have something to write, to whichever process, by their rank.
 
-    A lane of a rank waits for those of lower ranks; those of rank 0 wait for none.
+    A lane waits for those of lower ranks; those of rank 0 wait for none. Where others write without end, the background
+    lanes get a share (see BackgroundShare).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._busy: Counter[int] = Counter()  # lanes by rank
         self._changed = asyncio.Event()
+        self._clock = clock
+        self._share = BackgroundShare()
 
-    def begin(self, rank: int) -> None:
+    def begin(self, lane: LaneName) -> None:
         """Note that a lane has something to write from now on."""
-        self._busy[rank] += 1
+        self._busy[RANKS[lane]] += 1
 
-    def end(self, rank: int) -> None:
+    def end(self, lane: LaneName) -> None:
         """Note that a lane has nothing to write any more."""
+        rank = RANKS[lane]
         self._busy[rank] -= 1
         if not self._busy[rank]:
             self._changed.set()
 
-    async def wait(self, rank: int) -> None:
-        """Wait until a lane of this rank may write a piece."""
-        if not self._waits(rank):
+    def wrote(self, lane: LaneName, size_bytes: int) -> None:
+        """Note that a lane has written a piece."""
+        if lane == "background":
+            self._share.sent(size_bytes, self._clock())
+        elif self._busy[RANKS["background"]]:
+            self._share.yielded(size_bytes, self._clock())
+            self._changed.set()
+
+    async def wait(self, lane: LaneName) -> None:
+        """Wait until a lane may write a piece."""
+        if lane == "background":
+            self._share.want(self._clock())
+        if not self._waits(lane):
             return
         try:
             async with asyncio.timeout(PATIENCE_S):
-                while self._waits(rank):
+                while self._waits(lane):
                     self._changed.clear()
                     await self._changed.wait()
         except TimeoutError:
             return
 
-    def _waits(self, rank: int) -> bool:
-        return any(self._busy[before] for before in range(rank))
+    def _waits(self, lane: LaneName) -> bool:
+        if not any(self._busy[before] for before in range(RANKS[lane])):
+            return False
+        return lane != "background" or self._share.due(self._clock()) <= 0.0

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.wire import Request, Response, encode_header
 
@@ -32,19 +33,17 @@ class Requests:
     def __init__(self, links: Links) -> None:
         self._links = links
         self._handlers: dict[str, Handler] = {}
-        self._background: set[str] = set()  # topics whose answers give way to training
+        self._lanes: dict[str, LaneName] = {}  # of the bodies of the answers, by topic
         self._ids = itertools.count(1)
         self._pending: dict[int, tuple[ProcessId | None, asyncio.Future[list[memoryview]]]] = {}  # by request number
         self._answering: set[asyncio.Task[None]] = set()
 
-    def serve(self, topic: str, handler: Handler, background: bool = False) -> None:
+    def serve(self, topic: str, handler: Handler, lane: LaneName = "bulk") -> None:
         """Answer requests of a topic with the result of the handler, or with the SwarmflowError that it raises.
 
-        background: its answers are long, and give way to the messages of training.
+        lane: of answers with bodies.
         """
-        self._handlers[topic] = handler
-        if background:
-            self._background.add(topic)
+        self._handlers[topic], self._lanes[topic] = handler, lane
 
     async def ask(
         self, to: ProcessId, topic: str, arguments: Arguments | None = None, timeout_s: float = 20.0
@@ -111,5 +110,5 @@ class Requests:
         except Exception as failed:  # of any kind: the requester should not have to wait for its timeout
             log.error("answering to %r failed", message.topic[:40], exc_info=failed)
             error = f"answering to {message.topic[:40]!r} failed"
-        header, background = encode_header(Response(message.id, error[:ERROR_MAX])), message.topic in self._background
-        self._links.send(sender, header, bodies, bulk=bool(bodies), background=background and bool(bodies))
+        header = encode_header(Response(message.id, error[:ERROR_MAX]))
+        self._links.send(sender, header, bodies, lane=self._lanes[message.topic] if bodies else "control")

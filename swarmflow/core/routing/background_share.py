@@ -1,0 +1,57 @@
+"""The part of a link that background messages get at least, where other messages would use all of it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+SHARE_FIRST = 1 / 32  # of a link that is always busy: a step that it alone limits becomes 3% longer
+SHARE_MAX = 1 / 2
+DOUBLES_S = 60.0  # the share is doubled in so long
+MEMORY_S = 60.0  # how soon what was sent is forgotten: idle time at a step's end counts in the next step too
+PAUSE_S = 10.0  # after so long with nothing to send the first share counts again
+
+
+@dataclass(slots=True)
+class BackgroundShare:
+    """Decides when a background message has given way for long enough.
+
+    Joins and copies give way to training. On a link that training always fills they would never end, and the very stage
+    that needs another peer most would never get one. They take twice as much each minute, up to half of the link: a
+    state has to cross it in any case, and the longer that takes, the more updates have to follow it.
+
+    Amounts are bytes, or seconds of a link; `now` is in seconds. Idle time counts as their share.
+    """
+
+    own: float = field(init=False, default=0.0)  # sent in the background lately
+    others: float = field(init=False, default=0.0)  # sent by others, while background messages were waiting
+    _since_s: float = field(init=False, default=-math.inf)  # since when there has been something to send
+    _wanted_s: float = field(init=False, default=-math.inf)
+    _faded_s: float = field(init=False, default=0.0)
+
+    def want(self, now: float) -> None:
+        """Note that there is something to send in the background."""
+        if now - self._wanted_s > PAUSE_S:
+            self._since_s, self.own, self.others = now, 0.0, 0.0
+        self._wanted_s = now
+
+    def sent(self, amount: float, now: float) -> None:
+        """Note what was sent in the background."""
+        self._fade(now)
+        self.own += amount
+
+    def yielded(self, amount: float, now: float) -> None:
+        """Note what others have sent while something waits in the background."""
+        self._fade(now)
+        self.others += amount
+
+    def due(self, now: float) -> float:
+        """Return how much may be sent in the background although others have something to send; at most 0: nothing."""
+        self._fade(now)
+        # It grows smoothly: in steps, what is due of the last minute would be sent at once.
+        share = min(SHARE_FIRST * math.exp2(min((now - self._since_s) / DOUBLES_S, 64.0)), SHARE_MAX)
+        return share * (self.own + self.others) - self.own
+
+    def _fade(self, now: float) -> None:
+        factor = math.exp((self._faded_s - now) / MEMORY_S)
+        self.own, self.others, self._faded_s = self.own * factor, self.others * factor, now
