@@ -68,11 +68,14 @@ def live(work: Path, forks: ForkServer) -> Iterator[LocalSwarm]:
 @pytest.fixture(scope="module")
 def finished(work: Path, forks: ForkServer) -> Path:
     """The RUN.toml of a run of one stage that is finished; beside it lies its output, with the versions 2 and 4."""
-    with LocalSwarm(work / "finished", alone(work), forks=forks) as swarm:
-        swarm.start_trainer()
-        swarm.start_peer()
-        swarm.wait_finished(FINISH_S)
-        assert [step["step"] for step in swarm.steps()] == [0, 1, 2, 3]
+    for steps in (2, 4):  # a run that ends at once need not have copied version 2 to the trainer's disk before
+        run = alone(work)
+        run["train"] = {**run["train"], "steps": steps}
+        with LocalSwarm(work / "finished", run, forks=forks) as swarm:
+            swarm.start_trainer()
+            swarm.start_peer()
+            swarm.wait_finished(FINISH_S)
+            assert [step["step"] for step in swarm.steps()] == list(range(steps))
     # As if its state folder had been the default one, which is found again without being named.
     (swarm.folder / "trainer-0").rename(swarm.output / "state" / "trainer-0")
     for link in (swarm.output / "state").iterdir():
