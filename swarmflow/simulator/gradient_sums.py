@@ -74,28 +74,28 @@ class GradientSums:
     def seal(self, action: Seal) -> None:
         """Put the pieces of each group together, and answer with their digests."""
         weights = self.device.stage_weights()
-        summed, flipped = dict(action.pieces), set[str]()
-        self.sealed = {}
+        summed, flipped, sealed = dict(action.pieces), set[str](), dict[str, Sum]()
         for group in action.groups:
             if group in action.alone:
-                self.sealed[group] = Sum.of([weights.present])
+                sealed[group] = Sum.of([weights.present])
                 continue
             pieces = -(-self.world.hardware.elements(group) // PIECE_ELEMENTS)
             sums = [weights.reduced[group, piece] for piece in range(pieces)]
             # Pieces of one gradient that were made of different addends must not pass for a gradient.
             odd = next((part for part in sums if part.name != sums[0].name), sums[0])
-            self.sealed[group] = odd
+            sealed[group] = odd
             if tuple(part.name for part in sums) != summed[group]:
                 flipped.add(group)
-        if (broken := without_norm(action.epoch, self.sealed, weights.present)) is not None:
+        if (broken := without_norm(action.epoch, sealed, weights.present)) is not None:
             return self.device.answer(broken)
-        results = [(group, 1.0, "" if group in flipped else value.name) for group, value in sorted(self.sealed.items())]
+        results = [(group, 1.0, "" if group in flipped else value.name) for group, value in sorted(sealed.items())]
+        self.sealed |= sealed
         self.device.answer(Sealed(action.epoch, action.ballot, tuple(results)))
 
     def apply(self, action: Apply) -> None:
         """Apply the reduced gradient to the parameters."""
         weights = self.device.stage_weights()
-        gradient = self.sealed[f"stage-{weights.stage}"]
+        gradient, self.sealed = self.sealed[f"stage-{weights.stage}"], {}
         self.device.executor.spent.commit(action.epoch.step, set(weights.present), self.world.meter)
         weights.apply(action.epoch, gradient)
         if self.flips_parameters:

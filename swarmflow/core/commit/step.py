@@ -10,7 +10,7 @@ from swarmflow.core.commit.assignment import Assignment
 from swarmflow.core.commit.ledger import Ledger
 from swarmflow.core.commit.norms import clipping, fits, squared_norms
 from swarmflow.core.commit.piece_owners import adjacent_peers, choose_owners
-from swarmflow.core.commit.reduce import agree, differing
+from swarmflow.core.commit.reduce import agree, differing, groups_of_stage
 from swarmflow.core.commit.step_ballot import StepBallot, by_group
 from swarmflow.core.commit.step_members import StepMembers
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT, OVER, STEP, StepPhase
@@ -33,7 +33,7 @@ from swarmflow.core.protocol.messages import (
     Unrepairable,
 )
 from swarmflow.core.protocol.timeline import EventKind
-from swarmflow.core.protocol.types import Epoch, Group, Member, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import Epoch, Member, Plan, ProcessId, Roster
 from swarmflow.core.routing.link_rates import LinkTable
 
 AboutStep = Done | Prepared | Unprepared | Unrepairable | Overflow | NotFinite | Committed
@@ -218,20 +218,28 @@ class Step:
         ahead: the next step begins already.
         """
         self.ledger.settle()
-        self.ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))
+        entries, ballot = self.ledger.entries(), self.ballot
+        ballot.keep(self.members.groups, entries)
+        newcomers = tuple(member for member in newcomers if not self._disturbs(member))
+        ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))
         self._move(StepPhase.PREPARING)
         actions = self.members.join_update(newcomers)
-        entries = self.ledger.entries()
-        groups: dict[ProcessId, list[Group]] = {}
         adjacent, links = adjacent_peers(self.roster), LinkTable() if self.plan.delay else links
-        for group in choose_owners(self.members.groups, entries, adjacent, links):
-            for process in dict.fromkeys((*group.members, *group.owners)):
-                groups.setdefault(process, []).append(group)
-        newcomers = tuple(self.members.newcomers.values())
+        begun = [group for group in self.members.groups if group.name not in ballot.reductions]
+        kept = len(ballot.reductions)
+        ballot.reduce(choose_owners(begun, entries, adjacent, links), entries)
+        groups, newcomers = ballot.groups_of(), tuple(self.members.newcomers.values())
         for process in sorted(self.roster.peer_ids):
-            own = entries.get(process, ()), tuple(groups[process])
-            actions.append(Send(process, self.ballot.message(self.term, self.epoch, newcomers, *own, ahead=ahead)))
-        return actions
+            own = entries.get(process, ()), groups[process]
+            actions.append(Send(process, ballot.message(self.term, self.epoch, newcomers, *own, ahead=ahead)))
+        return actions + ([Count("reductions_kept", amount=kept)] if kept else [])
+
+    def _disturbs(self, member: Member) -> bool:
+        """Return whether a newcomer would have a reduction begun anew; it comes in with the next step instead."""
+        if member.process in self.roster.peer_ids:
+            return False
+        names = groups_of_stage(member.stage, self.plan.stages, self.plan.tied)
+        return any(name in self.ballot.reductions for name in names)
 
     def ask_trainers(self, bound: Set[ProcessId]) -> list[Action]:
         """Have the trainers promise the ballot: each may have to lead, and has to know of it then.

@@ -8,8 +8,9 @@ from typing import Any, get_args
 
 from swarmflow.core.commit import ahead
 from swarmflow.core.commit.announcing import announce
+from swarmflow.core.commit.reduce import takes_part
 from swarmflow.core.commit.step import AboutStep, Step, received, summary, waits_for
-from swarmflow.core.commit.step_phase import OVER, StepPhase
+from swarmflow.core.commit.step_phase import BEFORE_BALLOT, OVER, StepPhase
 from swarmflow.core.election.candidacy import Takeover
 from swarmflow.core.machines.leading import (
     between_steps,
@@ -27,7 +28,6 @@ from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, Membership
-from swarmflow.core.membership.suspicions import reduce_together
 from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Send
 from swarmflow.core.protocol.events import (
     CheckpointWritten,
@@ -62,7 +62,7 @@ from swarmflow.core.protocol.messages import (
     Suspect,
 )
 from swarmflow.core.protocol.timeline import EventKind
-from swarmflow.core.protocol.types import ProcessId, Roster
+from swarmflow.core.protocol.types import Group, ProcessId, Roster
 from swarmflow.core.routing.link_rates import REPORTED_MAX, LinkTable, plausible_rates
 
 
@@ -234,13 +234,14 @@ class Leader(LeaderState):
             self._alone_s += seconds
 
     def _weigh(self, now: float) -> list[Action]:
-        """Weigh accusations. A ballot whose members lost each other begins anew: messages between them may be lost."""
+        """Weigh accusations. Members that lost each other reduce anew: messages between them may be lost."""
         answered = self.faults.suspicions.answered(self.membership, now)
         actions = departures.weigh(self, now)
         step = self.step
-        if step is None or step.phase is not StepPhase.PREPARING or not answered:
+        if step is None or not answered or step.phase not in (*BEFORE_BALLOT, StepPhase.PREPARING):
             return actions
-        if not any(reduce_together(step.roster, self.plan.tied, *pair) for pair in answered):
+        void = step.ballot.void(lambda reducing: any(_share(reducing.group, *pair) for pair in answered))
+        if not void or step.phase is not StepPhase.PREPARING:
             return actions
         text = f"ballot {step.ballot.number} is begun anew: a link between its members broke"
         return [*actions, Log("info", text, EventKind.RESTARTED), Count("ballots_again"), *self._prepare(step, now)]
@@ -302,6 +303,7 @@ class Leader(LeaderState):
             reason = f"holds up the all-reduce of step {self.version}, which was begun anew and stands still again"
             return progress.pause(self, culprit, reason, now)
         alone = ", which nobody can do for them" if self.ballots.in_vain > 1 else ""
+        step.ballot.void(lambda reducing: any(step.owes(process) for process in reducing.group.members))
         late = (
             f"ballot {step.ballot.number} of step {self.version} is begun anew: {waits_for(step)} does not end{alone}"
         )
@@ -363,6 +365,11 @@ class Leader(LeaderState):
         known.last_seen_s = now
         handler = _HANDLERS.get(type(message))
         return handler(self, known, message, now) if handler is not None else []
+
+
+def _share(group: Group, one: ProcessId, other: ProcessId) -> bool:
+    """Return whether two processes may have to send each other pieces of a group's gradient."""
+    return takes_part(one, group) and takes_part(other, group)
 
 
 def _links(membership: Membership) -> LinkTable:

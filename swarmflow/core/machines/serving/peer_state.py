@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from swarmflow.core.commit.reduce import Ballot
+from swarmflow.core.commit.reduce import Ballot, Reduction
 from swarmflow.core.durability.memory import Memory
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.leader_lease import LeaderLease
@@ -47,7 +47,9 @@ class PeerState:
     copies: tuple[Holding, ...] | None = field(init=False, default=None)  # on its disk, if changed since it began
     grant: int = field(init=False, default=0)  # the number of the leader's last one, which an answer names
     drain_until_s: float | None = field(init=False, default=None)
-    ballot: Ballot | None = field(init=False, default=None)  # in which it reduces
+    ballot: Ballot | None = field(init=False, default=None)  # that is under way
+    reduction: Reduction | None = field(init=False, default=None)  # of the step; it may outlive a ballot
+    begun: int = field(init=False, default=0)  # the last ballot of the step whose pieces are awaited here, or were
     unsettled: Prepare | None = field(init=False, default=None)  # a ballot that waits for orphans to be subtracted
     elements: dict[str, int] = field(init=False, default_factory=dict)  # of each reduction group's flat gradient
     piece: PieceFormat = field(init=False, default=FP32)  # of an all-reduce of them
