@@ -37,6 +37,7 @@ class LinkIdleness:
 
     queued_s: float = 0.0  # of all messages so far
     promised_s: float = 0.0  # idle seconds that earlier background transfers need
+    through_last_s: float = 0.0  # when a background transfer was through for the last time
 
     def idle_s(self, now_s: float, busy_until_s: float) -> float:
         """Return for how many seconds it was idle so far."""

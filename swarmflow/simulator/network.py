@@ -50,8 +50,8 @@ class NetworkPath(Protocol):
         """Return when the receiver has the whole message. now_s: the moment at which it is due."""
         ...
 
-    def background(self, size_bytes: int, now_s: float) -> Background:
-        """Send a message that gives way to all others."""
+    def background(self, size_bytes: int, now_s: float, least_rate: float = 0.0) -> Background:
+        """Send a message that gives way to all others. least_rate: bytes/s of the uplink that it gets all the same."""
         ...
 
 
@@ -121,7 +121,7 @@ class _Lanes:
         """Return now: its bytes take no time."""
         return now_s
 
-    def background(self, size_bytes: int, now_s: float) -> Background:
+    def background(self, size_bytes: int, now_s: float, least_rate: float = 0.0) -> Background:
         """Send as on the lane for tensors, since nothing takes time from anything."""
         return Undelayed(self.send(size_bytes, True, now_s).due_s)
 
@@ -313,15 +313,25 @@ class _Through:
             there.down_tensors_s += needs_s
         return there.down_control_s
 
-    def background(self, size_bytes: int, now_s: float) -> Background:
-        """Send what takes the idle time of the uplink and of the downlink alone."""
-        least_s = now_s + self.latency_s + size_bytes / min(self.here.up, self.narrowest)
-        up_s = self.here.up_idle.promise(size_bytes / self.here.up, now_s, self.here.up_tensors_s)
+    def background(self, size_bytes: int, now_s: float, least_rate: float = 0.0) -> Background:
+        """Send what takes the idle time of the uplink and of the downlink alone, if that is enough."""
+        here = self.here
+        needs_s = size_bytes / here.up
+        least_s = now_s + self.latency_s + size_bytes / min(here.up, self.narrowest)
+        up_s = here.up_idle.promise(needs_s, now_s, here.up_tensors_s)
         down_s = self.there.down_idle.promise(size_bytes / self.there.down, now_s, self.there.down_tensors_s)
-        return _Behind(self, least_s, up_s, down_s)
+        longest_s = size_bytes / min(least_rate, here.up) if least_rate > 0.0 else INFINITE
+        return _Behind(self, least_s, up_s, down_s, needs_s, now_s, longest_s)
+
+    def hold_up(self, seconds: float, now_s: float) -> None:
+        """Hold up what waits for the uplink, and what will be sent, for so long."""
+        here = self.here
+        here.up_tensors_s = max(here.up_tensors_s, now_s) + seconds
+        here.up_all_s = max(here.up_all_s, now_s) + seconds
+        here.preceding_s += seconds
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class _Behind:
     """A background message on a path of a Shared network."""
 
@@ -329,10 +339,21 @@ class _Behind:
     least_s: float  # when it would arrive beside no other message
     up_s: float  # after so many idle seconds of the uplink it is through there
     down_s: float  # the same of the downlink
+    needs_s: float  # of the uplink
+    began_s: float
+    longest_s: float  # that the uplink may take, after it or the transfer before it began
 
     def next_s(self, now_s: float) -> float | None:
         """Return when both links have been idle for long enough, unless other messages are sent meanwhile."""
         here, there = self.path.here, self.path.there
         up_s = here.up_idle.through_s(self.up_s, now_s, here.up_tensors_s)
-        due_s = max(self.least_s, up_s, there.down_idle.through_s(self.down_s, now_s, there.down_tensors_s))
-        return due_s if due_s > now_s else None
+        given_s = max(self.began_s, here.up_idle.through_last_s) + self.longest_s
+        if up_s > now_s >= given_s:
+            self.path.hold_up(min(self.needs_s, self.up_s - here.up_idle.idle_s(now_s, here.up_tensors_s)), now_s)
+            self.up_s = up_s = 0.0
+        due_s = max(self.least_s, min(up_s, given_s))
+        due_s = max(due_s, there.down_idle.through_s(self.down_s, now_s, there.down_tensors_s))
+        if due_s > now_s:
+            return due_s
+        here.up_idle.through_last_s = now_s
+        return None

@@ -47,6 +47,51 @@ async def test_a_stuck_lane_does_not_stop_the_others(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.asyncio
+async def test_background_lanes_get_the_share_that_they_are_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "LEAD_BYTES", 100)
+    order = Precedence()
+    order.give(0.75)
+    order.begin(0)
+    order.begin(2)
+    await order.wait(2, 100)  # it waits for no other
+    for _ in range(2):
+        await order.wait(0, 100)
+    waiting = asyncio.create_task(order.wait(0, 100))
+    await asyncio.sleep(0)
+    await order.wait(0, 100, urgent=True)
+    assert not waiting.done(), "the others are ahead of their share"
+    await order.wait(2, 100)
+    await asyncio.sleep(0)
+    assert not waiting.done(), "three bytes for each of the others"
+    await order.wait(2, 200)
+    await waiting
+
+
+@pytest.mark.asyncio
+async def test_nobody_waits_for_the_share_of_lanes_that_have_nothing_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precedence, "LEAD_BYTES", 100)
+    order = Precedence()
+    order.give(0.5)
+    order.begin(0)
+    for _ in range(3):
+        await order.wait(0, 100)
+    order.begin(2)
+    for _ in range(2):
+        await order.wait(0, 100)
+    waiting = asyncio.create_task(order.wait(0, 100))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    order.end(2)
+    await waiting
+    order.give(0.0)
+    waiting = asyncio.create_task(order.wait(2, 100))
+    await asyncio.sleep(0)
+    assert not waiting.done(), "it gives way again"
+    order.end(0)
+    await waiting
+
+
+@pytest.mark.asyncio
 async def test_a_tensor_overtakes_background_messages_to_another_process(tmp_path: Path) -> None:
     size = 500_000
     async with started(tmp_path, 3) as nodes:

@@ -77,14 +77,14 @@ class _GroupState:
     gives: bool  # something was accumulated here
     overlaps: bool  # with the microbatches of the next step
     # Of pieces that this process sums, by member; None: it has nothing to add.
-    parts: dict[int, dict[ProcessId, Ref | None]] = field(default_factory=dict)
-    sent: int = 0
-    low: int = 0  # the first piece that is not reduced yet
-    computing: set[int] = field(default_factory=set)  # pieces that are being summed or stored
-    reduced: set[int] = field(default_factory=set)
-    digests: dict[int, str] = field(default_factory=dict)  # of the sums of pieces, by their owners
-    sealing: bool = False  # its norm and digest are being computed, or are known
-    result: Row | None = None
+    parts: dict[int, dict[ProcessId, Ref | None]] = field(init=False, default_factory=dict)
+    sent: int = field(init=False, default=0)
+    low: int = field(init=False, default=0)  # the first piece that is not reduced yet
+    computing: set[int] = field(init=False, default_factory=set)  # pieces that are being summed or stored
+    reduced: set[int] = field(init=False, default_factory=set)
+    digests: dict[int, str] = field(init=False, default_factory=dict)  # of the sums of pieces, by their owners
+    sealing: bool = field(init=False, default=False)  # its norm and digest are being computed, or are known
+    result: Row | None = field(init=False, default=None)
 
     @property
     def owners(self) -> tuple[ProcessId, ...]:

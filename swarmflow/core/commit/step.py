@@ -10,7 +10,7 @@ from swarmflow.core.commit.assignment import Assignment
 from swarmflow.core.commit.ledger import Ledger
 from swarmflow.core.commit.norms import clipping, fits, squared_norms
 from swarmflow.core.commit.piece_owners import adjacent_peers, choose_owners
-from swarmflow.core.commit.reduce import agree, differing, groups_of_stage
+from swarmflow.core.commit.reduce import agree, differing
 from swarmflow.core.commit.step_ballot import StepBallot, by_group
 from swarmflow.core.commit.step_members import StepMembers
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT, OVER, STEP, StepPhase
@@ -220,7 +220,7 @@ class Step:
         self.ledger.settle()
         entries, ballot = self.ledger.entries(), self.ballot
         ballot.keep(self.members.groups, entries)
-        newcomers = tuple(member for member in newcomers if not self._disturbs(member))
+        newcomers = tuple(member for member in newcomers if not ballot.disturbed_by(member, self.plan))
         ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))
         self._move(StepPhase.PREPARING)
         actions = self.members.join_update(newcomers)
@@ -233,13 +233,6 @@ class Step:
             own = entries.get(process, ()), groups[process]
             actions.append(Send(process, ballot.message(self.term, self.epoch, newcomers, *own, ahead=ahead)))
         return actions + ([Count("reductions_kept", amount=kept)] if kept else [])
-
-    def _disturbs(self, member: Member) -> bool:
-        """Return whether a newcomer would have a reduction begun anew; it comes in with the next step instead."""
-        if member.process in self.roster.peer_ids:
-            return False
-        names = groups_of_stage(member.stage, self.plan.stages, self.plan.tied)
-        return any(name in self.ballot.reductions for name in names)
 
     def ask_trainers(self, bound: Set[ProcessId]) -> list[Action]:
         """Have the trainers promise the ballot: each may have to lead, and has to know of it then.
@@ -375,6 +368,11 @@ def drop(step: Step, process: ProcessId) -> tuple[tuple[tuple[int, int], ...], d
     return step.ledger.gone(process), {}
 
 
+def enter(step: Step, member: Member) -> list[Action]:
+    """Let a peer that is ready take work amid the step."""
+    return step.members.enter((member,), ballot=False) if step.phase is StepPhase.WORKING else []
+
+
 def reconsider(step: Step) -> None:
     """Go back to work after a death, or to the end of it where nothing was lost."""
     step._move(StepPhase.COMPLETE if step.ledger.complete else StepPhase.WORKING)
@@ -400,21 +398,3 @@ _HANDLERS: dict[type, Callable[[Step, ProcessId, Any], list[Action]]] = {
     Unrepairable: Step.unrepairable,
     Committed: Step.committed,
 }
-
-
-def waits_for(step: Step) -> str:
-    """Return what a step waits for, as a person reads it."""
-    match step.phase:
-        case StepPhase.WORKING:
-            return f"{step.ledger.done_hops} of {step.plan.stages * step.plan.microbatches} hops are done"
-        case StepPhase.PREPARING | StepPhase.COMMITTING as phase:
-            names = ", ".join(str(process) for process in sorted(filter(step.owes, step.roster.peer_ids)))
-            return f"the {'all-reduce' if phase is StepPhase.PREPARING else 'update'} of {names}"
-        case StepPhase.PREPARED:
-            return "the promise of a majority to commit"
-    return str(step.phase)
-
-
-def summary(step: Step) -> str:
-    """Return where a step stands, as a person reads it."""
-    return f"step {step.epoch.step} is {step.phase}, {step.ledger.done_hops} hops are done"

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.commit.quorum import Quorum
-from swarmflow.core.commit.reduce import Row, takes_part
+from swarmflow.core.commit.reduce import Row, groups_of_stage, takes_part
 from swarmflow.core.protocol.messages import Prepare, Tally
-from swarmflow.core.protocol.types import Attempt, Epoch, Group, Member, ProcessId
+from swarmflow.core.protocol.types import Attempt, Epoch, Group, Member, Plan, ProcessId
 
 Entries = Mapping[ProcessId, tuple[tuple[int, Attempt], ...]]
 """The manifest by process: (index, attempt) of what it has accumulated."""
@@ -57,6 +57,13 @@ class StepBallot:
         """Begin reductions in this ballot."""
         for group in groups:
             self.reductions[group.name] = Reducing(replace(group, ballot=self.number), _entries_of(group, entries))
+
+    def disturbed_by(self, member: Member, plan: Plan) -> bool:
+        """Return whether a newcomer would have a reduction begun anew; then it comes in with the next step."""
+        names = groups_of_stage(member.stage, plan.stages, plan.tied)
+        return any(
+            name in self.reductions and member.process not in self.reductions[name].group.members for name in names
+        )
 
     def groups_of(self) -> dict[ProcessId, tuple[Group, ...]]:
         """Return the groups in which each process has a part."""

@@ -240,7 +240,7 @@ class OutboundLane:
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
-        await self._precedence.wait(self._rank)
+        await self._precedence.wait(self._rank, len(piece), urgent=self._hello.lane == "control")
         if self._upload is not None:
             if self._hello.lane == "control":
                 self._upload.count(len(piece))

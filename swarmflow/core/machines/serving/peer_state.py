@@ -9,6 +9,7 @@ from swarmflow.core.durability.memory import Memory
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.serving.peer_phase import PEER, PeerPhase
+from swarmflow.core.membership.placement import is_narrow
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Log, Rejoin, Release, Send
 from swarmflow.core.protocol.messages import Held, Join, Left, Needed, NotFinite, Overflow, Prepare, Unrepairable
@@ -16,6 +17,8 @@ from swarmflow.core.protocol.piece_format import FP32, PieceFormat
 from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Plan, ProcessId, Ref
 from swarmflow.core.routing.flow.live import FlowNegotiation
 from swarmflow.core.routing.relays import Relays
+
+LOADERS_SHARE = 0.75  # of the uplink of a peer that serves its stage alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,20 @@ class PeerState:
         if self.needed is not None or self.hops is None:
             return True
         return self.epoch_view is not None and len(self.epoch_view.alive().stages[self.stage]) == 1
+
+    def loaders_share(self, updates: bool) -> float:
+        """Return the share of this peer's uplink that those who load its stage get, however busy it is.
+
+        All steps are slow until a narrow stage has another peer: one that serves it alone gives that one most of its
+        link, and two give it the last updates alone, so that it does not come too late for step after step. Otherwise
+        a load takes what is left. updates: it is about these.
+        """
+        if self.epoch_view is None or self.hops is None:
+            return 0.0
+        stages = self.epoch_view.alive().stages  # its own and those beside it; of the others it knows nobody
+        peers = len(stages[self.stage])
+        gives = is_narrow(stages, self.stage) and (updates or peers == 1)
+        return LOADERS_SHARE / peers if gives else 0.0
 
     def outlives(self) -> Held | None:
         """Return what this process holds of the run's state, for the next leader."""
