@@ -169,6 +169,17 @@ def test_background_waits_for_a_busy_downlink_too() -> None:
     assert arrival_s(chunk) == pytest.approx(3.0)
 
 
+def test_background_with_a_least_rate_gets_it_from_a_busy_uplink_which_others_wait_for() -> None:
+    shared = network(0.0, a=(MB, MB), b=(MB, MB), c=(MB, MB))
+    shared.path(A, C).send(10 * MB, True, 0.0)
+    first, second = (shared.path(A, B).background(MB, 0.0, MB / 2) for _ in range(2))
+    assert arrival_s(first) == pytest.approx(2.0)
+    assert arrival_s(second, 2.0) == pytest.approx(4.0)
+    assert shared.path(A, C).send(MB, True, 4.0).last_s == pytest.approx(13.0), "the bytes of both went before"
+    idle = shared.path(B, A).background(MB, 20.0, MB / 2)
+    assert arrival_s(idle, 20.0) == pytest.approx(21.0), "an idle link gives all that it has"
+
+
 def test_links_need_not_be_symmetric() -> None:
     links = Matrix(((0.0, 1.0), (2.0, 0.0)), ((INFINITE, MB), (2 * MB, INFINITE)))
     shared = Shared(links, {"a": Port(0), "b": Port(1)})

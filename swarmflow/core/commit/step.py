@@ -211,11 +211,13 @@ class Step:
 
     # --- the ballot ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, newcomers: tuple[Member, ...], links: LinkTable, ahead: bool = False) -> list[Action]:
+    def prepare(
+        self, newcomers: tuple[Member, ...], links: LinkTable, ahead: bool = False, busy: Set[ProcessId] = frozenset()
+    ) -> list[Action]:
         """Begin a ballot: send each member what of its work counts, and who reduces what with whom.
 
         newcomers: peers that hold this version and are not in the roster. links: between the peers, where measured.
-        ahead: the next step begins already.
+        ahead: the next step begins already. busy: peers that sum for no other stage.
         """
         self.ledger.settle()
         entries, ballot = self.ledger.entries(), self.ballot
@@ -224,7 +226,7 @@ class Step:
         ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))
         self._move(StepPhase.PREPARING)
         actions = self.members.join_update(newcomers)
-        adjacent, links = adjacent_peers(self.roster), LinkTable() if self.plan.delay else links
+        adjacent, links = adjacent_peers(self.roster, busy), LinkTable() if self.plan.delay else links
         begun = [group for group in self.members.groups if group.name not in ballot.reductions]
         kept = len(ballot.reductions)
         ballot.reduce(choose_owners(begun, entries, adjacent, links), entries)
@@ -366,11 +368,6 @@ def drop(step: Step, process: ProcessId) -> tuple[tuple[tuple[int, int], ...], d
         return step.ledger.gone(process), step.assignment.reassign(process, step.members.trainers)
     step.takeovers.died(process, stage)
     return step.ledger.gone(process), {}
-
-
-def enter(step: Step, member: Member) -> list[Action]:
-    """Let a peer that is ready take work amid the step."""
-    return step.members.enter((member,), ballot=False) if step.phase is StepPhase.WORKING else []
 
 
 def reconsider(step: Step) -> None:

@@ -9,6 +9,7 @@ from swarmflow.core.commit.step_summary import waits_for
 from swarmflow.core.machines.leading import departures, going_ahead, progress
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.members import Membership
+from swarmflow.core.membership.placement import is_narrow
 from swarmflow.core.protocol.actions import Action, Count, Log
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Group, ProcessId
@@ -64,7 +65,7 @@ def prepare(leader: LeaderState, step: Step, now: float) -> list[Action]:
     # After two ballots in vain nobody sums for another stage: it may be to blame.
     links = _links(leader.membership) if leader.ballots.in_vain < 2 else LinkTable()
     begun = going_ahead.go_ahead(leader, step, now)
-    prepared = step.prepare(newcomers, links, leader.ahead is not None)
+    prepared = step.prepare(newcomers, links, leader.ahead is not None, _busy_donors(leader, step))
     if leader.ahead is not None:
         leader.ahead.members.follow(step.members)
     return [*prepared, *step.ask_trainers(leader.lineage.committed_followers), *begun]
@@ -81,6 +82,14 @@ def ask_again(leader: LeaderState, step: Step, now: float) -> list[Action]:
 def _share(group: Group, one: ProcessId, other: ProcessId) -> bool:
     """Return whether two processes may have to send each other pieces of a group's gradient."""
     return takes_part(one, group) and takes_part(other, group)
+
+
+def _busy_donors(leader: LeaderState, step: Step) -> frozenset[ProcessId]:
+    """Return the peers that serve a narrow stage alone while another one loads it: most of their link is taken."""
+    stages = step.roster.stages
+    loaded = {entry.member.stage for entry in leader.membership.loading()}
+    alone = [stage for stage in loaded if len(stages[stage]) == 1 and is_narrow(stages, stage)]
+    return frozenset(stages[stage][0].process for stage in alone)
 
 
 def _links(membership: Membership) -> LinkTable:

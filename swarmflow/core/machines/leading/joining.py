@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmflow.core.commit.step import enter
+from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.durability.memories import holds
 from swarmflow.core.machines.leading.departures import gone
 from swarmflow.core.machines.leading.grants import grant
@@ -147,10 +147,10 @@ def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: floa
 def _relieve(leader: LeaderState, known: MemberRecord) -> list[Action]:
     """Let a peer that has loaded take part in the step at hand if its stage holds it up; else it does in the next."""
     step, stage = leader.step, known.member.stage
-    if step is None or leader.ahead is not None or leader.phase is not LeaderPhase.RUNNING:
+    if step is None or step.phase is not StepPhase.WORKING or leader.ahead is not None:
         return []
     fits = known.holds(step.epoch.step) and known.process not in leader.membership.suspended and not known.draining
-    return enter(step, known.member) if fits and is_narrow(step.members.opened.stages, stage) else []
+    return step.members.enter((known.member,), False) if fits and is_narrow(step.members.opened.stages, stage) else []
 
 
 def on_load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
