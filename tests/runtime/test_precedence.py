@@ -83,7 +83,7 @@ async def test_nobody_waits_for_the_share_of_lanes_that_have_nothing_to_write(mo
     assert not waiting.done()
     order.end(2)
     await waiting
-    order.give(0.0)
+    order.begin(2)
     waiting = asyncio.create_task(order.wait(2, 100))
     await asyncio.sleep(0)
     assert not waiting.done(), "it gives way again"

@@ -28,7 +28,10 @@ class Precedence:
         self._lead_bytes = 0.0  # by which the others are ahead of that share
 
     def give(self, share: float) -> None:
-        """Give the background lanes this share of the bytes, from 0 (what others leave) to less than 1."""
+        """Give the background lanes this share of the bytes, from 0 (what others leave) to less than 1.
+
+        It ends when they have nothing to write any more: what comes after that may be less urgent.
+        """
         if share != self._share:
             self._share, self._lead_bytes = share, 0.0
             self._changed.set()
@@ -42,7 +45,7 @@ class Precedence:
         self._busy[rank] -= 1
         if not self._busy[rank]:
             if rank == BACKGROUND:
-                self._lead_bytes = 0.0
+                self._share = self._lead_bytes = 0.0
             self._changed.set()
 
     async def wait(self, rank: int, size_bytes: int = 0, urgent: bool = False) -> None:
