@@ -147,8 +147,12 @@ class StageLoader:
             failed = str(error)
         self._session.driver.post(StateStored(failed))
 
-    def serve(self) -> None:
-        """Serve the state of the own stage at its current version, and copies of other stages."""
+    def serve(self, share: Callable[[bool], float]) -> None:
+        """Serve the state of the own stage at its current version, and copies of other stages.
+
+        share: of what this process sends, for those who load its stage, however much else there is to send. It is
+        called with whether they ask for updates.
+        """
         serve_state(self._session.requests, self._listing, self._read)
 
         def serving(stage: int) -> Served:
@@ -157,7 +161,7 @@ class StageLoader:
                 raise NetworkError(f"stage {stage} is not here (any more)")
             return served
 
-        serve_pieces(self._session.requests, serving)
+        serve_pieces(self._session.requests, serving, lambda updates: self._session.links.give(share(updates)))
 
     async def _load(self, action: LoadState) -> None:
         self._host.unload()  # the stage that was served before is freed

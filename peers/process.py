@@ -235,10 +235,10 @@ class _Life:
                 DropCopies: copies.drop,
             }
         )
-        loader.serve()
         with doing("measuring the speed of the device"):
             speed = measure_speed(own.budget.device)
         machine = self._machine(found, copies.keeps, holdings, held, speed)
+        loader.serve(machine.loaders_share)
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
             lambda: {"phase": str(machine.phase), "version": machine.version, "load": machine.load},

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swarmflow.core.routing.background_share import BackgroundShare
+from swarmflow.core.routing.background_share import SHARE_FIRST, BackgroundShare
 
 _EXACT_S = 1e-9  # what floats lose
 
@@ -46,11 +46,16 @@ class LinkIdleness:
         """Return for how many seconds it was idle so far."""
         return now_s - self.queued_s + max(0.0, busy_until_s - now_s)
 
-    def promise(self, needs_s: float, now_s: float, busy_until_s: float) -> float:
-        """Return after how many idle seconds a background transfer that begins now is through."""
+    def promise(self, needs_s: float, now_s: float, busy_until_s: float, share: float = 0.0) -> float:
+        """Return after how many idle seconds a background transfer that begins now is through.
+
+        share: of the link, that it gets at least.
+        """
         idle_s = self.idle_s(now_s, busy_until_s)
         if idle_s >= self.promised_s:
             self.promised_s = self._used_s = idle_s
+            self.share.give(SHARE_FIRST)
+        self.share.give(max(share, self.share.least))
         self.share.want(now_s)
         self.promised_s += needs_s
         return self.promised_s

@@ -28,6 +28,8 @@ class GradientSums:
     world: World = field(init=False)
     process: ProcessId = field(init=False)
     sealed: dict[str, Sum] = field(init=False, default_factory=dict)  # reduced gradients, by group
+    _copied: Gradient = field(init=False, default_factory=Counter)  # the last copy of what was accumulated
+    _summed: tuple[list[Gradient], Sum] = field(init=False, default=([], Sum.of([])))  # addends, and their sum
     flips_sum: bool = field(init=False, default=False)  # a bit flips in the next sum that it receives
     flips_parameters: bool = field(init=False, default=False)  # a bit flips in the parameters of its next update
 
@@ -39,7 +41,7 @@ class GradientSums:
         weights = self.device.stage_weights()
         if body.reduced:
             return weights.reduced[body.group, body.start // PIECE_ELEMENTS]
-        return weights.present.copy()
+        return self._snapshot()
 
     def piece_bytes(self, elements: int) -> int:
         """Return the bytes of a piece of the gradient of the present step."""
@@ -49,7 +51,7 @@ class GradientSums:
         """Sum a piece of the gradient, or store the sum that its owner has sent."""
         weights = self.device.stage_weights()
         if isinstance(action, SumPiece):
-            total = Sum.of([self._addend(part) for part in action.parts])
+            total = self._total([self._addend(part) for part in action.parts])
         else:
             value = self.world.hosts[self.process].stored.pop(action.sum.key)
             assert isinstance(value, Sum)
@@ -66,36 +68,50 @@ class GradientSums:
         self.device.answer(done)
 
     def _addend(self, part: Ref | None) -> Gradient:
-        stored = self.world.hosts[self.process].stored
-        value = self.device.stage_weights().present if part is None else stored[part.key]
+        value = self._snapshot() if part is None else self.world.hosts[self.process].stored[part.key]
         assert isinstance(value, Counter)
         return value
+
+    def _snapshot(self) -> Gradient:
+        """Return a copy of what has been accumulated: the same one as long as nothing is added."""
+        present = self.device.stage_weights().present
+        if not dict.__eq__(self._copied, present):  # a Counter's own comparison takes ten times as long
+            self._copied = present.copy()
+        return self._copied
+
+    def _total(self, addends: list[Gradient]) -> Sum:
+        """Return the sum of copies of gradients, which most pieces of a gradient share."""
+        before, total = self._summed
+        if len(before) != len(addends) or any(one is not other for one, other in zip(before, addends, strict=True)):
+            total = Sum.of(addends)
+            self._summed = addends, total
+        return total
 
     def seal(self, action: Seal) -> None:
         """Put the pieces of each group together, and answer with their digests."""
         weights = self.device.stage_weights()
-        summed, flipped = dict(action.pieces), set[str]()
-        self.sealed = {}
+        summed, flipped, sealed = dict(action.pieces), set[str](), dict[str, Sum]()
         for group in action.groups:
             if group in action.alone:
-                self.sealed[group] = Sum.of([weights.present])
+                sealed[group] = Sum.of([weights.present])
                 continue
             pieces = -(-self.world.hardware.elements(group) // PIECE_ELEMENTS)
             sums = [weights.reduced[group, piece] for piece in range(pieces)]
             # Pieces of one gradient that were made of different addends must not pass for a gradient.
             odd = next((part for part in sums if part.name != sums[0].name), sums[0])
-            self.sealed[group] = odd
+            sealed[group] = odd
             if tuple(part.name for part in sums) != summed[group]:
                 flipped.add(group)
-        if (broken := without_norm(action.epoch, self.sealed, weights.present)) is not None:
+        if (broken := without_norm(action.epoch, sealed, weights.present)) is not None:
             return self.device.answer(broken)
-        results = [(group, 1.0, "" if group in flipped else value.name) for group, value in sorted(self.sealed.items())]
+        results = [(group, 1.0, "" if group in flipped else value.name) for group, value in sorted(sealed.items())]
+        self.sealed |= sealed
         self.device.answer(Sealed(action.epoch, action.ballot, tuple(results)))
 
     def apply(self, action: Apply) -> None:
         """Apply the reduced gradient to the parameters."""
         weights = self.device.stage_weights()
-        gradient = self.sealed[f"stage-{weights.stage}"]
+        gradient, self.sealed = self.sealed[f"stage-{weights.stage}"], {}
         self.device.executor.spent.commit(action.epoch.step, set(weights.present), self.world.meter)
         weights.apply(action.epoch, gradient)
         if self.flips_parameters:

@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmflow.core.protocol.actions import LoadState, Resume
-from swarmflow.core.protocol.events import Progressed, StateLoaded, StateNotLoaded
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.events import StateLoaded, StateNotLoaded
+from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.simulator.arithmetic import Weights, initial
 from swarmflow.simulator.storage import ASK_AGAIN_S
 
@@ -48,9 +48,13 @@ class StateLoading:
         self._loading = True
         self.device.kept = None
         self.device.storage.let_go()
-        states = [(list(action.donors), action.stage)]
-        then = partial(self._loaded, self._load, self.world.clock.now_s)
-        self.device.storage.fetch(states, then, Progressed("load"), UPDATE_SHARE if follows else 1.0)
+        load, then = self._load, partial(self._loaded, self._load, self.world.clock.now_s)
+        share = UPDATE_SHARE if follows else 1.0
+        self.device.storage.load(action.stage, partial(self._donors, load), then, share)
+
+    def _donors(self, load: int) -> tuple[Member, ...]:
+        """Return the donors of a load, as the leader has named them last; none of one that is over."""
+        return self._action.donors if self._action is not None and load == self._load else ()
 
     def resume(self, action: Resume) -> None:
         """Begin to serve what is in memory."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.protocol.actions import DropCopies, KeepCopies, WriteCheckpoint, WriteStage
 from swarmflow.core.protocol.events import (
     CheckpointWritten,
@@ -18,7 +19,7 @@ from swarmflow.core.protocol.events import (
 )
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.simulator.kept import KeptState
-from swarmflow.simulator.transfer import Transfer
+from swarmflow.simulator.transfer import StageTransfer, Transfer
 
 if TYPE_CHECKING:
     from swarmflow.simulator.world import World
@@ -56,6 +57,31 @@ class Storage:
         wanted = [([donor.process for donor in donors], round(share * size_of(stage))) for donors, stage in states]
         part = partial(self.world.deliver, self.process, each) if each is not None else None
         Transfer(self.world, self.process, wanted, then, part).begin()
+
+    def load(
+        self, stage: int, donors: Callable[[], tuple[Member, ...]], then: Callable[[], None], share: float = 1.0
+    ) -> None:
+        """Take the time that it takes to load a stage from peers that serve it; then call `then`.
+
+        donors: as they are named at the moment. share: of the bytes of a state, where bytes take time.
+        """
+        world, hardware = self.world, self.world.hardware
+        seconds = hardware.load_s()
+        if seconds is not None:
+            world.clock.after(seconds, then)
+            return
+
+        def named() -> list[ProcessId]:
+            return [donor.process for donor in donors()]
+
+        part, given = partial(world.deliver, self.process, Progressed("load")), partial(self._share, share < 1.0)
+        size_bytes = round(share * hardware.state_bytes(stage))
+        StageTransfer(world, self.process, named, given, size_bytes, then, part).begin()
+
+    def _share(self, updates: bool, donor: ProcessId) -> float:
+        """Return what a donor gives of its link, however busy that is."""
+        machine = self.world.hosts[donor].machine
+        return machine.loaders_share(updates) if isinstance(machine, PeerMachine) else 0.0
 
     def held(self, donor: Member, stage: int, version: int) -> str | None:
         """Return the digest of a stage's version at a donor; None where it does not answer, or does not have it."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
@@ -15,6 +16,10 @@ from swarmflow.simulator.network import Network
 from swarmflow.simulator.sizes import FRAME, HEADER
 
 CHUNK_BYTES = 4 << 20  # the runtime requests four chunks of 1 MiB at a time (runtime/execution/state_transfer.py)
+# A stage is loaded from all donors at a time. The runtime asks each for many small pieces (runtime/execution/
+# piece_loading.py); a few larger ones give the same rate in fewer events.
+LOAD_BYTES = 2 << 20
+LOADS_AHEAD = 2  # of each donor
 
 
 class Carrier(Protocol):
@@ -73,6 +78,65 @@ class Transfer:
             self.wanted[0] = (donors, left - size_bytes)
             if self.part is not None:
                 self.part()
+        self.begin()
+
+    def _finish(self) -> None:
+        if self.world.alive(self.to):
+            self.done()
+
+
+@dataclass(slots=True)
+class StageTransfer:
+    """Loads a stage from all donors that are alive, from each as fast as it can give, beside all other traffic."""
+
+    world: Carrier
+    to: ProcessId
+    donors: Callable[[], list[ProcessId]]  # as they are named now
+    share: Callable[[ProcessId], float]  # of its uplink, that a donor gives however busy it is
+    left_bytes: int
+    done: Callable[[], None]  # called at the end, or when no donor is alive: the receiver checks
+    part: Callable[[], None]  # called with each piece that has arrived
+    _asked: Counter[ProcessId] = field(init=False, default_factory=Counter)  # pieces on their way, by donor
+
+    def begin(self) -> None:
+        """Ask every donor for the next pieces. At the end, what one owes another is asked for too."""
+        alive = [donor for donor in self.donors() if self.world.alive(donor)]
+        if self.left_bytes <= 0 or not alive:
+            self.left_bytes, self.donors = 0, list
+            self.world.clock.after(0.0, self._finish)
+            return
+        for donor in alive:
+            while self._asked[donor] < LOADS_AHEAD:
+                self._asked[donor] += 1
+                asked = self.world.network.path(self.to, donor).send(FRAME + HEADER, False, self.world.clock.now_s)
+                self.world.clock.at(asked.due_s, partial(self._answer, donor))
+
+    def _answer(self, donor: ProcessId) -> None:
+        if self.left_bytes <= 0 or not self.world.alive(donor):
+            self._arrived(donor)
+            return
+        size_bytes = min(LOAD_BYTES, self.left_bytes)
+        path, now_s = self.world.network.path(donor, self.to), self.world.clock.now_s
+        piece = path.background(size_bytes, now_s, self.share(donor))
+        self.world.meter.messages["state"] += 1
+        self.world.meter.wire_bytes["state"] += size_bytes
+        self._wait(donor, piece, size_bytes)
+
+    def _wait(self, donor: ProcessId, piece: Background, size_bytes: int) -> None:
+        due_s = piece.next_s(self.world.clock.now_s)
+        if due_s is not None:
+            self.world.clock.at(due_s, partial(self._wait, donor, piece, size_bytes))
+        else:
+            self._arrived(donor, size_bytes if self.world.alive(donor) else 0)
+
+    def _arrived(self, donor: ProcessId, size_bytes: int = 0) -> None:
+        """Count a piece that is here, and ask for the next one. 0: the donor has died."""
+        self._asked[donor] -= 1
+        if self.left_bytes <= 0 or not self.world.alive(self.to):
+            return
+        self.left_bytes -= size_bytes
+        if size_bytes:
+            self.part()
         self.begin()
 
     def _finish(self) -> None:

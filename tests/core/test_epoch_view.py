@@ -15,7 +15,7 @@ OPENED = OpenStep(3, EPOCH, ROSTER, LINEAGE)
 TALLY = Tally(2.0, 10, 1)
 RESULTS = (("stage-0", 1.0, "digest"),)
 COMMIT = Commit(3, EPOCH, 1, 0.1, 0.5, StepResult(3, EPOCH, 2.0, 10, 1.0, 1.0, 0.5, 4, (3,), 1))
-PREPARE = Prepare(3, EPOCH, 1, ((0, FIRST_ATTEMPT),), (Group("stage-0", (A, B, N)),), TALLY, (member("n"),))
+PREPARE = Prepare(3, EPOCH, 1, ((0, FIRST_ATTEMPT),), (Group("stage-0", (A, B, N), ballot=1),), TALLY, (member("n"),))
 
 
 def reduced() -> EpochView:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from swarmflow.core.commit.step import waits_for
+from swarmflow.core.commit.step_summary import waits_for
 from swarmflow.core.machines.leader import Leader
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.settings import LeaderSettings

@@ -106,7 +106,9 @@ class Bench:
         self.event(LossComputed(microbatch(index), 2.0, 1, GRADIENT))
 
     def prepare(self, ballot: int = 1, members: tuple[ProcessId, ...] = (ME,)) -> list[Action]:
-        return self.hear(Prepare(1, EPOCH, ballot, ((0, FIRST_ATTEMPT),), (Group("stage-0", members),), TALLY))
+        return self.hear(
+            Prepare(1, EPOCH, ballot, ((0, FIRST_ATTEMPT),), (Group("stage-0", members, ballot=ballot),), TALLY)
+        )
 
 
 def test_it_joins_and_joins_again_until_it_is_heard() -> None:

@@ -60,7 +60,7 @@ OPENED = OpenStep(1, EPOCH, ROSTER, LINEAGE, exponent=20)
 TALLY = Tally(2.0, 2, 0)
 RESULTS = (("stage-0", 1.0, "x"),)
 COMMIT = Commit(1, EPOCH, 1, 0.5, 0.1, StepResult(1, EPOCH, 2.0, 2, 1.0, 1.0, 0.1, 1, (2,), 0))
-PREPARE = Prepare(1, EPOCH, 1, ((0, FIRST_ATTEMPT),), (Group("stage-0", (ME,)),), TALLY, (member("n"),))
+PREPARE = Prepare(1, EPOCH, 1, ((0, FIRST_ATTEMPT),), (Group("stage-0", (ME,), ballot=1),), TALLY, (member("n"),))
 LEAD = Elect(2, TRAINERS[1])
 
 
@@ -337,7 +337,7 @@ def test_a_ballot_of_the_next_leader_reduces_what_was_done_under_the_former() ->
     bench.lose()
     bench.hear(LEAD, NEXT)
     bench.hear(MemberFailed(2, EPOCH, LEADER, "not heard of"), NEXT)
-    bench.hear(Prepare(2, EPOCH, 1, ((0, FIRST_ATTEMPT),), (Group("stage-0", (ME,)),), TALLY), NEXT)
+    bench.hear(Prepare(2, EPOCH, 1, ((0, FIRST_ATTEMPT),), (Group("stage-0", (ME,), ballot=1),), TALLY), NEXT)
     assert messages(bench.event(Sealed(EPOCH, 1, RESULTS)), Prepared) == [(NEXT, Prepared(EPOCH, 1, RESULTS))]
 
 

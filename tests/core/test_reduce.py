@@ -47,12 +47,12 @@ class Net:
     def run(self, slow: tuple[ProcessId, ProcessId] | None = None) -> None:
         """slow: a connection that delivers only when nothing else does."""
         elements = self.pieces * PIECE_ELEMENTS - 5
-        groups = (Group("g", self.members, self.owners, elements),)
+        groups = (Group("g", self.members, self.owners, elements, 1),)
         for me in dict.fromkeys((*self.members, *self.owners)):
             known = {"g": elements} if me in self.members else {}
-            self.machines[me] = Reduction(me, EPOCH, 1, groups, known, gives=me not in self.idle)
+            self.machines[me] = Reduction(me, EPOCH, 1, known)
         for me, machine in self.machines.items():
-            self.perform(me, machine.start())
+            self.perform(me, machine.begin(groups, me not in self.idle))
         while ready := sorted(pair for pair, queue in self.queues.items() if queue):
             others = [pair for pair in ready if pair != slow]
             sender, receiver = self.random.choice(others or ready)
@@ -91,11 +91,11 @@ class Net:
                         self.held[me].add(apart.key)
                     else:
                         self.buffers[me, action.piece] = total
-                    self.perform(me, self.machines[me].reduced("g", action.piece, str(total), apart))
+                    self.perform(me, self.machines[me].reduced(1, "g", action.piece, str(total), apart))
                 case StorePiece():
                     self.held[me].discard(action.sum.key)
                     self.buffers[me, action.piece] = self.values[action.sum.key]
-                    self.perform(me, self.machines[me].reduced("g", action.piece, ""))
+                    self.perform(me, self.machines[me].reduced(1, "g", action.piece, ""))
                 case Seal():
                     assert me not in self.sealed
                     self.sealed.add(me)
@@ -136,8 +136,8 @@ def test_others_may_sum_and_who_has_nothing_to_add_sends_nothing(
 
 def test_who_sums_for_others_alone_seals_its_own_at_once() -> None:
     me, a, b = process("me"), process("a"), process("b")
-    groups = (Group("own", (me,)), Group("g", (a, b), (me,), 10))
-    assert Reduction(me, EPOCH, 1, groups, {"own": 10}).start() == [Seal(EPOCH, 1, ("own",), ("own",))]
+    groups = (Group("own", (me,), ballot=1), Group("g", (a, b), (me,), 10, 1))
+    assert Reduction(me, EPOCH, 1, {"own": 10}).begin(groups) == [Seal(EPOCH, 1, ("own",), ("own",))]
 
 
 def test_the_window_bounds_what_an_owner_holds_for_a_late_member() -> None:
@@ -153,7 +153,7 @@ def test_beside_microbatches_the_window_is_wider_and_what_an_owner_holds_stays_b
     members = tuple(process(f"m{number}") for number in range(count))
     pieces = 100 * count
     group, elements = Group("g", members), {"g": pieces * PIECE_ELEMENTS}
-    sent = [Reduction(members[0], EPOCH, 1, (group,), elements, overlaps=each).start() for each in (False, True)]
+    sent = [Reduction(members[0], EPOCH, 1, elements, overlaps=each).begin((group,)) for each in (False, True)]
     to_one = [sum(isinstance(send, Send) and send.to == members[1] for send in sends) for sends in sent]
     assert to_one[0] == WINDOW_PIECES
     assert to_one[0] <= to_one[1]
@@ -162,12 +162,13 @@ def test_beside_microbatches_the_window_is_wider_and_what_an_owner_holds_stays_b
 
 def test_who_is_alone_seals_at_once() -> None:
     me = process("a")
-    assert Reduction(me, EPOCH, 3, (Group("g", (me,)),), {"g": 10}).start() == [Seal(EPOCH, 3, ("g",), ("g",))]
+    assert Reduction(me, EPOCH, 1, {"g": 10}).begin((Group("g", (me,), ballot=3),)) == [Seal(EPOCH, 3, ("g",), ("g",))]
 
 
 def test_what_does_not_belong_is_released() -> None:
     a, b, stranger = process("a"), process("b"), process("x")
-    machine = Reduction(a, EPOCH, 1, (Group("g", (a, b)),), {"g": 4 * PIECE_ELEMENTS})
+    machine = Reduction(a, EPOCH, 1, {"g": 4 * PIECE_ELEMENTS})
+    machine.begin((Group("g", (a, b), ballot=1),))
     for sender, message in (
         (stranger, ReducePart(EPOCH, 1, "g", 0)),  # not a member
         (b, ReducePart(EPOCH, 1, "g", 1)),  # not a piece of mine
@@ -183,7 +184,8 @@ def test_what_does_not_belong_is_released() -> None:
 
 def test_a_body_of_another_size_does_not_fit() -> None:
     a, b = process("a"), process("b")
-    machine = Reduction(a, EPOCH, 1, (Group("g", (a, b)),), {"g": PIECE_ELEMENTS + 3})
+    machine = Reduction(a, EPOCH, 1, {"g": PIECE_ELEMENTS + 3})
+    machine.begin((Group("g", (a, b), ballot=1),))
     assert machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 4 * PIECE_ELEMENTS))
     assert machine.fits(ReduceSum(EPOCH, 1, "g", 1, "x"), Ref(1, 12))
     for piece, size_bytes in ((0, 12), (1, 13), (2, 12), (-1, 12)):
@@ -193,14 +195,16 @@ def test_a_body_of_another_size_does_not_fit() -> None:
 
 def test_integers_take_8_bytes_an_element() -> None:
     a, b = process("a"), process("b")
-    machine = Reduction(a, EPOCH, 1, (Group("g", (a, b)),), {"g": PIECE_ELEMENTS + 3}, piece=INT64)
+    machine = Reduction(a, EPOCH, 1, {"g": PIECE_ELEMENTS + 3}, piece=INT64)
+    machine.begin((Group("g", (a, b), ballot=1),))
     assert machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 8 * PIECE_ELEMENTS))
     assert machine.fits(ReduceSum(EPOCH, 1, "g", 1, "x"), Ref(1, 24))
     assert not machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 4 * PIECE_ELEMENTS))
 
 
-def test_abandoning_releases_the_parts() -> None:
+def test_what_is_void_releases_its_parts() -> None:
     a, b, c = process("a"), process("b"), process("c")
-    machine = Reduction(a, EPOCH, 1, (Group("g", (a, b, c)),), {"g": 3 * PIECE_ELEMENTS})
+    machine = Reduction(a, EPOCH, 1, {"g": 3 * PIECE_ELEMENTS})
+    machine.begin((Group("g", (a, b, c), ballot=1),))
     assert machine.part(b, ReducePart(EPOCH, 1, "g", 0), Ref(8)) == []
-    assert machine.abandon() == [Release((Ref(8),))]
+    assert machine.keep(()) == [Release((Ref(8),))]

@@ -217,8 +217,8 @@ def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
     assert [to for to, _ in messages(actions, OpenStep)] == [new]
     prepare = dict(messages(actions, Prepare))
     assert prepare[new].entries == ()
-    assert prepare[A].groups == (Group("stage-0", (A, B)),), "each hears of its own"
-    assert prepare[new].groups == (Group("stage-1", (C, new)),)
+    assert prepare[A].groups == (Group("stage-0", (A, B), ballot=1),), "each hears of its own"
+    assert prepare[new].groups == (Group("stage-1", (C, new), ballot=1),)
     machine.gone(C, "test")
     assert machine.phase == "failed", "the newcomer takes no work, so nobody is left on the stage"
 

@@ -12,7 +12,7 @@ import pytest
 from swarmflow.core.routing.background_share import SHARE_FIRST
 from swarmflow.runtime.transport import precedence
 from swarmflow.runtime.transport.hello import LaneName
-from swarmflow.runtime.transport.precedence import Precedence
+from swarmflow.runtime.transport.precedence import LEAD_BYTES, Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 from tests.runtime.nodes import End, started
 
@@ -77,6 +77,45 @@ async def test_beside_a_lane_that_always_writes_the_background_has_its_share(mon
     with suppress(asyncio.CancelledError):
         await writing
     assert written["background"] / written.total() == pytest.approx(SHARE_FIRST, rel=0.1)
+
+
+@pytest.mark.asyncio
+async def test_others_wait_for_the_share_of_a_background_lane_that_the_upload_limit_holds_back() -> None:
+    order = Precedence()
+    order.begin("background")
+    order.give(0.75)
+    await order.wait("background")
+    order.wrote("bulk", LEAD_BYTES)
+    await order.wait("bulk")
+    with order.limited("background"):
+        await order.wait("bulk")  # it is not as far ahead
+        order.wrote("bulk", LEAD_BYTES)
+        await order.wait("control")
+        waiting = asyncio.create_task(order.wait("sums"))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+    order.wrote("background", 2 * LEAD_BYTES)
+    await waiting
+
+
+@pytest.mark.asyncio
+async def test_what_is_given_ends_with_what_there_is_to_write() -> None:
+    order = Precedence()
+    order.begin("bulk")
+    order.begin("background")
+    order.give(0.75)
+    await order.wait("background")
+    order.wrote("bulk", 100)
+    await order.wait("background")  # a part of that is its
+    order.wrote("background", 1)
+    order.end("background")
+    order.begin("background")
+    order.wrote("background", 1)
+    waiting = asyncio.create_task(order.wait("background"))
+    await asyncio.sleep(0)
+    assert not waiting.done(), "it gives way again"
+    order.end("bulk")
+    await waiting
 
 
 @pytest.mark.asyncio

@@ -165,11 +165,12 @@ async def reduce(members: Sequence[Peer], gives: Sequence[bool], helpers: Sequen
     by_id = {peer.me: peer for peer in (*members, *helpers)}
     flats = {name: _elements(members[0], name) for name in GROUPS}
     ids, owners = tuple(peer.me for peer in members), tuple(peer.me for peer in helpers)
-    groups = tuple(Group(name, ids, owners, flats[name]) for name in GROUPS)
+    groups = tuple(Group(name, ids, owners, flats[name], 1) for name in GROUPS)
     giving = dict(zip(ids, gives, strict=True))
-    machines = {me: Reduction(me, EPOCH, 1, groups, flats, members[0].of.piece, giving.get(me, False)) for me in by_id}
-    todo = [(by_id[me], action) for me, machine in machines.items() for action in machine.start()]
-    sealed = []
+    machines = {me: Reduction(me, EPOCH, 1, flats, members[0].of.piece) for me in by_id}
+    begun = [(me, machine.begin(groups, giving.get(me, False))) for me, machine in machines.items()]
+    todo = [(by_id[me], action) for me, actions in begun for action in actions]
+    sealed: dict[ProcessId, list[tuple[str, float, str]]] = {me: [] for me in ids}
     while todo:
         peer, action = todo.pop(0)
         machine = machines[peer.me]
@@ -186,17 +187,17 @@ async def reduce(members: Sequence[Peer], gives: Sequence[bool], helpers: Sequen
             case SumPiece() | StorePiece():
                 event = await peer.ask(action)
                 assert isinstance(event, PieceReduced)
-                follows = machine.reduced(event.group, event.piece, event.digest, event.sum)
+                follows = machine.reduced(1, event.group, event.piece, event.digest, event.sum)
             case Release():
                 peer.driver.perform([action])
             case Seal():
                 event = await peer.ask(action)
                 assert isinstance(event, Sealed)
                 if peer in members:
-                    sealed.append(event)
+                    sealed[peer.me] += event.results
         todo += [(peer, each) for each in follows]
     assert not any(len(helper.driver.store) for helper in helpers), "a sum was kept after it was sent"
-    return sealed
+    return [Sealed(EPOCH, 1, tuple(sorted(results))) for results in sealed.values()]
 
 
 def _elements(peer: Peer, group: str) -> int:

@@ -184,6 +184,18 @@ def test_background_waits_for_a_busy_downlink_too() -> None:
     assert arrival_s(chunk) == pytest.approx(3.0)
 
 
+def test_background_gets_the_share_of_a_busy_uplink_that_it_is_given() -> None:
+    shared = network(0.0, a=(MB, MB), b=(MB, MB), c=(MB, MB))
+    now_s, chunk = 0.0, shared.path(A, B).background(15 * MB, 0.0, share=0.75)
+    while chunk.next_s(now_s) is not None:
+        now_s = shared.path(A, C).send(MB // 10, True, now_s).last_s
+    assert now_s == pytest.approx(20.0, abs=0.5)
+    before_s = now_s
+    for _ in range(10):
+        now_s = shared.path(A, C).send(MB // 10, True, now_s).last_s
+    assert now_s == pytest.approx(before_s + 1.0), "nothing is loaded any more"
+
+
 def test_links_need_not_be_symmetric() -> None:
     links = Matrix(((0.0, 1.0), (2.0, 0.0)), ((INFINITE, MB), (2 * MB, INFINITE)))
     shared = Shared(links, {"a": Port(0), "b": Port(1)})

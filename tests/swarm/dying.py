@@ -16,7 +16,7 @@ from swarmflow.core.commit import reduce
 from swarmflow.core.commit.reduce import Reduction
 from swarmflow.core.machines.serving import ballots
 from swarmflow.core.protocol.actions import Action
-from swarmflow.core.protocol.types import Ref
+from swarmflow.core.protocol.types import Group, Ref
 from swarmflow.local import forkserver
 
 # A sixteenth of the usual size: what matters are the moments, of which a small model then has as many as a large one.
@@ -37,12 +37,12 @@ def forgive(state_folder: Path) -> None:
 
 
 class _Mortal(Reduction):
-    def start(self) -> list[Action]:
+    def begin(self, groups: tuple[Group, ...], gives: bool = True) -> list[Action]:
         self._die_at_target()
-        return super().start()
+        return super().begin(groups, gives)
 
-    def reduced(self, group: str, piece: int, digest: str, apart: Ref | None = None) -> list[Action]:
-        actions = super().reduced(group, piece, digest, apart)
+    def reduced(self, ballot: int, group: str, piece: int, digest: str, apart: Ref | None = None) -> list[Action]:
+        actions = super().reduced(ballot, group, piece, digest, apart)
         self._die_at_target()
         return actions
 

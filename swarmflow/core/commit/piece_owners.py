@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.protocol.types import Group, ProcessId, Roster
@@ -78,9 +78,13 @@ class _Load:
         return max(self.busy_s.values(), default=0.0)
 
 
-def adjacent_peers(roster: Roster) -> dict[str, tuple[ProcessId, ...]]:
-    """Return the peers that may sum for each group: those of the adjacent stages, which have its members' addresses."""
-    peers = ((), *roster.ids_by_stage[:-1], ())
+def adjacent_peers(roster: Roster, busy: Set[ProcessId] = frozenset()) -> dict[str, tuple[ProcessId, ...]]:
+    """Return the peers that may sum for each group: those of the adjacent stages, which have its members' addresses.
+
+    busy: peers that sum for no other stage.
+    """
+    stages = [tuple([peer for peer in ids if peer not in busy]) for ids in roster.ids_by_stage[:-1]]
+    peers = ((), *stages, ())
     return {f"stage-{stage}": (*peers[stage], *peers[stage + 2]) for stage in range(len(roster.stages))}
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.actions import Action, Release, Seal, Send, StorePiece, SumPiece
 from swarmflow.core.protocol.messages import ReducePart, ReduceSum
 from swarmflow.core.protocol.piece_format import FP32, PieceFormat
 from swarmflow.core.protocol.types import Epoch, Group, ProcessId, Ref, Roster, Slice
+
+Row = tuple[str, float, str]  # group, squared norm and digest of its reduced gradient
 
 PIECE_ELEMENTS = 2**18  # 1 or 2 MiB: large enough for a stream's throughput, small enough to pipeline
 AWAITED_MAX = 4  # are named to the leader of those that a process waits for
@@ -50,6 +52,12 @@ def diverged(roster: Roster, digests: Mapping[ProcessId, str]) -> list[ProcessId
     return found
 
 
+def groups_of_stage(stage: int, stages: int, tied: bool) -> tuple[str, ...]:
+    """Return the names of the groups in which the members of a stage reduce."""
+    shares = tied and stages > 1 and stage in (0, stages - 1)
+    return (f"stage-{stage}", "tied") if shares else (f"stage-{stage}",)
+
+
 def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:
     """Return the groups: the members of each stage, and of the first and last stage for a weight that they share."""
     stages = [tuple(member.process for member in stage) for stage in roster.stages]
@@ -61,18 +69,22 @@ def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:
 
 @dataclass(slots=True)
 class _GroupState:
-    """parts: of pieces that this process sums, by member; None: it has nothing to add."""
+    """One group's all-reduce. A group of one member has no pieces: its gradient is the own accumulator."""
 
     group: Group
     elements: int
     pieces: int
+    gives: bool  # something was accumulated here
     overlaps: bool  # with the microbatches of the next step
-    parts: dict[int, dict[ProcessId, Ref | None]] = field(default_factory=dict)
-    sent: int = 0
-    low: int = 0  # the first piece that is not reduced yet
-    computing: set[int] = field(default_factory=set)  # pieces that are being summed or stored
-    reduced: set[int] = field(default_factory=set)
-    digests: dict[int, str] = field(default_factory=dict)  # of the sums of pieces, by their owners
+    # Of pieces that this process sums, by member; None: it has nothing to add.
+    parts: dict[int, dict[ProcessId, Ref | None]] = field(init=False, default_factory=dict)
+    sent: int = field(init=False, default=0)
+    low: int = field(init=False, default=0)  # the first piece that is not reduced yet
+    computing: set[int] = field(init=False, default_factory=set)  # pieces that are being summed or stored
+    reduced: set[int] = field(init=False, default_factory=set)
+    digests: dict[int, str] = field(init=False, default_factory=dict)  # of the sums of pieces, by their owners
+    sealing: bool = field(init=False, default=False)  # its norm and digest are being computed, or are known
+    result: Row | None = field(init=False, default=None)
 
     @property
     def owners(self) -> tuple[ProcessId, ...]:
@@ -99,56 +111,88 @@ class _GroupState:
         each = max(WINDOW_PIECES, min(WINDOW_PIECES_OVERLAPPED, shared))
         return each * max(len(self.group.members), len(set(self.owners)))
 
+    def release(self) -> list[Action]:
+        """Release the parts that are held: the reduction is void."""
+        refs = tuple(ref for parts in self.parts.values() for ref in parts.values() if ref is not None)
+        return [Release(refs)] if refs else []
+
 
 class Reduction:
-    """One ballot's all-reduce, as seen by a member, or by a peer of another stage that sums for the members.
+    """The all-reduces of one step, as seen by a member, or by a peer of another stage that sums for the members.
 
     The sum of a piece is made once, by its owner, over the members in rank order, and sent as bytes: all members hold
-    the same bits. gives: whether something was accumulated here; who has nothing to add says so in each part's place.
-    elements: length of the flat gradient of each group that this process belongs to. piece: how many bytes a piece of
-    them may have. overlaps: the next step's microbatches are computed meanwhile.
+    the same bits. A group's reduction belongs to the ballot in which it began (`Group.ballot`). It goes on, or its
+    result is kept, through the ballots after that, as long as the leader names the same group.
+    term: of the leader, since another one knows nothing of what is kept. elements: length of the flat gradient of each
+    group that this process belongs to. piece: how many bytes a piece of them may have. overlaps: the next step's
+    microbatches are computed meanwhile.
     """
 
     def __init__(
         self,
         me: ProcessId,
         epoch: Epoch,
-        ballot: int,
-        groups: tuple[Group, ...],
+        term: int,
         elements: dict[str, int],
         piece: PieceFormat = FP32,
-        gives: bool = True,
         overlaps: bool = False,
     ) -> None:
         self.me = me
         self.epoch = epoch
-        self.ballot = ballot
+        self.term = term
+        self.elements = elements
         self.piece = piece
-        self.gives = gives
-        self.alone = tuple(group.name for group in groups if group.members == (me,))
+        self.overlaps = overlaps
         self._groups: dict[str, _GroupState] = {}
-        for group in groups:
-            if len(group.members) > 1:
-                length = elements[group.name] if me in group.members else group.elements
-                self._groups[group.name] = _GroupState(group, length, -(-length // PIECE_ELEMENTS), overlaps)
-        self._own = [state for state in self._groups.values() if me in state.group.members]
-        self._sealed = False
+
+    @property
+    def _own(self) -> list[_GroupState]:
+        return [state for state in self._groups.values() if self.me in state.group.members]
 
     @property
     def alone_in_all(self) -> bool:
         """Whether this process has no other member to reduce with."""
-        return not self._groups
+        return all(len(state.group.members) == 1 for state in self._groups.values())
 
-    def start(self) -> list[Action]:
-        """Send the first parts; a process that is alone in all its groups seals at once."""
-        actions: list[Action] = []
+    # --- groups begin, go on, and are void ----------------------------------------------------------------------------
+
+    def keep(self, groups: Collection[Group]) -> list[Action]:
+        """Go on with these groups; what is here of others is void."""
+        void = [name for name, state in self._groups.items() if state.group not in groups]
+        return [action for name in void for action in self._groups.pop(name).release()]
+
+    def lose(self, process: ProcessId) -> list[Action]:
+        """Drop the groups in which a dead process was a member or an owner: they begin anew."""
+        return self.keep([state.group for state in self._groups.values() if not takes_part(process, state.group)])
+
+    def begin(self, groups: tuple[Group, ...], gives: bool = True) -> list[Action]:
+        """Begin the reductions of a ballot that are not under way already, and send their first parts.
+
+        gives: whether something was accumulated here; who has nothing to add says so in each part's place.
+        """
+        actions = self.keep(groups)
+        for group in groups:
+            if group.name in self._groups:
+                continue
+            member, alone = self.me in group.members, len(group.members) == 1
+            length = self.elements[group.name] if member else group.elements
+            pieces = 0 if alone else -(-length // PIECE_ELEMENTS)
+            self._groups[group.name] = _GroupState(group, length, pieces, gives, self.overlaps)
         for state in self._own:
-            actions += self._advance(state)
-        return actions + self._seal_if_complete()
+            state.sealing = state.result is not None  # a sum that was not finite is found again
+            actions += [*self._advance(state), *self._seal_if_complete(state)]
+        return actions
+
+    # --- pieces -------------------------------------------------------------------------------------------------------
+
+    def _state(self, message: ReducePart | ReduceSum) -> _GroupState | None:
+        """Return the reduction that a message is about; None: it is not known here, or void."""
+        state = self._groups.get(message.group)
+        return state if state is not None and state.group.ballot == message.ballot else None
 
     def part(self, sender: ProcessId, message: ReducePart, ref: Ref | None) -> list[Action]:
         """Take a member's addend of a piece that this process sums. None: it has nothing to add."""
-        state = self._groups.get(message.group)
+        state = self._state(message)
         refs: list[Action] = [] if ref is None else [Release((ref,))]
         if state is None or not state.owns(self.me, message.piece) or sender not in state.group.members:
             return refs
@@ -160,32 +204,34 @@ class Reduction:
         return self._sum(state, message.piece, parts) if len(parts) == others else []
 
     def _sum(self, state: _GroupState, piece: int, parts: dict[ProcessId, Ref | None]) -> list[Action]:
-        start, stop = state.range(piece)
-        apart = self.me not in state.group.members
-        givers = [m for m in state.group.members if (self.gives if m == self.me else parts[m] is not None)]
+        (start, stop), group = state.range(piece), state.group
+        apart = self.me not in group.members
+        givers = [m for m in group.members if (state.gives if m == self.me else parts[m] is not None)]
         if apart and not givers:  # of that the members would have to send zeros
             return []
         ordered = tuple(parts.get(member) for member in givers or (self.me,))
         state.computing.add(piece)
-        return [SumPiece(self.epoch, self.ballot, state.group.name, piece, start, stop, ordered, apart)]
+        return [SumPiece(self.epoch, group.ballot, group.name, piece, start, stop, ordered, apart)]
 
     def summed(self, sender: ProcessId, message: ReduceSum, ref: Ref) -> list[Action]:
         """Take the sum of a piece from its owner."""
-        state = self._groups.get(message.group)
+        state = self._state(message)
         mine = state is not None and self.me in state.group.members and state.owns(sender, message.piece)
         if state is None or not mine or message.piece in state.reduced:
             return [Release((ref,))]
         start, stop = state.range(message.piece)
         state.computing.add(message.piece)
         state.digests[message.piece] = message.digest
-        return [StorePiece(self.epoch, self.ballot, message.group, message.piece, start, stop, ref)]
+        return [StorePiece(self.epoch, message.ballot, message.group, message.piece, start, stop, ref)]
 
-    def reduced(self, group: str, piece: int, digest: str, apart: Ref | None = None) -> list[Action]:
+    def reduced(self, ballot: int, group: str, piece: int, digest: str, apart: Ref | None = None) -> list[Action]:
         """Go on after a piece is in the reduced buffer: send an own one to the members, and begin the next.
 
-        digest: of an own one. apart: the sum of a piece of another stage.
+        ballot: in which the group's reduction began. digest: of an own one. apart: the sum of a piece of another stage.
         """
-        state = self._groups[group]
+        state = self._groups.get(group)
+        if state is None or state.group.ballot != ballot:
+            return [] if apart is None else [Release((apart,))]
         state.reduced.add(piece)
         state.computing.discard(piece)
         actions: list[Action] = []
@@ -193,28 +239,22 @@ class Reduction:
             start, stop = state.range(piece)
             body = Slice(group, start, stop, reduced=True) if apart is None else apart
             state.digests[piece] = digest
-            message = ReduceSum(self.epoch, self.ballot, group, piece, digest)
+            message = ReduceSum(self.epoch, ballot, group, piece, digest)
             actions += [Send(member, message, (body,)) for member in state.group.members if member != self.me]
             spent = [ref for ref in (*state.parts.pop(piece).values(), apart) if ref is not None]
             actions.append(Release(tuple(spent)))
         if self.me in state.group.members:
-            actions += self._advance(state)
-        return actions + self._seal_if_complete()
+            actions += [*self._advance(state), *self._seal_if_complete(state)]
+        return actions
 
     def summed_by(self, group: str, piece: int) -> ProcessId | None:
         """Return the owner of a piece; None if there is no such piece, or no other process takes part in the sum."""
         state = self._groups.get(group)
         return state.owner(piece) if state is not None and 0 <= piece < state.pieces else None
 
-    def abandon(self) -> list[Action]:
-        """Drop what a revoked ballot holds."""
-        parts = [parts for state in self._groups.values() for parts in state.parts.values()]
-        refs = tuple(ref for each in parts for ref in each.values() if ref is not None)
-        return [Release(refs)] if refs else []
-
     def awaits(self) -> tuple[ProcessId, ...]:
         """Return the processes whose parts or sums are awaited; none while something is left to compute here."""
-        if self._sealed or any(state.computing for state in self._groups.values()):
+        if any(state.computing for state in self._groups.values()):
             return ()
         lacking: dict[ProcessId, None] = {}
         for state in self._own:
@@ -228,39 +268,68 @@ class Reduction:
 
     def fits(self, message: ReducePart | ReduceSum, ref: Ref) -> bool:
         """Return whether a body has the size of the piece that its message names."""
-        state = self._groups.get(message.group)
+        state = self._state(message)
         if state is None or not 0 <= message.piece < state.pieces:
             return False
         start, stop = state.range(message.piece)
         return self.piece.fits(self.epoch.step, stop - start, ref.size_bytes)
 
+    def is_about(self, message: ReducePart | ReduceSum) -> bool:
+        """Return whether a message is about a reduction that is under way or done here, and not a void one."""
+        return self._state(message) is not None
+
     def _advance(self, state: _GroupState) -> list[Action]:
         actions: list[Action] = []
+        name, ballot = state.group.name, state.group.ballot
         while state.low in state.reduced:
             state.low += 1
         while state.sent < state.pieces and state.sent - state.low < state.window:
             piece, owner = state.sent, state.owner(state.sent)
             if owner != self.me:
-                start, stop = state.range(piece)
-                bodies = (Slice(state.group.name, start, stop),) if self.gives else ()
-                actions.append(Send(owner, ReducePart(self.epoch, self.ballot, state.group.name, piece), bodies))
+                bodies = (Slice(name, *state.range(piece)),) if state.gives else ()
+                actions.append(Send(owner, ReducePart(self.epoch, ballot, name, piece), bodies))
             state.sent += 1
         return actions
 
-    def _seal_if_complete(self) -> list[Action]:
-        if self._sealed or any(len(state.reduced) < state.pieces for state in self._own):
+    # --- results ------------------------------------------------------------------------------------------------------
+
+    def _seal_if_complete(self, state: _GroupState) -> list[Action]:
+        if state.sealing or len(state.reduced) < state.pieces:
             return []
-        self._sealed = True
-        names = (*(state.group.name for state in self._own), *self.alone)
-        pieces = tuple((s.group.name, tuple(s.digests[piece] for piece in range(s.pieces))) for s in self._own)
-        return [Seal(self.epoch, self.ballot, tuple(sorted(names)), self.alone, pieces)]
+        state.sealing = True
+        name, alone = state.group.name, len(state.group.members) == 1
+        pieces = () if alone else ((name, tuple(state.digests[piece] for piece in range(state.pieces))),)
+        return [Seal(self.epoch, state.group.ballot, (name,), (name,) if alone else (), pieces)]
+
+    def sealed(self, ballot: int, results: tuple[Row, ...]) -> None:
+        """Take norms and digests of groups whose reductions began in this ballot."""
+        for row in results:
+            state = self._groups.get(row[0])
+            if state is not None and state.group.ballot == ballot:
+                state.result = row
+
+    @property
+    def results(self) -> tuple[Row, ...] | None:
+        """The results of all groups of this member, by name; None: one is not reduced yet."""
+        found = [state.result for state in self._own if state.result is not None]
+        return tuple(sorted(found)) if len(found) == len(self._own) else None
+
+    @property
+    def holds_own(self) -> bool:
+        """Whether a group of this member is reduced, or being reduced: nothing may be added to its gradient."""
+        return bool(self._own)
+
+
+def takes_part(process: ProcessId, group: Group) -> bool:
+    """Return whether a process adds to a group's sum, or sums for it."""
+    return process in group.members or process in group.owners
 
 
 @dataclass(slots=True)
 class Ballot:
-    """A try at reducing a step, as one member sees it."""
+    """A try at committing a step, as one member sees it."""
 
     number: int
-    reduction: Reduction
     began_s: float  # when its all-reduce began
     sealed: bool = False  # the reduced gradients are ready for the commit, and are what their owners have summed
+    answered: bool = False  # the leader has the results

@@ -33,7 +33,7 @@ from swarmflow.core.protocol.messages import (
     Unrepairable,
 )
 from swarmflow.core.protocol.timeline import EventKind
-from swarmflow.core.protocol.types import Epoch, Group, Member, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import Epoch, Member, Plan, ProcessId, Roster
 from swarmflow.core.routing.link_rates import LinkTable
 
 AboutStep = Done | Prepared | Unprepared | Unrepairable | Overflow | NotFinite | Committed
@@ -211,27 +211,30 @@ class Step:
 
     # --- the ballot ---------------------------------------------------------------------------------------------------
 
-    def prepare(self, newcomers: tuple[Member, ...], links: LinkTable, ahead: bool = False) -> list[Action]:
+    def prepare(
+        self, newcomers: tuple[Member, ...], links: LinkTable, ahead: bool = False, busy: Set[ProcessId] = frozenset()
+    ) -> list[Action]:
         """Begin a ballot: send each member what of its work counts, and who reduces what with whom.
 
         newcomers: peers that hold this version and are not in the roster. links: between the peers, where measured.
-        ahead: the next step begins already.
+        ahead: the next step begins already. busy: peers that sum for no other stage.
         """
         self.ledger.settle()
-        self.ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))
+        entries, ballot = self.ledger.entries(), self.ballot
+        ballot.keep(self.members.groups, entries)
+        newcomers = tuple(member for member in newcomers if not ballot.disturbed_by(member, self.plan))
+        ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))
         self._move(StepPhase.PREPARING)
         actions = self.members.join_update(newcomers)
-        entries = self.ledger.entries()
-        groups: dict[ProcessId, list[Group]] = {}
-        adjacent, links = adjacent_peers(self.roster), LinkTable() if self.plan.delay else links
-        for group in choose_owners(self.members.groups, entries, adjacent, links):
-            for process in dict.fromkeys((*group.members, *group.owners)):
-                groups.setdefault(process, []).append(group)
-        newcomers = tuple(self.members.newcomers.values())
+        adjacent, links = adjacent_peers(self.roster, busy), LinkTable() if self.plan.delay else links
+        begun = [group for group in self.members.groups if group.name not in ballot.reductions]
+        kept = len(ballot.reductions)
+        ballot.reduce(choose_owners(begun, entries, adjacent, links), entries)
+        groups, newcomers = ballot.groups_of(), tuple(self.members.newcomers.values())
         for process in sorted(self.roster.peer_ids):
-            own = entries.get(process, ()), tuple(groups[process])
-            actions.append(Send(process, self.ballot.message(self.term, self.epoch, newcomers, *own, ahead=ahead)))
-        return actions
+            own = entries.get(process, ()), groups[process]
+            actions.append(Send(process, ballot.message(self.term, self.epoch, newcomers, *own, ahead=ahead)))
+        return actions + ([Count("reductions_kept", amount=kept)] if kept else [])
 
     def ask_trainers(self, bound: Set[ProcessId]) -> list[Action]:
         """Have the trainers promise the ballot: each may have to lead, and has to know of it then.
@@ -392,21 +395,3 @@ _HANDLERS: dict[type, Callable[[Step, ProcessId, Any], list[Action]]] = {
     Unrepairable: Step.unrepairable,
     Committed: Step.committed,
 }
-
-
-def waits_for(step: Step) -> str:
-    """Return what a step waits for, as a person reads it."""
-    match step.phase:
-        case StepPhase.WORKING:
-            return f"{step.ledger.done_hops} of {step.plan.stages * step.plan.microbatches} hops are done"
-        case StepPhase.PREPARING | StepPhase.COMMITTING as phase:
-            names = ", ".join(str(process) for process in sorted(filter(step.owes, step.roster.peer_ids)))
-            return f"the {'all-reduce' if phase is StepPhase.PREPARING else 'update'} of {names}"
-        case StepPhase.PREPARED:
-            return "the promise of a majority to commit"
-    return str(step.phase)
-
-
-def summary(step: Step) -> str:
-    """Return where a step stands, as a person reads it."""
-    return f"step {step.epoch.step} is {step.phase}, {step.ledger.done_hops} hops are done"

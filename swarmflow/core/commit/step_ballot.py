@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import dataclass, field, replace
 
 from swarmflow.core.commit.quorum import Quorum
+from swarmflow.core.commit.reduce import Row, groups_of_stage, takes_part
 from swarmflow.core.protocol.messages import Prepare, Tally
-from swarmflow.core.protocol.types import Attempt, Epoch, Group, Member, ProcessId
+from swarmflow.core.protocol.types import Attempt, Epoch, Group, Member, Plan, ProcessId
 
-Row = tuple[str, float, str]  # group, squared norm and digest of its reduced gradient
+Entries = Mapping[ProcessId, tuple[tuple[int, Attempt], ...]]
+"""The manifest by process: (index, attempt) of what it has accumulated."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reducing:
+    """A group's reduction, and what it adds up."""
+
+    group: Group
+    entries: tuple[tuple[tuple[int, Attempt], ...], ...]  # of each member
 
 
 @dataclass(slots=True)
@@ -22,9 +32,49 @@ class StepBallot:
     results: dict[ProcessId, dict[str, tuple[float, str]]] = field(default_factory=dict)  # member -> group -> result
     blamed: dict[ProcessId, ProcessId] = field(default_factory=dict)  # member whose sum is not finite -> who gave it
     promised: set[ProcessId] = field(default_factory=set)  # trainers that have answered
+    # By name, the reductions that are under way or done, and of which entries: each outlives a ballot that a death
+    # elsewhere has voided.
+    reductions: dict[str, Reducing] = field(default_factory=dict)
+
+    def keep(self, groups: Iterable[Group], entries: Entries) -> None:
+        """Drop the reductions that are not of these members and entries."""
+        members = {group.name: group.members for group in groups}
+        self.void(
+            lambda reducing: (
+                reducing.group.members != members.get(reducing.group.name)
+                or reducing.entries != _entries_of(reducing.group, entries)
+            )
+        )
+
+    def void(self, is_void: Callable[[Reducing], bool]) -> int:
+        """Drop reductions: they begin anew in the next ballot. Returns how many."""
+        void = [name for name, reducing in self.reductions.items() if is_void(reducing)]
+        for name in void:
+            del self.reductions[name]
+        return len(void)
+
+    def reduce(self, groups: Iterable[Group], entries: Entries) -> None:
+        """Begin reductions in this ballot."""
+        for group in groups:
+            self.reductions[group.name] = Reducing(replace(group, ballot=self.number), _entries_of(group, entries))
+
+    def disturbed_by(self, member: Member, plan: Plan) -> bool:
+        """Return whether a newcomer would have a reduction begun anew; then it comes in with the next step."""
+        names = groups_of_stage(member.stage, plan.stages, plan.tied)
+        return any(
+            name in self.reductions and member.process not in self.reductions[name].group.members for name in names
+        )
+
+    def groups_of(self) -> dict[ProcessId, tuple[Group, ...]]:
+        """Return the groups in which each process has a part."""
+        found: dict[ProcessId, list[Group]] = {}
+        for group in [reducing.group for reducing in self.reductions.values()]:
+            for process in dict.fromkeys((*group.members, *group.owners)):
+                found.setdefault(process, []).append(group)
+        return {process: tuple(groups) for process, groups in found.items()}
 
     def begin(self, tally: Tally) -> None:
-        """Begin another ballot."""
+        """Begin another ballot. What is reduced already its members report again."""
         self.number += 1
         self.tally = tally
         self.results.clear()
@@ -51,7 +101,8 @@ class StepBallot:
         self.results = {process: by_group(rows) for process, rows in results.items()}
 
     def gone(self, process: ProcessId) -> bool:
-        """Remove a failed member. Returns whether it had reduced."""
+        """Remove a failed member, and the reductions in which it took part. Returns whether it had reduced."""
+        self.void(lambda reducing: takes_part(process, reducing.group))
         self.blamed.pop(process, None)
         return self.results.pop(process, None) is not None
 
@@ -70,3 +121,7 @@ class StepBallot:
 def by_group(rows: tuple[Row, ...]) -> dict[str, tuple[float, str]]:
     """Return a member's results by the name of the group."""
     return {name: (norm, digest) for name, norm, digest in rows}
+
+
+def _entries_of(group: Group, entries: Entries) -> tuple[tuple[tuple[int, Attempt], ...], ...]:
+    return tuple(entries.get(member, ()) for member in group.members)

@@ -8,10 +8,12 @@ from typing import Any, get_args
 
 from swarmflow.core.commit import ahead
 from swarmflow.core.commit.announcing import announce
-from swarmflow.core.commit.step import AboutStep, Step, received, summary, waits_for
+from swarmflow.core.commit.step import AboutStep, Step, received
 from swarmflow.core.commit.step_phase import OVER, StepPhase
+from swarmflow.core.commit.step_summary import summary, waits_for
 from swarmflow.core.election.candidacy import Takeover
 from swarmflow.core.machines.leading import (
+    ballots,
     between_steps,
     departures,
     going_ahead,
@@ -26,8 +28,7 @@ from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.member_phase import MemberPhase
-from swarmflow.core.membership.members import MemberRecord, Membership
-from swarmflow.core.membership.suspicions import reduce_together
+from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Send
 from swarmflow.core.protocol.events import (
     CheckpointWritten,
@@ -63,7 +64,7 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId, Roster
-from swarmflow.core.routing.link_rates import REPORTED_MAX, LinkTable, plausible_rates
+from swarmflow.core.routing.link_rates import REPORTED_MAX, plausible_rates
 
 
 @dataclass(slots=True)
@@ -223,7 +224,7 @@ class Leader(LeaderState):
         if watch:
             self._watched = roster
             actions += self._watch_majority(now)
-        return actions + self._weigh(now) + self._advance(now)
+        return actions + ballots.weigh(self, now) + self._advance(now)
 
     def _slept(self, seconds: float, now: float) -> None:
         """Do not count the time in which this process slept against the members: it received nothing."""
@@ -232,18 +233,6 @@ class Leader(LeaderState):
         progress.slept(self, seconds)
         if self._alone_s is not None:
             self._alone_s += seconds
-
-    def _weigh(self, now: float) -> list[Action]:
-        """Weigh accusations. A ballot whose members lost each other begins anew: messages between them may be lost."""
-        answered = self.faults.suspicions.answered(self.membership, now)
-        actions = departures.weigh(self, now)
-        step = self.step
-        if step is None or step.phase is not StepPhase.PREPARING or not answered:
-            return actions
-        if not any(reduce_together(step.roster, self.plan.tied, *pair) for pair in answered):
-            return actions
-        text = f"ballot {step.ballot.number} is begun anew: a link between its members broke"
-        return [*actions, Log("info", text, EventKind.RESTARTED), Count("ballots_again"), *self._prepare(step, now)]
 
     def _advance(self, now: float) -> list[Action]:
         """Go on where something other than a message was awaited."""
@@ -267,65 +256,17 @@ class Leader(LeaderState):
             begun = self.step is not None and self.step.phase is StepPhase.COMPLETE  # ahead, and done by now
             return closed + self._advance(now) if begun else closed
         if step.phase is StepPhase.COMPLETE:
-            return self._prepare(step, now) if self._held_long_enough(now) else []
+            return ballots.prepare(self, step, now) if ballots.held_long_enough(self, now) else []
         if step.phase is StepPhase.PREPARING and now >= self.ballots.due_s:
-            return self._late_ballot(step, now)
+            return ballots.late(self, step, now)
         if step.phase is not StepPhase.PREPARED or self.safe.holds_commit(self.version):
             return []
         if not step.ballot.may_commit(step.members.quorum, self.lineage.committed_followers):
             # What was to promise may be lost. Where too few are left for it, the fork comes first.
-            return self._ask_again(step, now) if now >= self.ballots.due_s else []
+            return ballots.ask_again(self, step, now) if now >= self.ballots.due_s else []
         self.ballots.complete_s = None
         self.ballots.in_vain = 0
         return step.commit(now, roots.loaded_stages(self))
-
-    # --- ballots ------------------------------------------------------------------------------------------------------
-
-    def _held_long_enough(self, now: float) -> bool:
-        """Return whether peers that lack nothing but the last updates have had their time to take part in this one."""
-        if self.ballots.complete_s is None:
-            self.ballots.complete_s = now
-        step_s = self.last.seconds if self.last is not None else 0.0
-        hold_s = max((self.timeouts.hold_s(entry.tries, step_s) for entry in self.membership.loading()), default=0.0)
-        self.ballots.held_until_s = self.ballots.complete_s + hold_s
-        return now >= self.ballots.held_until_s
-
-    def _late_ballot(self, step: Step, now: float) -> list[Action]:
-        """Begin a ballot anew that stands still. The second time, put out the peer that does nothing."""
-        self.ballots.due_s = progress.reduction_due_s(self, step, 2.0**self.ballots.in_vain)
-        if now < self.ballots.due_s:
-            return []
-        self.ballots.in_vain += 1
-        culprit = progress.blame(self, step) if self.ballots.in_vain > 1 else None
-        progress.reduction_missed(self, step, now)
-        if culprit is not None:
-            reason = f"holds up the all-reduce of step {self.version}, which was begun anew and stands still again"
-            return progress.pause(self, culprit, reason, now)
-        alone = ", which nobody can do for them" if self.ballots.in_vain > 1 else ""
-        late = (
-            f"ballot {step.ballot.number} of step {self.version} is begun anew: {waits_for(step)} does not end{alone}"
-        )
-        return [Log("warning", late, EventKind.RESTARTED), Count("ballots_again"), *self._prepare(step, now)]
-
-    def _prepare(self, step: Step, now: float) -> list[Action]:
-        """Begin a ballot with the peers that are ready by now. Each one in vain gives the next one more time."""
-        self.ballots.due_s = now + self.timeouts.ballot_s * 2.0**self.ballots.in_vain
-        ready, present = self.membership.roster(self.version).peers, step.roster.id_set
-        newcomers = tuple(member for member in ready if member.process not in present)
-        # After two ballots in vain nobody sums for another stage: it may be to blame.
-        links = _links(self.membership) if self.ballots.in_vain < 2 else LinkTable()
-        begun = going_ahead.go_ahead(self, step, now)
-        prepared = step.prepare(newcomers, links, self.ahead is not None)
-        if self.ahead is not None:
-            self.ahead.members.follow(step.members)
-        return [*prepared, *step.ask_trainers(self.lineage.committed_followers), *begun]
-
-    def _ask_again(self, step: Step, now: float) -> list[Action]:
-        """Ask for promises again: by another ballot, unless this one may be committed elsewhere."""
-        if not step.ballot.inherited:
-            return self._prepare(step, now)
-        self.ballots.due_s = now + self.timeouts.ballot_s
-        return step.ask_trainers(self.lineage.committed_followers)
 
     def _watch_majority(self, now: float) -> list[Action]:
         """Go on without a majority after a while: the others may have another leader by then."""
@@ -363,15 +304,6 @@ class Leader(LeaderState):
         known.last_seen_s = now
         handler = _HANDLERS.get(type(message))
         return handler(self, known, message, now) if handler is not None else []
-
-
-def _links(membership: Membership) -> LinkTable:
-    """Return the link rates that the peers have reported."""
-    links = LinkTable()
-    for entry in membership.known.values():
-        if entry.rates is not None:
-            links.learn(entry.process, entry.member.stage, entry.rates)
-    return links
 
 
 def _on_heartbeat(leader: LeaderState, known: MemberRecord, message: Heartbeat, now: float) -> list[Action]:

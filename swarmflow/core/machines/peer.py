@@ -217,9 +217,7 @@ class PeerMachine(PeerState):
                 epoch = about.microbatch.epoch
                 return bool(epoch > self.epoch and not (self.takes(epoch) and self._named(sender)))
             case Scope.BALLOT:
-                ballot = self.epoch_view.ballot if self.epoch_view is not None else -1
-                ballot -= self.unsettled is not None  # parts of the ballot that waits for orphans to be subtracted
-                return bool((about.epoch, about.ballot) > (self.epoch, ballot))
+                return bool((about.epoch, about.ballot) > (self.epoch, self.begun))
             case Scope.LINK:
                 return bool(about.epoch > self.epoch)
         return False
@@ -251,7 +249,7 @@ class PeerMachine(PeerState):
     def _known_ballot(self) -> tuple[Epoch, int, bool]:
         """The epoch and ballot at hand, and whether the next epoch has begun: what is about a later one is early."""
         ahead = self.hops is not None and self.hops.ahead is not None
-        return self.epoch, self.ballot.number if self.ballot is not None else -1, ahead
+        return self.epoch, self.begun, ahead
 
     def _replay_early(self, now: float) -> list[Action]:
         early, self._early = self._early, []

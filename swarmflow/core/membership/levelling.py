@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -35,15 +36,21 @@ class PlacedPeer:
     movable: bool  # False: its stage was chosen by its user, or it has been moved lately
 
 
-def best_stage(needs: Sequence[StageDemand], powers: Sequence[StagePower], newcomer: StagePower) -> tuple[int, str]:
-    """Return the stage at which a newcomer brings the estimate of a step lowest, and why. Every stage has a peer."""
+def best_stage(
+    needs: Sequence[StageDemand], powers: Sequence[StagePower], newcomer: StagePower, room: Sequence[float] = ()
+) -> tuple[int, str]:
+    """Return the stage at which a newcomer brings the estimate of a step lowest, and why. Every stage has a peer.
+
+    room: how many may load each stage; empty: any number. Where none has room, any stage will do.
+    """
     times = [stage_times(need, power) for need, power in zip(needs, powers, strict=True)]
     after_s = []
     for stage, (need, power) in enumerate(zip(needs, powers, strict=True)):
         with_it = [*times]
         with_it[stage] = stage_times(need, power.plus(newcomer))
         after_s.append((smooth_step_s(with_it), -times[stage].pipeline_s, stage))
-    stage = min(after_s)[2]
+    free = [choice for choice in after_s if not room or room[choice[2]] > 0]
+    stage = min(free or after_s)[2]
     before, limit = times[stage].pipeline_s, limits(needs[stage], powers[stage])
     after = stage_times(needs[stage], powers[stage].plus(newcomer)).pipeline_s
     return stage, f"its {before:.3g} s a step, limited by {limit}, fall to {after:.3g}"
@@ -55,14 +62,16 @@ def limits(need: StageDemand, power: StagePower) -> str:
     return max(zip(bounds_s(need, power), names, strict=True))[1]
 
 
-def level(needs: Sequence[StageDemand], stages: Sequence[Sequence[PlacedPeer]], at_once: int) -> list[Move]:
+def level(
+    needs: Sequence[StageDemand], stages: Sequence[Sequence[PlacedPeer]], at_once: int, room: Sequence[float] = ()
+) -> list[Move]:
     """Return the moves to make now, at most so many; none: all that are worth it together would not gain enough.
 
     Each move is the one that lowers the estimate most, as long as any does: to the stage whose microbatches take
     longest (Algorithm 2 of SWARM, where computing limits the stages), or from the stage whose all-reduce does. The last
-    peer of a stage stays. Every stage must have a peer.
+    peer of a stage stays. Every stage must have a peer. room: how many may load each stage; empty: any number.
     """
-    plan = _Plan(needs, [list(peers) for peers in stages])
+    plan = _Plan(needs, [list(peers) for peers in stages], list(room or [math.inf] * len(needs)))
     before_s = after_s = step_s(plan.times)
     moves: list[tuple[ProcessId, int]] = []
     while len(moves) < MOVES_MAX and (found := plan.improve()) is not None:
@@ -81,6 +90,7 @@ class _Plan:
 
     needs: Sequence[StageDemand]
     stages: list[list[PlacedPeer]]
+    room: list[float]  # how many more may load each stage
 
     @property
     def times(self) -> list[StageTimes]:
@@ -97,7 +107,7 @@ class _Plan:
         reduces = max(range(len(times)), key=lambda stage: (times[stage].reduce_s, -stage))
         pairs = [(one, busiest) for one in range(len(times))] + [(reduces, other) for other in range(len(times))]
         for one, other in pairs:
-            for peer in self._candidates(one) if one != other else ():
+            for peer in self._candidates(one) if one != other and self.room[other] > 0 else ():
                 rest = together(mate.power for mate in self.stages[one] if mate is not peer)
                 moved = [*times]
                 moved[one] = stage_times(self.needs[one], rest)
@@ -107,6 +117,7 @@ class _Plan:
         if best is None:
             return None
         one, other, peer = best
+        self.room[other] -= 1
         self.stages[one].remove(peer)
         self.stages[other].append(PlacedPeer(peer.process, peer.power, movable=False))
         return peer.process, other

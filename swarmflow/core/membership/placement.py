@@ -11,9 +11,10 @@ from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, Membership
 from swarmflow.core.membership.rebalance import Move, StagePeer, rebalance
 from swarmflow.core.membership.step_estimate import StagePower, demands, power_of_one, together
-from swarmflow.core.protocol.types import Plan
+from swarmflow.core.protocol.types import Member, Plan
 
 MOVING_PEERS = 20  # of so many one may move in a period
+NARROW_PEERS = 2  # a stage of so many peers at most holds up those that have more
 TOGETHER_PEERS = 8  # of so many one may move between the same two steps
 UNKNOWN = power_of_one(1.0, math.inf, 0.0)  # a peer that has stated nothing
 
@@ -33,10 +34,28 @@ def place(membership: Membership, wish: int, newcomer: StagePower = UNKNOWN) -> 
     rate = mean_rate([*powers, newcomer])
     if rates_are_known(membership.plan, rate):
         powers = [power.assuming(rate) for power in powers]
-        return best_stage(demands(membership.plan, together(powers)), powers, newcomer.assuming(rate))
+        room = [_room(membership, stage) for stage in range(membership.plan.stages)]
+        return best_stage(demands(membership.plan, together(powers)), powers, newcomer.assuming(rate), room)
     costs = membership.plan.costs or (1.0,) * len(powers)
     highest = max((costs[stage] / power.speed, -stage) for stage, power in enumerate(powers))
     return -highest[1], f"highest load per capacity ({highest[0]:.3g})"
+
+
+def _room(membership: Membership, stage: int) -> float:
+    """Return how many more peers may load a stage: as many as serve it, since each takes the time of their links.
+
+    Infinite where they load from a seed or a disk.
+    """
+    entries = membership.peers(stage)
+    serving = [entry for entry in entries if entry.phase is MemberPhase.READY]
+    if not any(entry.version > 0 for entry in serving):
+        return math.inf
+    return len(serving) - sum(entry.phase is MemberPhase.LOADING for entry in entries)
+
+
+def is_narrow(stages: Sequence[Sequence[Member]], stage: int) -> bool:
+    """Return whether a stage has so few peers that it holds up the others, which have more."""
+    return 0 < len(stages[stage]) <= NARROW_PEERS < max(len(peers) for peers in stages)
 
 
 def rates_are_known(plan: Plan, rate: float) -> bool:
@@ -93,7 +112,8 @@ def better_placed(membership: Membership, version: int, now: float) -> list[Move
         return [] if move is None else [move]
     known = [[replace(peer, power=peer.power.assuming(rate)) for peer in row] for row in servers]
     needs = demands(plan, together(peer.power for row in known for peer in row))
-    return level(needs, known, min(at_once, max(1, peers // TOGETHER_PEERS)))
+    room = [_room(membership, stage) for stage in range(plan.stages)]
+    return level(needs, known, min(at_once, max(1, peers // TOGETHER_PEERS)), room)
 
 
 def spare(membership: Membership, empty: Iterable[int]) -> MemberRecord | None:

@@ -11,19 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from swarmflow.core.membership.members import Membership
-from swarmflow.core.protocol.types import ProcessId, Roster
+from swarmflow.core.protocol.types import ProcessId
 
 CHECK_BEATS = 2.5  # after an accusation: a member that lives has sent two heartbeats by then
 RECENT_S = 60.0  # accusations that are older and were not repeated are forgotten
 ALONE_MAX = 3  # members of whom one accuser alone cannot hear: then it is more likely the one that cannot be reached
-
-
-def reduce_together(roster: Roster, tied: bool, one: ProcessId, other: ProcessId) -> bool:
-    """Return whether two peers may have to send each other parts of a gradient."""
-    places = roster.stage_by_id
-    if one not in places or other not in places or min(places[one], places[other]) < 0:
-        return False
-    return tied or abs(places[one] - places[other]) <= 1
 
 
 @dataclass(slots=True)

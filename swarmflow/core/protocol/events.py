@@ -127,7 +127,8 @@ class MicrobatchFormed:
 class PieceReduced:
     """A piece of a group's gradient stands in the reduced buffer (summed here, or received and stored).
 
-    digest: of a piece that was summed here. sum: of another stage's, which has no buffer here.
+    ballot: in which the group's reduction began. digest: of a piece that was summed here. sum: of another stage's,
+    which has no buffer here.
     """
 
     epoch: Epoch

@@ -144,13 +144,15 @@ class Group:
 
     owners: the processes that sum the pieces, in turn; a faster one may stand there several times, and peers of other
     stages where the links between the members are slow. Empty: all members alike. elements: the length of the gradient,
-    which an owner of another stage does not know otherwise.
+    which an owner of another stage does not know otherwise. ballot: in which its reduction began; those after it keep
+    what is reduced, as long as nobody of it dies.
     """
 
     name: str
     members: tuple[ProcessId, ...]
     owners: tuple[ProcessId, ...] = ()
     elements: int = 0
+    ballot: int = 0
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ class BackgroundShare:
     Amounts are bytes, or seconds of a link; `now` is in seconds. Idle time counts as their share.
     """
 
+    least: float = field(init=False, default=SHARE_FIRST)
     own: float = field(init=False, default=0.0)  # sent in the background lately
     others: float = field(init=False, default=0.0)  # sent by others, while background messages were waiting
     _since_s: float = field(init=False, default=-math.inf)  # since when there has been something to send
@@ -34,6 +35,11 @@ class BackgroundShare:
         if now - self._wanted_s > PAUSE_S:
             self._since_s, self.own, self.others = now, 0.0, 0.0
         self._wanted_s = now
+
+    def give(self, least: float) -> None:
+        """Set the least share, from now on: all others wait for what is loaded."""
+        if least != self.least:
+            self.least, self.own, self.others = least, 0.0, 0.0
 
     def sent(self, amount: float, now: float) -> None:
         """Note what was sent in the background."""
@@ -49,7 +55,8 @@ class BackgroundShare:
         """Return how much may be sent in the background although others have something to send; at most 0: nothing."""
         self._fade(now)
         # It grows smoothly: in steps, what is due of the last minute would be sent at once.
-        share = min(SHARE_FIRST * math.exp2(min((now - self._since_s) / DOUBLES_S, 64.0)), SHARE_MAX)
+        grown = min(SHARE_FIRST * math.exp2(min((now - self._since_s) / DOUBLES_S, 64.0)), SHARE_MAX)
+        share = max(grown, self.least)
         return share * (self.own + self.others) - self.own
 
     def _fade(self, now: float) -> None:

@@ -52,6 +52,7 @@ _DECISIONS: Final = (
     "evictions",
     "recomputations",
     "ballots_again",
+    "reductions_kept",
     "successions",
     "lineages",
     "lineages_given_up",

@@ -193,28 +193,31 @@ class StepEnd:
 
 
 class _PieceSquares:
-    """The squares of a ballot's pieces, taken as they come: beside the transfer, and not after the last one.
+    """The squares of a reduction's pieces, taken as they come: beside the transfer, and not after the last one.
 
     For the compute thread alone. Digests are taken at the end all the same: bits may flip until then.
     """
 
     def __init__(self) -> None:
-        self._ballot: tuple[Epoch, int] | None = None
-        self._of_piece: dict[tuple[str, int], list[float]] = {}  # (group, piece) -> of each block
+        # By group: the reduction (epoch, and the ballot in which it began), and by piece the squares of each block.
+        self._of_group: dict[str, tuple[tuple[Epoch, int], dict[int, list[float]]]] = {}
 
     def add(self, action: SumPiece | StorePiece, sums: Sums) -> None:
-        """Take those of a piece that is in the reduced buffer now; those of another ballot are dropped."""
+        """Take those of a piece that is in the reduced buffer now; those of another reduction are dropped."""
         if reduce.PIECE_ELEMENTS % SUM_BLOCK_ELEMENTS:
             return  # a block would be in two pieces
-        if self._ballot != (action.epoch, action.ballot):
-            self._ballot, self._of_piece = (action.epoch, action.ballot), {}
-        self._of_piece[action.group, action.piece] = sums.block_squares(action.start, action.stop)
+        reduction, of_piece = self._of_group.get(action.group, (None, {}))
+        if reduction != (action.epoch, action.ballot):
+            of_piece = {}
+            self._of_group[action.group] = (action.epoch, action.ballot), of_piece
+        of_piece[action.piece] = sums.block_squares(action.start, action.stop)
 
     def sum(self, seal: Seal, group: str, sums: Sums) -> float:
         """Return the sum of squares of a gradient, to the bit as `sums` has it; computed anew if a piece is missing."""
         pieces = range(-(-sums.elements // reduce.PIECE_ELEMENTS))
-        found = [self._of_piece.get((group, piece)) for piece in pieces]
-        if group in seal.alone or self._ballot != (seal.epoch, seal.ballot) or None in found:
+        reduction, of_piece = self._of_group.get(group, (None, dict[int, list[float]]()))
+        found = [of_piece.get(piece) for piece in pieces]
+        if group in seal.alone or reduction != (seal.epoch, seal.ballot) or None in found:
             return sums.sum_of_squares()
         return added_up(itertools.chain.from_iterable(blocks for blocks in found if blocks is not None))
 

@@ -245,7 +245,8 @@ class OutboundLane:
             if self._hello.lane == "control":
                 self._upload.count(len(piece))
             else:
-                await self._upload.wait(len(piece))
+                with self._precedence.limited(self._hello.lane):
+                    await self._upload.wait(len(piece))
         try:
             writer.write(piece)
             async with asyncio.timeout(self._settings.stall_timeout_s):

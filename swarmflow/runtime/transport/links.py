@@ -98,6 +98,10 @@ class Links:
         self._aborted: set[asyncio.Task[None]] = set()  # tasks of dropped lanes that have not ended yet
         self._closed = False
 
+    def give(self, share: float) -> None:
+        """Give background messages at least this share of what is sent, while there are any (see `Precedence`)."""
+        self._precedence.give(share)
+
     def fit(self, tensor_bytes: int, microbatches: int) -> None:
         """Raise the limits of the streams for the tensors of a run, where they are larger than usual.
 

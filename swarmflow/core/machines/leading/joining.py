@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.durability.memories import holds
 from swarmflow.core.machines.leading.departures import gone
 from swarmflow.core.machines.leading.grants import grant
@@ -10,7 +11,7 @@ from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import reconsider_version, try_open
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, power_of
-from swarmflow.core.membership.placement import place
+from swarmflow.core.membership.placement import is_narrow, place
 from swarmflow.core.membership.settings import refusal
 from swarmflow.core.protocol.actions import Action, Connect, Log, Send
 from swarmflow.core.protocol.messages import CopiesHeld, Evicted, Join, LoadFailed, Postponed, Ready, Refused, Welcome
@@ -138,7 +139,18 @@ def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: floa
     stage = known.member.stage
     text = f"peer {known.process} has loaded stage {stage} at version {message.version}"
     log = Log("info", text, EventKind.SERVING, known.process, stage)
-    return [log, *(try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])]
+    if leader.phase is LeaderPhase.GATHERING:
+        return [log, *try_open(leader, now)]
+    return [log, *_relieve(leader, known)]
+
+
+def _relieve(leader: LeaderState, known: MemberRecord) -> list[Action]:
+    """Let a peer that has loaded take part in the step at hand if its stage holds it up; else it does in the next."""
+    step, stage = leader.step, known.member.stage
+    if step is None or step.phase is not StepPhase.WORKING or leader.ahead is not None:
+        return []
+    fits = known.holds(step.epoch.step) and known.process not in leader.membership.suspended and not known.draining
+    return step.members.enter((known.member,), False) if fits and is_narrow(step.members.opened.stages, stage) else []
 
 
 def on_load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:

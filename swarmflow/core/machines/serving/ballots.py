@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from swarmflow.core.commit.reduce import Ballot, Reduction
+from dataclasses import replace
+
+from swarmflow.core.commit.reduce import Ballot, Reduction, takes_part
 from swarmflow.core.machines.serving.peer_state import PeerState, release
 from swarmflow.core.pipeline import passes, reconciling, turnover
 from swarmflow.core.protocol.actions import Action, Apply, Connect, Count, Send
@@ -22,22 +24,35 @@ from swarmflow.core.protocol.types import Group, ProcessId
 
 
 def on_prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """Begin a ballot: reconcile the accumulated hops with those that count, then reduce."""
+    """Begin a ballot: reconcile the accumulated hops with those that count, then reduce what is not reduced yet."""
     message = event.message
     assert isinstance(message, Prepare)
     if message.epoch != peer.epoch or peer.hops is None or peer.epoch_view is None:
         return []
+    actions = _keep(peer, message)
     peer.epoch_view.prepare(message)
     taken, missing = reconciling.reconcile(peer.hops, message.entries)
-    actions = [*revoke(peer), *taken]
+    actions += taken
     if message.ahead and peer.hops.ahead is None:
         actions += turnover.begin_ahead(peer.hops)
     if missing:
-        return [*actions, Send(peer.leader, Unprepared(peer.epoch, message.ballot, missing))]
+        return [*actions, *revoke(peer), Send(peer.leader, Unprepared(peer.epoch, message.ballot, missing))]
+    peer.ballot = Ballot(message.ballot, began_s=now)
     if peer.hops.settling:
         peer.unsettled = message
         return actions
     return [*actions, *_reduce(peer, message, now)]
+
+
+def _keep(peer: PeerState, message: Prepare) -> list[Action]:
+    """Drop the reductions that a new ballot does not name. The leader that it comes from may be another one."""
+    former = peer.reduction
+    actions = revoke(peer) if former is None or former.term != message.term else former.keep(message.groups)
+    peer.unsettled = None
+    if peer.reduction is None:
+        overlaps = peer.plan.delay > 0
+        peer.reduction = Reduction(peer.me, peer.epoch, message.term, peer.elements, peer.piece, overlaps)
+    return actions
 
 
 def on_replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
@@ -53,16 +68,17 @@ def on_replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
 
 
 def _reduce(peer: PeerState, message: Prepare, now: float) -> list[Action]:
-    mine = tuple(group for group in message.groups if _takes_part(peer, group))
-    gives = bool(message.entries)
-    overlaps = peer.plan.delay > 0
-    reduction = Reduction(peer.me, peer.epoch, message.ballot, mine, peer.elements, peer.piece, gives, overlaps)
-    peer.ballot = Ballot(message.ballot, reduction, began_s=now)
+    mine = tuple(group for group in message.groups if _is_mine(peer, group))
+    assert peer.reduction is not None, "a ballot has one from its Prepare on"
+    peer.begun = message.ballot
+    if peer.ballot is not None:
+        peer.ballot.began_s = now
     newcomers = tuple(member for member in message.newcomers if member.process != peer.me)
-    return [Connect(newcomers), *reduction.start()]
+    begun = peer.reduction.begin(mine, bool(message.entries))
+    return [Connect(newcomers), *begun, *_answer(peer, now)]
 
 
-def _takes_part(peer: PeerState, group: Group) -> bool:
+def _is_mine(peer: PeerState, group: Group) -> bool:
     if peer.me in group.members:
         return group.name in peer.elements
     return peer.me in group.owners and group.elements > 0
@@ -70,11 +86,10 @@ def _takes_part(peer: PeerState, group: Group) -> bool:
 
 def on_reduce_part(peer: PeerState, event: Received, now: float) -> list[Action]:
     """Take another member's part of a piece, or an owner's sum of one."""
-    message = event.message
+    message, reduction = event.message, peer.reduction
     assert isinstance(message, ReducePart | ReduceSum)
-    if peer.ballot is None or message.ballot != peer.ballot.number or len(event.bodies) > 1:
+    if reduction is None or len(event.bodies) > 1 or not reduction.is_about(message):
         return release(event.bodies)
-    reduction = peer.ballot.reduction
     if not event.bodies:
         return reduction.part(event.sender, message, None) if isinstance(message, ReducePart) else []
     if not reduction.fits(message, event.bodies[0]):
@@ -89,22 +104,30 @@ def on_reduce_part(peer: PeerState, event: Received, now: float) -> list[Action]
 
 def on_piece_reduced(peer: PeerState, event: PieceReduced, now: float) -> list[Action]:
     """Take the sum of a piece that this peer owns."""
-    ballot = peer.ballot
-    if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
+    if peer.reduction is None or event.epoch != peer.epoch:
         return release(() if event.sum is None else (event.sum,))
-    return ballot.reduction.reduced(event.group, event.piece, event.digest, event.sum)
+    return peer.reduction.reduced(event.ballot, event.group, event.piece, event.digest, event.sum)
 
 
 def on_sealed(peer: PeerState, event: Sealed, now: float) -> list[Action]:
-    """Report that the reduced gradients are ready for the commit."""
-    ballot = peer.ballot
-    if ballot is None or (event.epoch, event.ballot) != (peer.epoch, ballot.number):
+    """Take the norms of reduced gradients, and report to the leader when they are all there."""
+    if peer.reduction is None or event.epoch != peer.epoch:
         return []
-    ballot.sealed = all(digest for _, _, digest in event.results)
+    peer.reduction.sealed(event.ballot, event.results)
+    return _answer(peer, now)
+
+
+def _answer(peer: PeerState, now: float) -> list[Action]:
+    """Report once that the reduced gradients are ready for the commit; not while no ballot is under way."""
+    ballot, reduction = peer.ballot, peer.reduction
+    results = reduction.results if reduction is not None and peer.unsettled is None else None
+    if ballot is None or ballot.answered or reduction is None or results is None:
+        return []
+    ballot.answered, ballot.sealed = True, all(digest for _, _, digest in results)
     if peer.epoch_view is not None and ballot.sealed:
-        peer.epoch_view.results = event.results
-    seconds = [] if ballot.reduction.alone_in_all else [Count("reduce_seconds", amount=now - ballot.began_s)]
-    return [*seconds, Send(peer.leader, Prepared(peer.epoch, ballot.number, event.results))]
+        peer.epoch_view.results = results
+    seconds = [] if reduction.alone_in_all else [Count("reduce_seconds", amount=now - ballot.began_s)]
+    return [*seconds, Send(peer.leader, Prepared(peer.epoch, ballot.number, results))]
 
 
 def on_commit(peer: PeerState, event: Received, now: float) -> list[Action]:
@@ -116,7 +139,8 @@ def on_commit(peer: PeerState, event: Received, now: float) -> list[Action]:
         return []
     if ballot is None or ballot.number != message.ballot or not ballot.sealed:
         return peer.leave(f"ballot {message.ballot} of step {peer.epoch.step} was committed without this process")
-    peer.ballot, epoch_view.commit = None, message
+    peer.ballot = peer.reduction = None
+    epoch_view.commit = message
     peer.memory.committed(epoch_view, message)
     return [Apply(peer.epoch, message.scale, message.learning_rate, peer.stage in message.rooted)]
 
@@ -140,11 +164,27 @@ def on_state_hashed(peer: PeerState, event: StateHashed, now: float) -> list[Act
 
 def awaited(peer: PeerState) -> tuple[ProcessId, ...]:
     """Return the processes without which the current ballot cannot go on here."""
-    return () if peer.ballot is None else peer.ballot.reduction.awaits()
+    return () if peer.reduction is None else peer.reduction.awaits()
+
+
+def lose(peer: PeerState, process: ProcessId) -> list[Action]:
+    """Drop what a dead process had a part in. What other groups reduce goes on, and counts in the next ballot."""
+    peer.ballot = None
+    if (message := peer.unsettled) is not None:
+        groups = tuple(group for group in message.groups if not takes_part(process, group))
+        peer.unsettled = replace(message, groups=groups)
+    return peer.reduction.lose(process) if peer.reduction is not None else []
+
+
+def holds_gradient(peer: PeerState) -> bool:
+    """Return whether the own gradient is reduced, or about to be: nothing may be added to it."""
+    waiting = peer.unsettled.groups if peer.unsettled is not None else ()
+    reduced = peer.reduction is not None and peer.reduction.holds_own
+    return reduced or any(peer.me in group.members for group in waiting)
 
 
 def revoke(peer: PeerState) -> list[Action]:
-    """Drop the current ballot, which is void."""
-    peer.unsettled = None
-    ballot, peer.ballot = peer.ballot, None
-    return ballot.reduction.abandon() if ballot is not None else []
+    """Drop the current ballot and all that is reduced: it is void."""
+    peer.begun = peer.epoch_view.ballot if peer.epoch_view is not None else 0
+    reduction, peer.ballot, peer.unsettled, peer.reduction = peer.reduction, None, None, None
+    return reduction.keep(()) if reduction is not None else []

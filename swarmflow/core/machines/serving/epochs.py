@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from swarmflow.core.election.epoch_view import begun
-from swarmflow.core.machines.serving.ballots import revoke
+from swarmflow.core.machines.serving.ballots import holds_gradient, lose, revoke
 from swarmflow.core.machines.serving.peer_phase import PeerPhase
 from swarmflow.core.machines.serving.peer_state import PeerState
 from swarmflow.core.pipeline import downstream, reconciling, turnover
@@ -79,7 +79,7 @@ def on_member_entered(peer: PeerState, event: Received, now: float) -> list[Acti
 
 
 def on_member_failed(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """Send what a failed member held to others; a ballot with it is void."""
+    """Send what a failed member held to others. The ballot is void, and the reductions in which it took part."""
     message = event.message
     assert isinstance(message, MemberFailed)
     if message.epoch != peer.epoch or peer.hops is None or peer.epoch_view is None:
@@ -90,7 +90,11 @@ def on_member_failed(peer: PeerState, event: Received, now: float) -> list[Actio
     after = peer.stage + 1
     lost = [Microbatch(peer.epoch, index) for stage, index in message.lost if stage == after]
     lost += [Microbatch(peer.epoch.following, index) for stage, index in message.lost_ahead if stage == after]
-    actions = [*revoke(peer), *peer.hops.gone(message.process, now, lost), *reconciling.reopen(peer.hops)]
+    void = peer.reduction is None or peer.reduction.term != message.term  # a new leader begins all reductions anew
+    actions = revoke(peer) if void else lose(peer, message.process)
+    actions += peer.hops.gone(message.process, now, lost)
+    if not holds_gradient(peer):  # else nothing is lost of this stage: what it has accumulated stays as it is
+        actions += reconciling.reopen(peer.hops)
     relayed = peer.relays.gone(message.process, now)
     peer.relays.report_changes(peer.hops.dispatcher.router)
     actions += [action for to, sent in relayed for action in downstream.again(peer.hops, to, sent, now)]

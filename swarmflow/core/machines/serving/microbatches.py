@@ -93,7 +93,7 @@ def on_not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list
         return []
     owner = None
     if event.piece >= 0:
-        owner = peer.ballot.reduction.summed_by(event.group, event.piece) if peer.ballot is not None else None
+        owner = peer.reduction.summed_by(event.group, event.piece) if peer.reduction is not None else None
     message = NotFinite(event.epoch, event.index, event.value, event.layer, owner)
     reported: list[Action] = [Send(peer.leader, message)]
     if owner is None:  # else another leader begins the ballot anew, and the sum is found again

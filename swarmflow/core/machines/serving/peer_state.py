@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from swarmflow.core.commit.reduce import Ballot
+from swarmflow.core.commit.reduce import Ballot, Reduction
 from swarmflow.core.durability.memory import Memory
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.serving.peer_phase import PEER, PeerPhase
+from swarmflow.core.membership.placement import is_narrow
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Log, Rejoin, Release, Send
 from swarmflow.core.protocol.messages import Held, Join, Left, Needed, NotFinite, Overflow, Prepare, Unrepairable
@@ -16,6 +17,8 @@ from swarmflow.core.protocol.piece_format import FP32, PieceFormat
 from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Plan, ProcessId, Ref
 from swarmflow.core.routing.flow.live import FlowNegotiation
 from swarmflow.core.routing.relays import Relays
+
+LOADERS_SHARE = 0.75  # of the uplink of a peer that serves its stage alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,9 @@ class PeerState:
     copies: tuple[Holding, ...] | None = field(init=False, default=None)  # on its disk, if changed since it began
     grant: int = field(init=False, default=0)  # the number of the leader's last one, which an answer names
     drain_until_s: float | None = field(init=False, default=None)
-    ballot: Ballot | None = field(init=False, default=None)  # in which it reduces
+    ballot: Ballot | None = field(init=False, default=None)  # that is under way
+    reduction: Reduction | None = field(init=False, default=None)  # of the step; it may outlive a ballot
+    begun: int = field(init=False, default=0)  # the last ballot of the step whose pieces are awaited here, or were
     unsettled: Prepare | None = field(init=False, default=None)  # a ballot that waits for orphans to be subtracted
     elements: dict[str, int] = field(init=False, default_factory=dict)  # of each reduction group's flat gradient
     piece: PieceFormat = field(init=False, default=FP32)  # of an all-reduce of them
@@ -127,6 +132,20 @@ class PeerState:
         if self.needed is not None or self.hops is None:
             return True
         return self.epoch_view is not None and len(self.epoch_view.alive().stages[self.stage]) == 1
+
+    def loaders_share(self, updates: bool) -> float:
+        """Return the share of this peer's uplink that those who load its stage get, however busy it is.
+
+        All steps are slow until a narrow stage has another peer: one that serves it alone gives that one most of its
+        link, and two give it the last updates alone, so that it does not come too late for step after step. Otherwise
+        a load takes what is left. updates: it is about these.
+        """
+        if self.epoch_view is None or self.hops is None:
+            return 0.0
+        stages = self.epoch_view.alive().stages  # its own and those beside it; of the others it knows nobody
+        peers = len(stages[self.stage])
+        gives = is_narrow(stages, self.stage) and (updates or peers == 1)
+        return LOADERS_SHARE / peers if gives else 0.0
 
     def outlives(self) -> Held | None:
         """Return what this process holds of the run's state, for the next leader."""

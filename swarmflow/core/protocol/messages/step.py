@@ -104,7 +104,7 @@ class RosterDelta:
 
 @dataclass(frozen=True, slots=True)
 class MemberFailed:
-    """A member is out of this epoch; a ballot under way is revoked.
+    """A member is out of this epoch; a ballot under way is revoked, and the reductions in which it had a part are void.
 
     lost: hops (stage, index) that have no holder any more; whoever counts one of them as done sends it again.
     lost_ahead: the same of the next step, where that was begun ahead.
@@ -170,7 +170,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Accumulate nothing more, check that exactly `entries` are held, and reduce over `groups`.
+    """Accumulate nothing more, check that exactly `entries` are held, and reduce over `groups`, or go on with them.
 
     A trainer receives it without entries and groups, because it may have to lead, and answers at once.
     """
@@ -267,7 +267,7 @@ class ReducePart:
     """Send an addend of a piece of a group's gradient to the piece's owner. Body: fp32; none: nothing to add."""
 
     epoch: Epoch
-    ballot: int
+    ballot: int  # in which the group's reduction began
     group: str
     piece: int
 
@@ -277,7 +277,7 @@ class ReduceSum:
     """Send the sum of a piece from its owner to all members. Body: the sum, fp32 or int64, which has this digest."""
 
     epoch: Epoch
-    ballot: int
+    ballot: int  # in which the group's reduction began
     group: str
     piece: int
     digest: str
