@@ -226,7 +226,7 @@ class Step:
         ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))
         self._move(StepPhase.PREPARING)
         actions = self.members.join_update(newcomers)
-        adjacent, links = adjacent_peers(self.roster, busy), LinkTable() if self.plan.delay else links
+        adjacent = adjacent_peers(self.roster, busy)
         begun = [group for group in self.members.groups if group.name not in ballot.reductions]
         kept = len(ballot.reductions)
         ballot.reduce(choose_owners(begun, entries, adjacent, links), entries)

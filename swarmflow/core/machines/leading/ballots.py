@@ -62,8 +62,10 @@ def prepare(leader: LeaderState, step: Step, now: float) -> list[Action]:
     leader.ballots.due_s = now + leader.timeouts.ballot_s * 2.0**leader.ballots.in_vain
     ready, present = leader.membership.roster(leader.version).peers, step.roster.id_set
     newcomers = tuple(member for member in ready if member.process not in present)
-    # After two ballots in vain nobody sums for another stage: it may be to blame.
-    links = _links(leader.membership) if leader.ballots.in_vain < 2 else LinkTable()
+    # Beside a step that has begun ahead no link is idle, so that help makes it longer (docs/decisions/delay.md). After
+    # two ballots in vain nobody sums for another stage: it may be to blame.
+    alone = leader.plan.delay > 0 or leader.ballots.in_vain >= 2
+    links = LinkTable() if alone else _links(leader.membership)
     begun = going_ahead.go_ahead(leader, step, now)
     prepared = step.prepare(newcomers, links, leader.ahead is not None, _busy_donors(leader, step))
     if leader.ahead is not None:
