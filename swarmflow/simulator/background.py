@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from swarmflow.core.routing.background_share import SHARE_FIRST, BackgroundShare
+from swarmflow.core.routing.background_share import BackgroundShare
 
 _EXACT_S = 1e-9  # what floats lose
 
@@ -46,17 +46,17 @@ class LinkIdleness:
         """Return for how many seconds it was idle so far."""
         return now_s - self.queued_s + max(0.0, busy_until_s - now_s)
 
-    def promise(self, needs_s: float, now_s: float, busy_until_s: float, share: float = 0.0) -> float:
+    def promise(self, needs_s: float, now_s: float, busy_until_s: float, share: float | None = None) -> float:
         """Return after how many idle seconds a background transfer that begins now is through.
 
-        share: of the link, that it gets at least.
+        share: of the link, that a load gets at least; None: it is no load.
         """
         idle_s = self.idle_s(now_s, busy_until_s)
         if idle_s >= self.promised_s:
             self.promised_s = self._used_s = idle_s
-            self.share.give(SHARE_FIRST)
-        self.share.give(max(share, self.share.least))
-        self.share.want(now_s)
+            self.share.pause()
+        if share is not None:
+            self.share.load(share, now_s)
         self.promised_s += needs_s
         return self.promised_s
 
@@ -69,7 +69,6 @@ class LinkIdleness:
         self._used_s = idle_s
         if idle_s >= self.promised_s:
             return 0.0
-        self.share.want(now_s)
         self.share.yielded(needs_s, now_s)
         return min(max(self.share.due(now_s), 0.0), self.promised_s - idle_s)
 

@@ -50,8 +50,8 @@ class NetworkPath(Protocol):
         """Return when the receiver has the whole message. now_s: the moment at which it is due."""
         ...
 
-    def background(self, size_bytes: int, now_s: float, share: float = 0.0) -> Background:
-        """Send a message that gives way to all others. share: of a busy uplink, that it gets all the same."""
+    def background(self, size_bytes: int, now_s: float, share: float | None = None) -> Background:
+        """Send a message that gives way to all others. share: of the uplink, for a load."""
         ...
 
 
@@ -121,7 +121,7 @@ class _Lanes:
         """Return now: its bytes take no time."""
         return now_s
 
-    def background(self, size_bytes: int, now_s: float, share: float = 0.0) -> Background:
+    def background(self, size_bytes: int, now_s: float, share: float | None = None) -> Background:
         """Send as on the lane for tensors, since nothing takes time from anything."""
         return Undelayed(self.send(size_bytes, True, now_s).due_s)
 
@@ -317,12 +317,12 @@ class _Through:
             there.down_tensors_s += needs_s
         return there.down_control_s
 
-    def background(self, size_bytes: int, now_s: float, share: float = 0.0) -> Background:
+    def background(self, size_bytes: int, now_s: float, share: float | None = None) -> Background:
         """Send what takes the idle time of the uplink and of the downlink, and the share that others leave it."""
         here, there = self.here, self.there
         least_s = now_s + self.latency_s + size_bytes / min(here.up, self.narrowest)
         up_s = here.up_idle.promise(size_bytes / here.up, now_s, here.up_tensors_s, share)
-        down_s = there.down_idle.promise(size_bytes / there.down, now_s, there.down_tensors_s)
+        down_s = there.down_idle.promise(size_bytes / there.down, now_s, there.down_tensors_s, share)
         return _Behind(self, least_s, up_s, down_s)
 
 

@@ -14,7 +14,7 @@ def filled(share: BackgroundShare, begin_s: float, end_s: float, idle: float = 0
     sent, tick = 0.0, 0
     while (now := begin_s + tick * TICK_S) < end_s:
         tick += 1
-        share.want(now)
+        share.load(0.0, now)
         given = max(share.due(now), idle * TICK_S)
         share.sent(given, now)
         share.yielded(TICK_S - given, now)
@@ -33,7 +33,7 @@ def test_the_share_doubles_each_minute_up_to_half_of_the_link() -> None:
 def test_what_others_leave_idle_counts_as_the_share() -> None:
     share = BackgroundShare()
     assert filled(share, 0.0, DOUBLES_S, idle=0.1) == pytest.approx(0.1)
-    share.want(DOUBLES_S)
+    share.load(0.0, DOUBLES_S)
     share.yielded(1.0, DOUBLES_S)
     assert share.due(DOUBLES_S) < 0.0
 
@@ -43,3 +43,15 @@ def test_after_a_pause_it_begins_at_the_first_share() -> None:
     filled(share, 0.0, 10 * DOUBLES_S)
     again_s = 10 * DOUBLES_S + 2 * PAUSE_S
     assert filled(share, again_s, again_s + DOUBLES_S / 10) < 1.2 * SHARE_FIRST
+
+
+def test_copies_have_the_first_share_however_long_they_take() -> None:
+    share = BackgroundShare()
+    sent = 0.0
+    for tick in range(20_000):
+        now = tick * TICK_S
+        given = max(share.due(now), 0.0)
+        share.sent(given, now)
+        share.yielded(TICK_S - given, now)
+        sent += given
+    assert sent / (20_000 * TICK_S) == pytest.approx(SHARE_FIRST, rel=0.05)

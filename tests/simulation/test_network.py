@@ -167,11 +167,12 @@ def test_background_ends_beside_tensors_without_end(busy: str) -> None:
     shared = network(0.0, a=(MB, MB), b=(MB, MB), c=(MB, MB), d=(MB, MB))
     pair = (A, C) if busy == "uplink" else (C, B)
     now_s, tensors = 0.0, 0
-    chunk = shared.path(A, B).background(60 * MB, now_s)
-    while chunk.next_s(now_s) is not None:
-        tensor = shared.path(*pair).send(MB, True, now_s)
-        now_s = tensor.received_s(tensor.due_s)
-        tensors += 1
+    for _ in range(60):
+        chunk = shared.path(A, B).background(MB, now_s, share=0.0)
+        while chunk.next_s(now_s) is not None:
+            tensor = shared.path(*pair).send(MB, True, now_s)
+            now_s = tensor.received_s(tensor.due_s)
+            tensors += 1
     assert now_s == pytest.approx(tensors + 60.0, abs=1.0), "the link has carried both, and was never idle"
     assert 180.0 < now_s < 300.0, "three per cent at first, then twice as much each minute"
 

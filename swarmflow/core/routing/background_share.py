@@ -9,7 +9,7 @@ SHARE_FIRST = 1 / 32  # of a link that is always busy: a step that it alone limi
 SHARE_MAX = 1 / 2
 DOUBLES_S = 60.0  # the share is doubled in so long
 MEMORY_S = 60.0  # how soon what was sent is forgotten: idle time at a step's end counts in the next step too
-PAUSE_S = 10.0  # after so long with nothing to send the first share counts again
+PAUSE_S = 60.0  # after so long without a request of a load the first share counts again
 
 
 @dataclass(slots=True)
@@ -17,8 +17,9 @@ class BackgroundShare:
     """Decides when a background message has given way for long enough.
 
     Joins and copies give way to training. On a link that training always fills they would never end, and the very stage
-    that needs another peer most would never get one. They take twice as much each minute, up to half of the link: a
-    state has to cross it in any case, and the longer that takes, the more updates have to follow it.
+    that needs another peer most would never get one. A load takes twice as much each minute, up to half of the link:
+    the state has to cross it in any case, and the longer that takes, the more updates have to follow it. Copies have
+    time.
 
     Amounts are bytes, or seconds of a link; `now` is in seconds. Idle time counts as their share.
     """
@@ -26,18 +27,22 @@ class BackgroundShare:
     least: float = field(init=False, default=SHARE_FIRST)
     own: float = field(init=False, default=0.0)  # sent in the background lately
     others: float = field(init=False, default=0.0)  # sent by others, while background messages were waiting
-    _since_s: float = field(init=False, default=-math.inf)  # since when there has been something to send
-    _wanted_s: float = field(init=False, default=-math.inf)
+    _since_s: float = field(init=False, default=-math.inf)  # since when peers load from here
+    _loaded_s: float = field(init=False, default=-math.inf)  # when one asked last
     _faded_s: float = field(init=False, default=0.0)
 
-    def want(self, now: float) -> None:
-        """Note that there is something to send in the background."""
-        if now - self._wanted_s > PAUSE_S:
+    def load(self, least: float, now: float) -> None:
+        """Note that a peer loads from here, for which all others wait if `least` is more than the first share."""
+        if now - self._loaded_s > PAUSE_S:
             self._since_s, self.own, self.others = now, 0.0, 0.0
-        self._wanted_s = now
+        self._loaded_s = now
+        self._set(max(least, SHARE_FIRST))
 
-    def give(self, least: float) -> None:
-        """Set the least share, from now on: all others wait for what is loaded."""
+    def pause(self) -> None:
+        """Note that there is nothing to send any more: what comes after that may be less urgent."""
+        self._set(SHARE_FIRST)
+
+    def _set(self, least: float) -> None:
         if least != self.least:
             self.least, self.own, self.others = least, 0.0, 0.0
 
@@ -55,8 +60,10 @@ class BackgroundShare:
         """Return how much may be sent in the background although others have something to send; at most 0: nothing."""
         self._fade(now)
         # It grows smoothly: in steps, what is due of the last minute would be sent at once.
-        grown = min(SHARE_FIRST * math.exp2(min((now - self._since_s) / DOUBLES_S, 64.0)), SHARE_MAX)
-        share = max(grown, self.least)
+        share = self.least
+        if now - self._loaded_s <= PAUSE_S:
+            grown = SHARE_FIRST * math.exp2(min((now - self._since_s) / DOUBLES_S, 64.0))
+            share = max(share, min(grown, SHARE_MAX))
         return share * (self.own + self.others) - self.own
 
     def _fade(self, now: float) -> None:

@@ -99,7 +99,7 @@ class Links:
         self._closed = False
 
     def give(self, share: float) -> None:
-        """Give background messages at least this share of what is sent, while there are any (see `Precedence`)."""
+        """Note that a peer loads from here, which gets at least this share of what is sent (see `Precedence`)."""
         self._precedence.give(share)
 
     def fit(self, tensor_bytes: int, microbatches: int) -> None:

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from swarmflow.core.routing.background_share import SHARE_FIRST, BackgroundShare
+from swarmflow.core.routing.background_share import BackgroundShare
 from swarmflow.runtime.transport.hello import RANKS, LaneName
 
 BACKGROUND_BYTES = 1 << 15  # longest piece of a background message that is written at once: 5 ms at 50 Mb/s
@@ -32,8 +32,8 @@ class Precedence:
         self._limited = 0  # background lanes that wait for the upload limit
 
     def give(self, share: float) -> None:
-        """Give the background lanes at least this share of what is sent, as long as they have something to write."""
-        self._share.give(max(share, SHARE_FIRST))
+        """Note that a peer loads from here, which gets at least this share of what is sent."""
+        self._share.load(share, self._clock())
         self._changed.set()
 
     def begin(self, lane: LaneName) -> None:
@@ -46,7 +46,7 @@ class Precedence:
         self._busy[rank] -= 1
         if not self._busy[rank]:
             if lane == "background":
-                self._share.give(SHARE_FIRST)  # what comes after that may be less urgent
+                self._share.pause()
             self._changed.set()
 
     def wrote(self, lane: LaneName, size_bytes: int) -> None:
@@ -69,8 +69,6 @@ class Precedence:
 
     async def wait(self, lane: LaneName) -> None:
         """Wait until a lane may write a piece."""
-        if lane == "background":
-            self._share.want(self._clock())
         if not self._waits(lane):
             return
         try:
