@@ -52,10 +52,13 @@ class LinkIdleness:
         share: of the link, that it gets at least.
         """
         idle_s = self.idle_s(now_s, busy_until_s)
-        if idle_s >= self.promised_s:
+        least = max(share, SHARE_FIRST)
+        if idle_s >= self.promised_s:  # whatever was promised before is through
+            self.share.sent(max(self.promised_s - self._used_s, 0.0), now_s)
             self.promised_s = self._used_s = idle_s
-            self.share.give(SHARE_FIRST)
-        self.share.give(max(share, self.share.least))
+        else:
+            least = max(least, self.share.least)
+        self.share.give(least)
         self.share.want(now_s)
         self.promised_s += needs_s
         return self.promised_s
@@ -71,7 +74,10 @@ class LinkIdleness:
             return 0.0
         self.share.want(now_s)
         self.share.yielded(needs_s, now_s)
-        return min(max(self.share.due(now_s), 0.0), self.promised_s - idle_s)
+        # Small messages are not held up by a large one: the runtime writes both in small parts, one beside the other.
+        share = self.share.share(now_s)
+        beside_s = needs_s * share / (1.0 - share)
+        return min(max(self.share.due(now_s), 0.0), beside_s, self.promised_s - idle_s)
 
     def through_s(self, promised_s: float, now_s: float, busy_until_s: float) -> float:
         """Return when so many idle seconds are over, if no other message is sent meanwhile."""

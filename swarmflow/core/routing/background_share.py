@@ -37,9 +37,10 @@ class BackgroundShare:
         self._wanted_s = now
 
     def give(self, least: float) -> None:
-        """Set the least share, from now on: all others wait for what is loaded."""
-        if least != self.least:
-            self.least, self.own, self.others = least, 0.0, 0.0
+        """Set the least share, from now on: all others wait for what is loaded. Nothing of it is due for the past."""
+        if least > self.least:
+            self.others = min(self.others, self.own * (1.0 - least) / least)
+        self.least = least
 
     def sent(self, amount: float, now: float) -> None:
         """Note what was sent in the background."""
@@ -54,10 +55,13 @@ class BackgroundShare:
     def due(self, now: float) -> float:
         """Return how much may be sent in the background although others have something to send; at most 0: nothing."""
         self._fade(now)
+        return self.share(now) * (self.own + self.others) - self.own
+
+    def share(self, now: float) -> float:
+        """Return the share of the link at this moment."""
         # It grows smoothly: in steps, what is due of the last minute would be sent at once.
         grown = min(SHARE_FIRST * math.exp2(min((now - self._since_s) / DOUBLES_S, 64.0)), SHARE_MAX)
-        share = max(grown, self.least)
-        return share * (self.own + self.others) - self.own
+        return max(grown, self.least)
 
     def _fade(self, now: float) -> None:
         factor = math.exp((self._faded_s - now) / MEMORY_S)
