@@ -18,8 +18,7 @@ class BackgroundShare:
 
     Joins and copies give way to training. On a link that training always fills they would never end, and the very stage
     that needs another peer most would never get one. A load takes twice as much each minute, up to half of the link:
-    the state has to cross it in any case, and the longer that takes, the more updates have to follow it. Copies have
-    time.
+    the state has to cross it in any case, and the longer that takes, the more updates follow it. Copies have time.
 
     Amounts are bytes, or seconds of a link; `now` is in seconds. Idle time counts as their share.
     """
