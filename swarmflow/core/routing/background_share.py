@@ -35,16 +35,13 @@ class BackgroundShare:
         if now - self._loaded_s > PAUSE_S:
             self._since_s, self.own, self.others = now, 0.0, 0.0
         self._loaded_s = now
-        self._set(max(least, SHARE_FIRST))
+        if least > self.least:  # nothing of it is due for the past
+            self.others = min(self.others, self.own * (1.0 - least) / least)
+        self.least = max(least, SHARE_FIRST)
 
     def pause(self) -> None:
         """Note that there is nothing to send any more: what comes after that may be less urgent."""
-        self._set(SHARE_FIRST)
-
-    def _set(self, least: float) -> None:
-        if least > self.least:  # nothing of it is due for the past
-            self.others = min(self.others, self.own * (1.0 - least) / least)
-        self.least = least
+        self.least = SHARE_FIRST
 
     def sent(self, amount: float, now: float) -> None:
         """Note what was sent in the background."""
