@@ -27,6 +27,10 @@ WIDE = model_config({**GIVEN["gpt2"], "n_embd": 96})  # two layers: 14 pieces
 FIRST_VERSION = 2
 
 
+def ignored(updates: bool) -> None:
+    """For a donor that has nothing else to send."""
+
+
 def of(**changes: object) -> Manifest:
     return manifest(**SUMS["blockwise16"], model=WIDE, hidden_size=96, **changes)
 
@@ -74,8 +78,8 @@ async def test_pieces_come_from_all_donors_and_follow_the_updates_made_meanwhile
 
             return serving
 
-        serve_pieces(one.session.requests, counting(one, first))
-        serve_pieces(two.session.requests, counting(two, second))
+        serve_pieces(one.session.requests, counting(one, first), ignored)
+        serve_pieces(two.session.requests, counting(two, second), ignored)
         load = load_of(reader, loader)
         load.set_donors(members(one, two), FIRST_VERSION)
         loader.version = await load.run()
@@ -105,8 +109,8 @@ async def test_a_donor_that_dies_costs_what_it_was_asked_for(tmp_path: Path) -> 
                 dying.session.links.forget(reader.session.me)
             return first
 
-        serve_pieces(dying.session.requests, dies)
-        serve_pieces(alive.session.requests, here(second))
+        serve_pieces(dying.session.requests, dies, ignored)
+        serve_pieces(alive.session.requests, here(second), ignored)
         load = load_of(reader, loader)
         load.set_donors(members(dying, alive), FIRST_VERSION)
         loader.version = await load.run()
@@ -125,8 +129,8 @@ async def test_a_load_without_donors_keeps_what_it_has_for_the_next_ones(tmp_pat
                 raise NetworkError("it serves another stage now")
             return first
 
-        serve_pieces(leaving.session.requests, leaves)
-        serve_pieces(other.session.requests, here(second))
+        serve_pieces(leaving.session.requests, leaves, ignored)
+        serve_pieces(other.session.requests, here(second), ignored)
         load = load_of(reader, loader)
         load.set_donors(members(leaving), FIRST_VERSION)
         with pytest.raises(NetworkError, match="another stage now"):
@@ -166,7 +170,7 @@ async def test_what_cannot_be_is_refused_and_comes_from_another_donor(bodies: li
             return sound
 
         lying.session.requests.serve(TOPIC, lie)
-        serve_pieces(honest.session.requests, after)
+        serve_pieces(honest.session.requests, after, ignored)
         load = load_of(reader, loader)
         load.set_donors(members(lying), FIRST_VERSION)
         with pytest.raises(NetworkError):
@@ -180,7 +184,7 @@ async def test_what_cannot_be_is_refused_and_comes_from_another_donor(bodies: li
 async def test_requests_of_pieces_that_are_not_there_are_refused(tmp_path: Path) -> None:
     [served] = donors_of(of(), 1)
     async with processes(tmp_path, 2) as (reader, donor):
-        serve_pieces(donor.session.requests, here(served))
+        serve_pieces(donor.session.requests, here(served), ignored)
         asking: Requests = reader.session.requests
         for start, stop, have in ((0, 1 << 40, -1), (1, 16384, -1), (-1, 16384, -1), (0, 0, -1), (0, 16384, -2)):
             where: Arguments = {"stage": 0, "group": "own", "start": start, "stop": stop, "have": have}
@@ -207,8 +211,8 @@ async def test_a_wrong_piece_is_fetched_anew_and_its_donor_is_named(
         wrong[-1] ^= 1  # a bit of an optimizer's state: no digest of parameters would tell
         first.pieces.write(spans[3], FIRST_VERSION, wrong)
         async with processes(tmp_path, 3) as (reader, spoilt, sound):
-            serve_pieces(spoilt.session.requests, here(first))
-            serve_pieces(sound.session.requests, here(second))
+            serve_pieces(spoilt.session.requests, here(first), ignored)
+            serve_pieces(sound.session.requests, here(second), ignored)
             load = load_of(reader, loader)
             load.set_donors(members(spoilt), FIRST_VERSION)
             assert await load.run() == FIRST_VERSION, "without a root the donor is believed"
@@ -223,6 +227,24 @@ async def test_a_wrong_piece_is_fetched_anew_and_its_donor_is_named(
     assert f"{spoilt.session.me} gave a wrong piece of stage 0" in caplog.text
 
 
+async def test_what_is_verified_stays_as_it_is_while_the_donors_go_on(tmp_path: Path) -> None:
+    [served], loader = donors_of(of(), 1), stage_of(of())
+    verified = served.state.digest()
+    async with processes(tmp_path, 2) as (reader, donor):
+        serve_pieces(donor.session.requests, here(served), ignored)
+        load = load_of(reader, loader)
+        load.expect(FIRST_VERSION - 1, "")  # the next root may come at any moment: it waits for that
+        load.set_donors(members(donor), FIRST_VERSION)
+        loading = asyncio.create_task(load.run())
+        async with asyncio.timeout(60.0):
+            while not load._verifying:
+                await asyncio.sleep(0.01)
+            step(served, FIRST_VERSION, reduced=True)
+            loader.version = await loading
+    assert loader.version == FIRST_VERSION
+    assert loader.state.digest() == verified
+
+
 async def test_hashes_that_do_not_belong_to_the_root_are_not_believed(tmp_path: Path) -> None:
     run = of()
     first, second, loader = *donors_of(run, 2), stage_of(run)
@@ -230,8 +252,8 @@ async def test_hashes_that_do_not_belong_to_the_root_are_not_believed(tmp_path: 
         root = second.begin_hash(threads).result()
         first.leaves = FIRST_VERSION, bytes(len(second.leaves[1]))
         async with processes(tmp_path, 3) as (reader, lying, honest):
-            serve_pieces(lying.session.requests, here(first))
-            serve_pieces(honest.session.requests, here(second))
+            serve_pieces(lying.session.requests, here(first), ignored)
+            serve_pieces(honest.session.requests, here(second), ignored)
             load = load_of(reader, loader)
             load.expect(FIRST_VERSION, root)
             load.set_donors(members(lying, honest), FIRST_VERSION)
@@ -251,7 +273,7 @@ async def test_an_answer_from_before_a_later_grant_is_none_that_cannot_be(tmp_pa
                 load.set_donors(members(donor), FIRST_VERSION + 1)  # answers of the version before are on their way
             return served
 
-        serve_pieces(donor.session.requests, granting)
+        serve_pieces(donor.session.requests, granting, ignored)
         load = load_of(reader, loader)
         load.set_donors(members(donor), FIRST_VERSION)
         loader.version = await load.run()

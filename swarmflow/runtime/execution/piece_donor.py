@@ -46,15 +46,13 @@ class PieceAnswer:
     updates: tuple[PieceUpdate, ...] = ()
 
 
-def serve_pieces(
-    requests: Requests, serving: Callable[[int], Served], ask: Callable[[bool], None] = lambda updates: None
-) -> None:
+def serve_pieces(requests: Requests, serving: Callable[[int], Served], on_asked: Callable[[bool], None]) -> None:
     """Answer `state/piece`: (stage, group, start, stop, have), have being the version of what is there, or -1.
 
     And `state/leaves`: (stage, version), with the hashes of all pieces, where that version was hashed last.
 
-    serving: returns the stage of this number; raises NetworkError where it is not here. ask: called with each request;
-    whether it is one for updates.
+    serving: returns the stage of this number; raises NetworkError where it is not here. on_asked: called with
+    each request, and whether it is for updates of a piece that is there.
     """
 
     async def on_piece(sender: ProcessId, arguments: Arguments) -> Sequence[bytes | memoryview]:
@@ -66,7 +64,7 @@ def serve_pieces(
             if not served.pieces.fits(span) or span.stop - span.start > SPAN_ELEMENTS_MAX:
                 raise NetworkError(f"stage {stage} has no piece {str(span)[:80]}")
             served.log.want()
-            ask(have >= 0)
+            on_asked(have >= 0)
             given = await asyncio.to_thread(_give, served, span, have)
             if given is not None:
                 return [msgspec.json.encode(given[0]), memoryview(given[1]).cast("B")]
