@@ -87,7 +87,7 @@ def _share(group: Group, one: ProcessId, other: ProcessId) -> bool:
 
 
 def _busy_donors(leader: LeaderState, step: Step) -> frozenset[ProcessId]:
-    """Return the peers that serve a narrow stage alone while another one loads it: most of their link is taken."""
+    """Return the peers that serve a narrow stage alone while another one loads it: a part of their link is taken."""
     stages = step.roster.stages
     loaded = {entry.member.stage for entry in leader.membership.loading()}
     alone = [stage for stage in loaded if len(stages[stage]) == 1 and is_narrow(stages, stage)]

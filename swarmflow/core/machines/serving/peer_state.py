@@ -18,7 +18,7 @@ from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Plan, Proces
 from swarmflow.core.routing.flow.live import FlowNegotiation
 from swarmflow.core.routing.relays import Relays
 
-LOADERS_SHARE = 0.75  # of the uplink of a peer that serves its stage alone
+LOADERS_SHARE = 0.25  # of the uplink of a peer that serves its stage alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,9 +136,9 @@ class PeerState:
     def loaders_share(self, updates: bool) -> float:
         """Return the share of this peer's uplink that those who load its stage get, however busy it is.
 
-        All steps are slow until a narrow stage has another peer: one that serves it alone gives that one most of its
-        link, and two give it the last updates alone, so that it does not come too late for step after step. Otherwise
-        a load takes what is left. updates: it is about these.
+        All steps are slow until a narrow stage has another peer: one that serves it alone gives that one a part of
+        its link, and two give it the last updates alone, so that it does not come too late for step after step.
+        Otherwise a load takes what is left. updates: it is about these.
         """
         if self.epoch_view is None or self.hops is None:
             return 0.0
