@@ -52,9 +52,11 @@ class LinkIdleness:
         share: of the link, that a load gets at least; None: it is no load.
         """
         idle_s = self.idle_s(now_s, busy_until_s)
-        if idle_s >= self.promised_s:
+        if idle_s >= self.promised_s:  # whatever was promised before is through
+            self.share.sent(max(self.promised_s - self._used_s, 0.0), now_s)
             self.promised_s = self._used_s = idle_s
-            self.share.pause()
+            if share is None:
+                self.share.pause()
         if share is not None:
             self.share.load(share, now_s)
         self.promised_s += needs_s
@@ -70,7 +72,10 @@ class LinkIdleness:
         if idle_s >= self.promised_s:
             return 0.0
         self.share.yielded(needs_s, now_s)
-        return min(max(self.share.due(now_s), 0.0), self.promised_s - idle_s)
+        # Small messages are not held up by a large one: the runtime writes both in small parts, one beside the other.
+        share = self.share.share(now_s)
+        beside_s = needs_s * share / (1.0 - share)
+        return min(max(self.share.due(now_s), 0.0), beside_s, self.promised_s - idle_s)
 
     def through_s(self, promised_s: float, now_s: float, busy_until_s: float) -> float:
         """Return when so many idle seconds are over, if no other message is sent meanwhile."""

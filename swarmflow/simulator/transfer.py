@@ -20,6 +20,9 @@ CHUNK_BYTES = 4 << 20  # the runtime requests four chunks of 1 MiB at a time (ru
 # piece_loading.py); a few larger ones give the same rate in fewer events.
 LOAD_BYTES = 2 << 20
 LOADS_AHEAD = 2  # of each donor
+# Of a donor that gives a share of its link: the runtime sends pieces between the parts of a tensor, and here a tensor
+# is sent as a whole, between two of which there have to be as many pieces as the share allows.
+LOADS_AHEAD_SHARED = 32
 
 
 class Carrier(Protocol):
@@ -106,7 +109,8 @@ class StageTransfer:
             self.world.clock.after(0.0, self._finish)
             return
         for donor in alive:
-            while self._asked[donor] < LOADS_AHEAD:
+            ahead = LOADS_AHEAD_SHARED if self.share(donor) else LOADS_AHEAD
+            while self._asked[donor] < ahead:
                 self._asked[donor] += 1
                 asked = self.world.network.path(self.to, donor).send(FRAME + HEADER, False, self.world.clock.now_s)
                 self.world.clock.at(asked.due_s, partial(self._answer, donor))

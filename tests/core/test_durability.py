@@ -11,13 +11,23 @@ from swarmflow.core.durability.snapshots import Snapshots
 from swarmflow.core.durability.versions import RETRY_S_MAX, Durability
 from swarmflow.core.protocol.actions import Action, Count, Exit, Log, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, DiskSpace, Lost, Progressed, SaveAsked, Tick
-from swarmflow.core.protocol.messages import CopiesHeld, Finished, Granted, Heartbeat, KeepCopy, LoadFailed
+from swarmflow.core.protocol.messages import (
+    CopiesHeld,
+    Drain,
+    Finished,
+    Granted,
+    Heartbeat,
+    KeepCopy,
+    LoadFailed,
+    Released,
+)
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import Holding, Roster, Snapshot
 from tests.core import test_leader
 from tests.core.samples import messages, of_type, process, written
 from tests.core.test_leader import ME, SETTINGS, A, B
 
+C = process("c")
 RETRY_S = Timeouts().silence_s
 VERSION = 4
 NO_ROOM = DiskSpace("/disk", 1000, 10)
@@ -157,6 +167,25 @@ def test_a_copy_on_another_disk_is_as_good() -> None:
     assert bench.leader.step is None
     bench.hear(B, CopiesHeld((Holding(Snapshot(2, ("x",)), (0,)),)))
     assert bench.leader.step is not None
+
+
+@pytest.mark.parametrize("by", ["another peer", "this trainer"])
+def test_who_alone_has_a_copy_of_a_stage_leaves_when_others_have_it(by: str) -> None:
+    bench = Bench()
+    bench.join(B, 0)
+    copy = CopiesHeld((Holding(Snapshot(2, ("x",)), (0,)),))
+    fetching = bench.hear(B, copy)
+    waits = bench.hear(B, Drain())
+    assert not messages(waits, Released)
+    assert any("leaves when others have its copy of stage 0" in log.text for log in of_type(waits, Log))
+    assert not of_type(bench.hear(B, Drain()), Log), "it is told once"
+    if by == "this trainer":
+        bench.room = True
+        after = bench.answered(fetching)
+    else:
+        bench.join(C, 0)
+        after = bench.hear(C, copy)
+    assert [to for to, _ in messages(after, Released)] == [B]
 
 
 def test_a_disk_that_hangs_pauses_the_run_like_a_full_one() -> None:

@@ -25,7 +25,8 @@ def members(stage: int, count: int) -> tuple[Member, ...]:
 def test_a_stage_is_narrow_where_others_have_more_peers() -> None:
     stages = [members(stage, count) for stage, count in enumerate((1, 2, 3, 0))]
     assert [is_narrow(stages, stage) for stage in range(4)] == [True, True, False, False]
-    assert not is_narrow([members(0, 1), members(1, 2)], 0), "of a small swarm"
+    assert is_narrow([members(0, 1), members(1, 2)], 0), "all that a peer may know of a larger swarm"
+    assert not is_narrow([members(0, 2), members(1, 2)], 0)
 
 
 def test_who_has_loaded_a_narrow_stage_takes_work_at_once() -> None:
@@ -46,7 +47,7 @@ def test_a_peer_gives_its_link_to_those_that_load_a_narrow_stage() -> None:
     bench = PeerBench()
     bench.serve()
     peer = bench.peer
-    for mates, others, state, updates in ((1, 3, 1, 1), (2, 3, 0, 0.5), (3, 3, 0, 0), (1, 2, 0, 0)):
+    for mates, others, state, updates in ((1, 3, 1, 1), (2, 3, 0, 0.5), (3, 3, 0, 0), (1, 2, 1, 1), (1, 1, 0, 0)):
         roster = Roster((members(0, mates), members(1, others)), (member("t0", -1),))
         peer.epoch_view = EpochView(OpenStep(1, EPOCH, roster, LINEAGE))
         assert peer.loaders_share(updates=False) == state * LOADERS_SHARE

@@ -197,6 +197,17 @@ def test_background_gets_the_share_of_a_busy_uplink_that_it_is_given() -> None:
     assert now_s == pytest.approx(before_s + 1.0), "nothing is loaded any more"
 
 
+def test_small_messages_are_not_held_up_by_a_large_one_in_the_background() -> None:
+    shared = network(0.0, a=(MB, MB), b=(MB, MB), c=(MB, MB))
+    now_s = 0.0
+    for share in (0.5, 0.75):
+        shared.path(A, B).background(20 * MB, now_s, share)
+        for _ in range(50):
+            sent_s = shared.path(A, C).send(MB // 10, True, now_s).last_s
+            assert sent_s <= now_s + 0.1 / (1.0 - share) + 1e-6
+            now_s = sent_s
+
+
 def test_links_need_not_be_symmetric() -> None:
     links = Matrix(((0.0, 1.0), (2.0, 0.0)), ((INFINITE, MB), (2 * MB, INFINITE)))
     shared = Shared(links, {"a": Port(0), "b": Port(1)})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
 from swarmflow.core.durability.snapshots import Taken
@@ -73,6 +73,11 @@ class Copies:
     def missing(self, snapshot: Snapshot) -> list[int]:
         """Return the stages of a snapshot that no process holds."""
         return [stage for stage in range(self.stages) if not self._holders(snapshot, stage)]
+
+    def kept_alone(self, snapshot: Snapshot, process: ProcessId, staying: Set[ProcessId]) -> list[int]:
+        """Return the stages of a snapshot that this process holds, and none of those that stay."""
+        held = self._held.get(process, {}).get(snapshot, ())
+        return [stage for stage in sorted(held) if staying.isdisjoint(self._holders(snapshot, stage))]
 
     def roster(self, snapshot: Snapshot) -> Roster:
         """Return the holders of each stage of a snapshot, in the order of their ids."""

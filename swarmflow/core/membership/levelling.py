@@ -25,6 +25,9 @@ STEP_RATIO_MAX = 0.9
 MOVES_MAX = 256  # that are planned ahead; those of a larger swarm are planned again
 CANDIDATES = 3  # peers of a stage of which one may go: the fastest computer, the fastest connection, the slowest peer
 MOVE_GAIN = 0.05  # over the number of stages: by this share each move lowers the smoothed estimate at least
+# Moves that together lower the estimate although the first ones raise it: a stage of one peer has no all-reduce, and
+# one of two has. Of seven peers, five, one and one stay for ever at 1.5 times the step of three, two and two otherwise.
+LOOK_AHEAD = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +70,21 @@ def level(
 ) -> list[Move]:
     """Return the moves to make now, at most so many; none: all that are worth it together would not gain enough.
 
-    Each move is the one that lowers the estimate most, as long as any does: to the stage whose microbatches take
-    longest (Algorithm 2 of SWARM, where computing limits the stages), or from the stage whose all-reduce does. The last
-    peer of a stage stays. Every stage must have a peer. room: how many may load each stage; empty: any number.
+    Each move is the one that gives the lowest estimate, as long as that falls with one of the next few: to the stage
+    whose microbatches take longest (Algorithm 2 of SWARM, where computing limits the stages), or from the stage whose
+    all-reduce does. The last peer of a stage stays. Every stage must have a peer. room: how many may load each stage;
+    empty: any number.
     """
     plan = _Plan(needs, [list(peers) for peers in stages], list(room or [math.inf] * len(needs)))
     before_s = after_s = step_s(plan.times)
     moves: list[tuple[ProcessId, int]] = []
-    while len(moves) < MOVES_MAX and (found := plan.improve()) is not None:
+    worth, least_s = 0, smooth_step_s(plan.times)
+    while len(moves) < MOVES_MAX and len(moves) - worth < LOOK_AHEAD and (found := plan.move()) is not None:
         moves.append(found)
-        after_s = step_s(plan.times)
+        smooth_s = smooth_step_s(plan.times)
+        if smooth_s < least_s * (1 - MOVE_GAIN / len(needs)) ** (len(moves) - worth):
+            worth, least_s, after_s = len(moves), smooth_s, step_s(plan.times)
+    del moves[worth:]
     if after_s > STEP_RATIO_MAX * before_s:
         return []
     several = f", by {len(moves)} moves" if len(moves) > 1 else ""
@@ -98,10 +106,10 @@ class _Plan:
         powers = (together(peer.power for peer in peers) for peers in self.stages)
         return [stage_times(need, power) for need, power in zip(self.needs, powers, strict=True)]
 
-    def improve(self) -> tuple[ProcessId, int] | None:
-        """Make the move that lowers the estimate most, and return it; None: none does. A moved peer stays."""
+    def move(self) -> tuple[ProcessId, int] | None:
+        """Make the move that gives the lowest estimate, and return it; None: there is none. A moved peer stays."""
         times = self.times
-        least_s, best = smooth_step_s(times) * (1 - MOVE_GAIN / len(times)), None
+        least_s, best = math.inf, None
         powers = [together(peer.power for peer in peers) for peers in self.stages]
         busiest = max(range(len(times)), key=lambda stage: (times[stage].pipeline_s, -stage))
         reduces = max(range(len(times)), key=lambda stage: (times[stage].reduce_s, -stage))

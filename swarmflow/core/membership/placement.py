@@ -15,6 +15,7 @@ from swarmflow.core.protocol.types import Member, Plan
 
 MOVING_PEERS = 20  # of so many one may move in a period
 NARROW_PEERS = 2  # a stage of so many peers at most holds up those that have more
+SMALL_PEERS = 4  # in a stage of so many at most another one takes a fifth of the work that is left, or more
 TOGETHER_PEERS = 8  # of so many one may move between the same two steps
 UNKNOWN = power_of_one(1.0, math.inf, 0.0)  # a peer that has stated nothing
 
@@ -53,9 +54,13 @@ def _room(membership: Membership, stage: int) -> float:
     return len(serving) - sum(entry.phase is MemberPhase.LOADING for entry in entries)
 
 
-def is_narrow(stages: Sequence[Sequence[Member]], stage: int) -> bool:
-    """Return whether a stage has so few peers that it holds up the others, which have more."""
-    return 0 < len(stages[stage]) <= NARROW_PEERS < max(len(peers) for peers in stages)
+def is_narrow(stages: Sequence[Sequence[Member]], stage: int, peers_max: int = NARROW_PEERS) -> bool:
+    """Return whether a stage has so few peers that it holds up the others, which have more.
+
+    A peer knows its own stage and those beside it alone: a stage of one is narrow beside stages of two, too.
+    peers_max: of a stage that counts as narrow.
+    """
+    return 0 < len(stages[stage]) <= peers_max and len(stages[stage]) < max(len(peers) for peers in stages)
 
 
 def rates_are_known(plan: Plan, rate: float) -> bool:

@@ -18,8 +18,7 @@ class BackgroundShare:
 
     Joins and copies give way to training. On a link that training always fills they would never end, and the very stage
     that needs another peer most would never get one. A load takes twice as much each minute, up to half of the link:
-    the state has to cross it in any case, and the longer that takes, the more updates have to follow it. Copies have
-    time.
+    the state has to cross it in any case, and the longer that takes, the more updates follow it. Copies have time.
 
     Amounts are bytes, or seconds of a link; `now` is in seconds. Idle time counts as their share.
     """
@@ -36,15 +35,13 @@ class BackgroundShare:
         if now - self._loaded_s > PAUSE_S:
             self._since_s, self.own, self.others = now, 0.0, 0.0
         self._loaded_s = now
-        self._set(max(least, SHARE_FIRST))
+        if least > self.least:  # nothing of it is due for the past
+            self.others = min(self.others, self.own * (1.0 - least) / least)
+        self.least = max(least, SHARE_FIRST)
 
     def pause(self) -> None:
         """Note that there is nothing to send any more: what comes after that may be less urgent."""
-        self._set(SHARE_FIRST)
-
-    def _set(self, least: float) -> None:
-        if least != self.least:
-            self.least, self.own, self.others = least, 0.0, 0.0
+        self.least = SHARE_FIRST
 
     def sent(self, amount: float, now: float) -> None:
         """Note what was sent in the background."""
@@ -59,12 +56,15 @@ class BackgroundShare:
     def due(self, now: float) -> float:
         """Return how much may be sent in the background although others have something to send; at most 0: nothing."""
         self._fade(now)
+        return self.share(now) * (self.own + self.others) - self.own
+
+    def share(self, now: float) -> float:
+        """Return the share of the link at this moment."""
+        if now - self._loaded_s > PAUSE_S:
+            return self.least
         # It grows smoothly: in steps, what is due of the last minute would be sent at once.
-        share = self.least
-        if now - self._loaded_s <= PAUSE_S:
-            grown = SHARE_FIRST * math.exp2(min((now - self._since_s) / DOUBLES_S, 64.0))
-            share = max(share, min(grown, SHARE_MAX))
-        return share * (self.own + self.others) - self.own
+        grown = SHARE_FIRST * math.exp2(min((now - self._since_s) / DOUBLES_S, 64.0))
+        return max(self.least, min(grown, SHARE_MAX))
 
     def _fade(self, now: float) -> None:
         factor = math.exp((self._faded_s - now) / MEMORY_S)

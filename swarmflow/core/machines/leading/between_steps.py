@@ -139,7 +139,7 @@ def on_checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: fl
     if leader.recovery.restoring is not None and leader.phase is LeaderPhase.GATHERING:
         if not event.ok:
             leader.recovery.restoring.failed(now, leader.timeouts.silence_s)
-        return actions + try_open(leader, now)
+        return actions + let_go(leader) + try_open(leader, now)
     if leader.stopping and leader.phase is LeaderPhase.SAVING:
         return actions + (save(leader) if event.version < leader.version else stopped(leader, event.ok))
     if leader.phase is LeaderPhase.FINISHED:
@@ -147,7 +147,7 @@ def on_checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: fl
     if leader.phase is LeaderPhase.SAVING:
         leader.move(LeaderPhase.GATHERING)
         return actions + (let_go(leader) if event.ok else []) + try_open(leader, now)
-    return actions + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
+    return actions + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
 
 
 def _last_written(leader: LeaderState, event: CheckpointWritten) -> list[Action]:

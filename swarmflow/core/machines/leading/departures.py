@@ -10,7 +10,7 @@ from swarmflow.core.machines.leading.going_ahead import lose_member
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import try_open
-from swarmflow.core.machines.leading.saving import save, stop_run
+from swarmflow.core.machines.leading.saving import save, spread, stop_run
 from swarmflow.core.membership.findings import Finding, plain
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
@@ -25,6 +25,7 @@ def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: floa
     known.draining = True
     leader.membership.changed(known)
     needed = _needed(leader, known) if _alone(leader, known) else []
+    needed += spread(leader)  # what it keeps, others are to keep
     if known.process in leader.serving and known.process != leader.me.process:
         text = f"{known.process} leaves after this step"
         return [Log("info", text, EventKind.LEAVING, known.process, known.member.stage), *needed]
@@ -32,7 +33,10 @@ def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: floa
 
 
 def let_go(leader: LeaderState) -> list[Action]:
-    """Release the draining members; one whose stage would be lost only after its state is on disk."""
+    """Release the draining members; one with whom a stage would be lost, or a copy of one, only after others have it.
+
+    It goes by itself when its time is over.
+    """
     actions: list[Action] = []
     if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.UNMEASURED, LeaderPhase.VALIDATING):
         return []  # told to go as soon as the output is written, or the result is known
@@ -43,6 +47,9 @@ def let_go(leader: LeaderState) -> list[Action]:
             leader.move(LeaderPhase.SAVING)
             leader.waits_for = f"a copy of stage {entry.member.stage}, whose last peer wants to leave"
             continue
+        if stages := _kept_alone(leader, entry):
+            actions += _wait_for_copies(leader, entry, stages)
+            continue
         _forget(leader, entry.process)
         actions.append(Send(entry.process, Released()))
     return actions
@@ -51,6 +58,24 @@ def let_go(leader: LeaderState) -> list[Action]:
 def _alone(leader: LeaderState, entry: MemberRecord) -> bool:
     """Return whether no other peer holds this one's stage and means to stay."""
     return entry.role == "peer" and not leader.membership.served(entry.member.stage, leader.version)
+
+
+def _kept_alone(leader: LeaderState, entry: MemberRecord) -> list[int]:
+    """Return the stages that nobody who stays has on disk, of the version that the run would go back to."""
+    copies, whole = leader.safe.copies, leader.safe.copies.newest_whole()
+    if whole is None or whole.version <= leader.safe.durable:
+        return []
+    staying = {other.process for other in leader.membership.known.values() if not other.draining}
+    return copies.kept_alone(whole, entry.process, staying)
+
+
+def _wait_for_copies(leader: LeaderState, entry: MemberRecord, stages: list[int]) -> list[Action]:
+    """Say, once, what a draining process waits for."""
+    if entry.only_copies == stages:
+        return []
+    entry.only_copies = stages
+    text = f"{entry.process} leaves when others have its copy of stage {', '.join(map(str, stages))}"
+    return [Log("info", text, EventKind.LEAVING, entry.process, entry.member.stage)]
 
 
 def _needed(leader: LeaderState, entry: MemberRecord, saving: bool = False) -> list[Action]:

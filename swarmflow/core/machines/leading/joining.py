@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.durability.memories import holds
-from swarmflow.core.machines.leading.departures import gone
+from swarmflow.core.machines.leading.departures import gone, let_go
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import reconsider_version, try_open
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, power_of
-from swarmflow.core.membership.placement import is_narrow, place
+from swarmflow.core.membership.placement import SMALL_PEERS, is_narrow, place
 from swarmflow.core.membership.settings import refusal
 from swarmflow.core.protocol.actions import Action, Connect, Log, Send
 from swarmflow.core.protocol.messages import CopiesHeld, Evicted, Join, LoadFailed, Postponed, Ready, Refused, Welcome
@@ -118,7 +118,8 @@ def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld
     """Record what lies on a process' disk now."""
     safe, newest = leader.safe, leader.safe.snapshots.newest
     oldest = newest if safe.saving is None else safe.saving  # it is copied from the disks of others
-    return [*safe.copies.kept(known.member, message, oldest, newest), *reconsider_version(leader, now)]
+    kept = safe.copies.kept(known.member, message, oldest, newest)
+    return [*kept, *let_go(leader), *reconsider_version(leader, now)]
 
 
 def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
@@ -145,12 +146,16 @@ def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: floa
 
 
 def _relieve(leader: LeaderState, known: MemberRecord) -> list[Action]:
-    """Let a peer that has loaded take part in the step at hand if its stage holds it up; else it does in the next."""
+    """Let a peer that has loaded take work of the step at hand if its stage has fewer peers than others, and few.
+
+    Else it does in the next one. In a large stage it would take little, and all peers around it would have to know.
+    """
     step, stage = leader.step, known.member.stage
     if step is None or step.phase is not StepPhase.WORKING or leader.ahead is not None:
         return []
     fits = known.holds(step.epoch.step) and known.process not in leader.membership.suspended and not known.draining
-    return step.members.enter((known.member,), False) if fits and is_narrow(step.members.opened.stages, stage) else []
+    helps = is_narrow(step.members.opened.stages, stage, SMALL_PEERS)
+    return step.members.enter((known.member,), False) if fits and helps else []
 
 
 def on_load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed, now: float) -> list[Action]:
