@@ -93,8 +93,27 @@ def test_a_version_is_whole_without_the_writer_that_has_died_or_could_not() -> N
             bench.leader.handle(Lost(B, "killed"), 0.0)
             actions = bench.leader.handle(Lost(process("nobody"), ""), 100.0)
         else:
-            actions = bench.hear(B, SnapshotTaken(0, 1, failed="the disk is full"))
+            bench.hear(B, SnapshotTaken(0, 1, failed="the disk is full"))
+            actions = bench.hear(B, CopiesHeld((), "the disk is full"))
         assert [write.digests for write in of_type(actions, WriteCheckpoint)] == [AT_1.digests], trouble
+
+
+def test_this_trainer_copies_a_version_after_others_have_or_when_the_next_one_is_due() -> None:
+    """The uplinks of those who have written it are what its copies wait for."""
+    for slow in (False, True):
+        bench = Bench(replace(SETTINGS, steps=9, checkpoint_every=2))
+        bench.serve(A)
+        bench.commit()
+        bench.commit()
+        bench.join(B, 0)
+        bench.ready(B)
+        at_2 = Snapshot(2, ("of stage 0",))
+        given = bench.hear(A, SnapshotTaken(0, 2, "of stage 0"))
+        assert [keep.stages for to, keep in messages(given, KeepCopy) if to == B] == [(0,)]
+        assert not of_type(given, WriteCheckpoint)
+        assert not of_type(bench.commit(), WriteCheckpoint)
+        after = bench.commit() if slow else bench.hear(B, CopiesHeld((Holding(at_2, (0,)),)))
+        assert [(write.version, write.digests) for write in of_type(after, WriteCheckpoint)] == [(2, at_2.digests)]
 
 
 def test_a_version_that_nobody_has_written_when_the_next_is_committed_is_given_up() -> None:
