@@ -22,7 +22,7 @@ def filled(share: BackgroundShare, begin_s: float, end_s: float, idle: float = 0
     return sent / (tick * TICK_S)
 
 
-def test_the_share_doubles_each_minute_up_to_half_of_the_link() -> None:
+def test_the_share_doubles_every_few_minutes_up_to_half_of_the_link() -> None:
     share = BackgroundShare()
     first, second = filled(share, 0.0, DOUBLES_S), filled(share, DOUBLES_S, 2 * DOUBLES_S)
     assert SHARE_FIRST < first < 2 * SHARE_FIRST < second < 6 * SHARE_FIRST
@@ -55,3 +55,13 @@ def test_copies_have_the_first_share_however_long_they_take() -> None:
         share.yielded(TICK_S - given, now)
         sent += given
     assert sent / (20_000 * TICK_S) == pytest.approx(SHARE_FIRST, rel=0.05)
+
+
+def test_a_larger_share_counts_from_now_on_and_not_for_what_others_have_sent() -> None:
+    share = BackgroundShare()
+    share.load(0.0, 0.0)
+    share.yielded(30.0, 0.0)
+    share.load(0.75, 0.0)
+    assert share.due(0.0) == pytest.approx(0.0)
+    share.yielded(1.0, 0.0)
+    assert share.due(0.0) == pytest.approx(0.75)

@@ -29,10 +29,11 @@ def test_a_stage_is_narrow_where_others_have_more_peers() -> None:
     assert not is_narrow([members(0, 2), members(1, 2)], 0)
 
 
-def test_who_has_loaded_a_narrow_stage_takes_work_at_once() -> None:
-    for others, at_once in ((3, True), (1, False)):
+def test_who_has_loaded_a_small_stage_of_fewer_peers_takes_work_at_once() -> None:
+    for here, others, at_once in ((1, 3, True), (1, 1, False), (3, 4, True), (4, 4, False), (5, 6, False)):
         bench = LeaderBench(stages=2)
-        first = [*((process(f"r{number}"), 1) for number in range(others)), (process("alone"), 0)]
+        stages = [1] * others + [0] * here
+        first = [(process(f"r{number}"), stage) for number, stage in enumerate(stages)]
         for answer in (bench.join, bench.ready):
             for peer, stage in first:
                 answer(peer, stage)

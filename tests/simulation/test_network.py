@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import math
 from random import Random
 
 import pytest
 
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.background_share import SHARE_FIRST
+from swarmflow.core.routing.background_share import DOUBLES_S, SHARE_FIRST
 from swarmflow.simulator.background import Background
 from swarmflow.simulator.distributions import Constant, Integers, Normal, OneOf, Uniform, share_of
 from swarmflow.simulator.network import INFINITE, Flight, Matrix, Port, Shared, Spread
@@ -174,7 +175,8 @@ def test_background_ends_beside_tensors_without_end(busy: str) -> None:
             now_s = tensor.received_s(tensor.due_s)
             tensors += 1
     assert now_s == pytest.approx(tensors + 60.0, abs=1.0), "the link has carried both, and was never idle"
-    assert 180.0 < now_s < 300.0, "three per cent at first, then twice as much each minute"
+    grown_s = DOUBLES_S * math.log2(1 + 60.0 * math.log(2) / (SHARE_FIRST * DOUBLES_S))  # when the shares are 60 s
+    assert now_s == pytest.approx(grown_s, rel=0.1), "three per cent at first, then more and more"
 
 
 def test_background_waits_for_a_busy_downlink_too() -> None:

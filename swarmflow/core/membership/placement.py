@@ -16,6 +16,7 @@ from swarmflow.core.protocol.types import Member, Plan
 MOVING_PEERS = 20  # of so many one may move in a period
 NARROW_PEERS = 2  # a stage of so many peers at most holds up those that have more
 SMALL_PEERS = 4  # in a stage of so many at most another one takes a fifth of the work that is left, or more
+DONORS_MIN = 2  # of each peer that loads, if the stage has so many
 TOGETHER_PEERS = 8  # of so many one may move between the same two steps
 UNKNOWN = power_of_one(1.0, math.inf, 0.0)  # a peer that has stated nothing
 
@@ -43,15 +44,16 @@ def place(membership: Membership, wish: int, newcomer: StagePower = UNKNOWN) -> 
 
 
 def _room(membership: Membership, stage: int) -> float:
-    """Return how many more peers may load a stage: as many as serve it, since each takes the time of their links.
+    """Return how many more peers may load a stage: one for each two that serve it, and one at least.
 
+    Each load takes the time of their links: two from the same ones end when the second of two in a row would.
     Infinite where they load from a seed or a disk.
     """
     entries = membership.peers(stage)
     serving = [entry for entry in entries if entry.phase is MemberPhase.READY]
     if not any(entry.version > 0 for entry in serving):
         return math.inf
-    return len(serving) - sum(entry.phase is MemberPhase.LOADING for entry in entries)
+    return max(1, len(serving) // DONORS_MIN) - sum(entry.phase is MemberPhase.LOADING for entry in entries)
 
 
 def is_narrow(stages: Sequence[Sequence[Member]], stage: int, peers_max: int = NARROW_PEERS) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 SHARE_FIRST = 1 / 32  # of a link that is always busy: a step that it alone limits becomes 3% longer
 SHARE_MAX = 1 / 2
-DOUBLES_S = 60.0  # the share is doubled in so long
+DOUBLES_S = 240.0  # the share is doubled in so long
 MEMORY_S = 60.0  # how soon what was sent is forgotten: idle time at a step's end counts in the next step too
 PAUSE_S = 60.0  # after so long without a request of a load the first share counts again
 
@@ -17,8 +17,8 @@ class BackgroundShare:
     """Decides when a background message has given way for long enough.
 
     Joins and copies give way to training. On a link that training always fills they would never end, and the very stage
-    that needs another peer most would never get one. A load takes twice as much each minute, up to half of the link:
-    the state has to cross it in any case, and the longer that takes, the more updates follow it. Copies have time.
+    that needs another peer most would never get one. A load takes twice as much every four minutes, up to half of
+    the link: the longer it takes, the more updates have to follow it. Copies have time.
 
     Amounts are bytes, or seconds of a link; `now` is in seconds. Idle time counts as their share.
     """
