@@ -184,7 +184,8 @@ class TrainerLife:
         session, manifest = self._session, self._manifest
         assert manifest is not None
         me = self._member()
-        source = MicrobatchSource(session.me, manifest.microbatches, dispatcher_for(manifest.plan, session.me, 0))
+        own = dispatcher_for(manifest.plan, session.me, 0), manifest.plan.without_graph
+        source = MicrobatchSource(session.me, manifest.microbatches, *own)
         join = Join("trainer", __version__, manifest.fingerprint, me, copies=disk.holdings)
         machine = TrainerMachine(
             me,

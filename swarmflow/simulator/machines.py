@@ -34,7 +34,8 @@ class TrainerStart:
     def machine(self, kind: type[M]) -> M:
         """Return a trainer's machine of a class, with the router of the run."""
         me, plan = self.join.member, self.plan
-        source = MicrobatchSource(me.process, plan.microbatches, dispatcher_for(plan, me.process, 0))
+        own = dispatcher_for(plan, me.process, 0), plan.without_graph
+        source = MicrobatchSource(me.process, plan.microbatches, *own)
         return kind(me, self.lease, plan, self.rules, source, self.join, self.version, self.digests, self.leads)
 
 

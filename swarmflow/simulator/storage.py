@@ -42,21 +42,20 @@ class Storage:
         states: list[tuple[list[Member], int]],
         then: Callable[[], None],
         each: Progressed | None = None,
-        share: float = 1.0,
+        together: bool = False,
     ) -> None:
         """Take the time that it takes to copy states (donors, stage), beside all other traffic; then call `then`.
 
-        each: the event of this process for each part that arrives. share: of the bytes of a state that are copied,
-        where bytes take time.
+        each: the event of this process for each part that arrives. together: all donors of a state give a part of it.
         """
         seconds = self.world.hardware.load_s()
         if seconds is not None:
             self.world.clock.after(seconds, then)
             return
         size_of = self.world.hardware.state_bytes
-        wanted = [([donor.process for donor in donors], round(share * size_of(stage))) for donors, stage in states]
+        wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
         part = partial(self.world.deliver, self.process, each) if each is not None else None
-        Transfer(self.world, self.process, wanted, then, part).begin()
+        Transfer(self.world, self.process, wanted, then, part, together).begin()
 
     def load(
         self, stage: int, donors: Callable[[], tuple[Member, ...]], then: Callable[[], None], share: float = 1.0
@@ -124,7 +123,8 @@ class Storage:
     def fetch_checkpoint(self, action: WriteCheckpoint) -> None:
         """Fetch every stage of a version from its peers, then write the version."""
         states = [(list(members), stage) for stage, members in enumerate(action.roster.stages)]
-        self.fetch(states, partial(self._write, action, self.abandoned, self.world.clock.now_s), Progressed("save"))
+        then = partial(self._write, action, self.abandoned, self.world.clock.now_s)
+        self.fetch(states, then, Progressed("save"), together=bool(action.digests))
 
     def write_stage(self, action: WriteStage, parameters: str) -> None:
         """Write the own stage at a version, whose parameters have this digest."""
@@ -139,7 +139,7 @@ class Storage:
         states = [(list(holders), stage) for stage, holders in wanted.items() if stage != own]
         then = partial(self._keep, action)
         if states:
-            self.fetch(states, then)
+            self.fetch(states, then, together=True)
         else:
             self.world.clock.after(0.0, then)
 

@@ -15,9 +15,8 @@ from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Network
 from swarmflow.simulator.sizes import FRAME, HEADER
 
-CHUNK_BYTES = 4 << 20  # the runtime requests four chunks of 1 MiB at a time (runtime/execution/state_transfer.py)
-# A stage is loaded from all donors at a time. The runtime asks each for many small pieces (runtime/execution/
-# piece_loading.py); a few larger ones give the same rate in fewer events.
+# The runtime asks each donor for many small pieces (runtime/execution/piece_loading.py) or chunks (state_transfer.py)
+# ahead; a few larger ones give the same rate in fewer events.
 LOAD_BYTES = 2 << 20
 LOADS_AHEAD = 2  # of each donor
 # Of a donor that gives a share of its link: the runtime sends pieces between the parts of a tensor, and here a tensor
@@ -39,49 +38,27 @@ class Carrier(Protocol):
 
 @dataclass(slots=True)
 class Transfer:
-    """Fetches each state from its first donor that is alive, one after the other, beside all other traffic."""
+    """Fetches states one after the other, beside all other traffic."""
 
     world: Carrier
     to: ProcessId
-    wanted: list[tuple[list[ProcessId], int]]  # (donors, bytes that are left) of each state
-    done: Callable[[], None]  # called at the end, or when a state has no donor that is alive: the receiver checks
-    part: Callable[[], None] | None = None  # called with each chunk that has arrived
+    wanted: list[tuple[list[ProcessId], int]]  # (donors, bytes) of each state
+    done: Callable[[], None]  # called at the end: the receiver checks what had no donor that was alive
+    part: Callable[[], None] | None = None  # called with each piece that has arrived
+    together: bool = False  # each state from all its donors at a time, and not from the first that is alive
 
     def begin(self) -> None:
-        """Request the next chunk."""
-        while self.wanted and self.wanted[0][1] <= 0:
-            self.wanted.pop(0)
-        donors = [p for p in self.wanted[0][0] if self.world.alive(p)] if self.wanted else []
-        if not donors:
+        """Fetch the next state."""
+        if not self.wanted:
             self.world.clock.after(0.0, self._finish)
             return
-        asked = self.world.network.path(self.to, donors[0]).send(FRAME + HEADER, False, self.world.clock.now_s)
-        self.world.clock.at(asked.due_s, partial(self._answer, donors[0]))
+        named, size_bytes = self.wanted.pop(0)
 
-    def _answer(self, donor: ProcessId) -> None:
-        size_bytes = min(CHUNK_BYTES, self.wanted[0][1])
-        chunk = self.world.network.path(donor, self.to).background(size_bytes, self.world.clock.now_s)
-        self.world.meter.messages["state"] += 1
-        self.world.meter.wire_bytes["state"] += size_bytes
-        self._arrive(donor, chunk, size_bytes)
+        def donors() -> list[ProcessId]:
+            alive = [donor for donor in named if self.world.alive(donor)]
+            return alive if self.together else alive[:1]
 
-    def _arrive(self, donor: ProcessId, chunk: Background, size_bytes: int) -> None:
-        """Wait until a chunk is here; what else is sent meanwhile goes first."""
-        due_s = chunk.next_s(self.world.clock.now_s)
-        if due_s is None:
-            self._had(donor, size_bytes)
-        else:
-            self.world.clock.at(due_s, partial(self._arrive, donor, chunk, size_bytes))
-
-    def _had(self, donor: ProcessId, size_bytes: int) -> None:
-        if not self.world.alive(self.to):
-            return
-        donors, left = self.wanted[0]
-        if self.world.alive(donor):  # else the chunk is requested again from another donor
-            self.wanted[0] = (donors, left - size_bytes)
-            if self.part is not None:
-                self.part()
-        self.begin()
+        StageTransfer(self.world, self.to, donors, lambda _: None, size_bytes, self.begin, self.part).begin()
 
     def _finish(self) -> None:
         if self.world.alive(self.to):
@@ -95,10 +72,10 @@ class StageTransfer:
     world: Carrier
     to: ProcessId
     donors: Callable[[], list[ProcessId]]  # as they are named now
-    share: Callable[[ProcessId], float]  # of its uplink, that a donor gives however busy it is
+    share: Callable[[ProcessId], float | None]  # of its uplink, that a donor gives a load however busy it is
     left_bytes: int
     done: Callable[[], None]  # called at the end, or when no donor is alive: the receiver checks
-    part: Callable[[], None]  # called with each piece that has arrived
+    part: Callable[[], None] | None = None  # called with each piece that has arrived
     _asked: Counter[ProcessId] = field(init=False, default_factory=Counter)  # pieces on their way, by donor
 
     def begin(self) -> None:
@@ -139,7 +116,7 @@ class StageTransfer:
         if self.left_bytes <= 0 or not self.world.alive(self.to):
             return
         self.left_bytes -= size_bytes
-        if size_bytes:
+        if size_bytes and self.part is not None:
             self.part()
         self.begin()
 

@@ -189,11 +189,12 @@ def test_what_is_written_is_kept_by_peers_too_also_by_those_who_come_later() -> 
     bench.serve(A, B)
     bench.leader.safe.write(8, bench.leader.membership.roster(4), last=False)
     kept = messages(bench.written(8), KeepCopy)
-    assert {(to, keep.snapshot, keep.stages) for to, keep in kept} == {(A, AT_8, (0, 1)), (B, AT_8, (0, 1))}
-    bench.hear(A, CopiesHeld((Holding(AT_8, (0, 1)),)))
-    assert "is on the disks of others too" in "".join(
-        log.text for log in of_type(bench.hear(B, CopiesHeld((Holding(AT_8, (0, 1)),))), Log)
-    )
+    assert {(to, keep.snapshot, keep.stages) for to, keep in kept} == {(A, AT_8, (1,)), (B, AT_8, (0,))}
+    bench.hear(A, CopiesHeld((Holding(AT_8, (1,)),)))
+    safe = bench.hear(B, CopiesHeld((Holding(AT_8, (0,)),)))
+    assert "is on the disks of others too" in "".join(log.text for log in of_type(safe, Log))
+    again = {(to, keep.stages) for to, keep in messages(safe, KeepCopy)}
+    assert again == {(A, (0,)), (B, (1,))}, "there are no others for a second copy"
 
 
 # --- from the memory of peers -----------------------------------------------------------------------------------------

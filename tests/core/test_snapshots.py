@@ -93,27 +93,30 @@ def test_a_version_is_whole_without_the_writer_that_has_died_or_could_not() -> N
             bench.leader.handle(Lost(B, "killed"), 0.0)
             actions = bench.leader.handle(Lost(process("nobody"), ""), 100.0)
         else:
-            bench.hear(B, SnapshotTaken(0, 1, failed="the disk is full"))
-            actions = bench.hear(B, CopiesHeld((), "the disk is full"))
+            actions = bench.hear(B, SnapshotTaken(0, 1, failed="the disk is full"))
         assert [write.digests for write in of_type(actions, WriteCheckpoint)] == [AT_1.digests], trouble
 
 
-def test_this_trainer_copies_a_version_after_others_have_or_when_the_next_one_is_due() -> None:
+def test_this_trainer_copies_its_first_version_at_once_and_a_later_one_after_others_or_when_the_next_is_due() -> None:
     """The uplinks of those who have written it are what its copies wait for."""
     for slow in (False, True):
         bench = Bench(replace(SETTINGS, steps=9, checkpoint_every=2))
         bench.serve(A)
         bench.commit()
         bench.commit()
+        assert of_type(bench.hear(A, SnapshotTaken(0, 2, "first")), WriteCheckpoint), "it could not go on without"
+        written(bench.leader, CheckpointWritten(2, ok=True, digests=("first",)), 0.0)
+        bench.commit()
+        bench.commit()
         bench.join(B, 0)
         bench.ready(B)
-        at_2 = Snapshot(2, ("of stage 0",))
-        given = bench.hear(A, SnapshotTaken(0, 2, "of stage 0"))
+        at_4 = Snapshot(4, ("second",))
+        given = bench.hear(A, SnapshotTaken(0, 4, "second"))
         assert [keep.stages for to, keep in messages(given, KeepCopy) if to == B] == [(0,)]
         assert not of_type(given, WriteCheckpoint)
         assert not of_type(bench.commit(), WriteCheckpoint)
-        after = bench.commit() if slow else bench.hear(B, CopiesHeld((Holding(at_2, (0,)),)))
-        assert [(write.version, write.digests) for write in of_type(after, WriteCheckpoint)] == [(2, at_2.digests)]
+        after = bench.commit() if slow else bench.hear(B, CopiesHeld((Holding(at_4, (0,)),)))
+        assert [(write.version, write.digests) for write in of_type(after, WriteCheckpoint)] == [(4, at_4.digests)]
 
 
 def test_a_version_that_nobody_has_written_when_the_next_is_committed_is_given_up() -> None:

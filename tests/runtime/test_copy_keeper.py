@@ -93,13 +93,19 @@ def written(of: Manifest, root: Path, version: int, seed: int = 0) -> Checkpoint
     return checkpoint
 
 
-def serve(process: Process, *checkpoints: Checkpoint) -> None:
-    """As a trainer does."""
+def serve(process: Process, *checkpoints: Checkpoint, reads: list[str] | None = None, most: int = 1 << 30) -> None:
+    """As a trainer does. reads: the tensors that were asked for. most: so many are read before the disk breaks."""
     by_version = {checkpoint.version: checkpoint for checkpoint in checkpoints}
+    asked: list[str] = [] if reads is None else reads
+
+    def read(stage: int, version: int, file: str, tensor: str, start: int, stop: int) -> bytes:
+        asked.append(tensor)
+        if len(asked) > most:
+            raise NetworkError("the disk broke")
+        return by_version[version].state(stage).read(tensor, start, stop)
+
     serve_state(
-        process.session.requests,
-        lambda stage, version, file: Listing(by_version[version].state(stage).elements),
-        lambda stage, version, file, tensor, start, stop: by_version[version].state(stage).read(tensor, start, stop),
+        process.session.requests, lambda stage, version, file: Listing(by_version[version].state(stage).elements), read
     )
 
 
@@ -145,6 +151,26 @@ async def test_a_holder_whose_bytes_are_wrong_is_passed_over(tmp_path: Path) -> 
         change = await peer.change()
         assert change.copies == ()
         assert "is not what was sent" in change.failed
+
+
+@pytest.mark.parametrize("most", [100, 1], ids=["both", "one of them breaks"])
+async def test_each_holder_gives_a_part_of_a_copy_and_what_one_owes_comes_from_others(
+    tmp_path: Path, most: int
+) -> None:
+    of = manifest()
+    checkpoint = written(of, tmp_path / "disk", 8)
+    async with processes(tmp_path, 3) as (first, second, reader):
+        reads: list[list[str]] = [[], []]
+        serve(first, checkpoint, reads=reads[0], most=most)
+        serve(second, checkpoint, reads=reads[1])
+        copy = Checkpoint.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, checkpoint.digests)
+        elements = state_tensor_lengths(of, 0)
+        donors = (first.member, second.member)
+        await copy_stage(reader.session.requests, copy, 0, donors, elements, checkpoint.digests[0])
+        assert copy.stages_held == (0,)
+    got = [*reads[0][:most], *reads[1]]
+    assert sorted(got) == sorted(elements), "each is read once"
+    assert all(reads)
 
 
 async def test_a_disk_that_refuses_is_one_warning_and_no_failure(

@@ -17,7 +17,7 @@ AWAITED_MAX = 4  # are named to the leader of those that a process waits for
 WINDOW_PIECES = 8  # of each owner: how far ahead parts are sent, which bounds what an owner must hold for others
 # The same where the next step's boundary tensors go before pieces: a member that they hold up must not leave the links
 # of the others idle. An owner holds at most so many pieces for others, unless WINDOW_PIECES of each are more.
-WINDOW_PIECES_OVERLAPPED, HELD_PIECES_OVERLAPPED = 64, 192
+WINDOW_PIECES_OVERLAPPED, HELD_PIECES_OVERLAPPED = 40, 120
 
 NORM_TOLERANCE = 1e-6  # of a squared norm: the bits are the same for all members, what adds up their squares is not
 

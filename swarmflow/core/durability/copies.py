@@ -108,27 +108,36 @@ class Copies:
     def spread(self, snapshot: Snapshot, leader: Member | None, keepers: Iterable[Member]) -> list[Action]:
         """Ask for the copies of a snapshot that are missing on the disks of these peers. leader: if it has all of it.
 
-        Each stage should lie with two peers of other stages, so that it survives the loss of its own; where there are
-        not that many, its own peers keep it too, which still helps a run whose every process ends. Those who hold least
-        of the snapshot are asked first.
+        Each stage should lie with two peers of other stages, so that it survives the loss of its own: with one first,
+        and when all stages do, with another one. Where there are not that many, its own peers keep it too, which still
+        helps a run whose every process ends. Those who hold least of the snapshot are asked first.
         """
         if any(asked != snapshot for asked, _ in self._asked.values()):
             return []
         able = {m.process: m for m in sorted(keepers) if self._unable.get(m.process) != snapshot}
-        load = {process: self._has(process, snapshot) for process in able}
-        given: Counter[ProcessId] = Counter()
-        wanted: dict[ProcessId, dict[int, tuple[Member, ...]]] = {}
-        for stage in range(self.stages):
-            while (chosen := self._next_keeper(stage, able, load)) is not None:
-                load[chosen].add(stage)
-                if holders := self._to_ask(snapshot, stage, leader, given):
-                    wanted.setdefault(chosen, {})[stage] = holders
+        wanted = self._wanted(snapshot, 1, leader, able)
+        if not wanted and not self._asked:
+            wanted = self._wanted(snapshot, COPIES, leader, able)
         actions: list[Action] = []
         for process, stages in sorted(wanted.items()):
             self._asked[process] = (snapshot, self._has(process, snapshot) | stages.keys())
             message = KeepCopy(snapshot, tuple(stages), tuple(stages.values()), whole=leader is not None)
             actions += [Connect((able[process],)), Send(process, message)]
         return actions
+
+    def _wanted(
+        self, snapshot: Snapshot, copies: int, leader: Member | None, able: dict[ProcessId, Member]
+    ) -> dict[ProcessId, dict[int, tuple[Member, ...]]]:
+        """Return which stages whom is to copy from whom, so that there are so many copies of each."""
+        load = {process: self._has(process, snapshot) for process in able}
+        given: Counter[ProcessId] = Counter()
+        wanted: dict[ProcessId, dict[int, tuple[Member, ...]]] = {}
+        for stage in range(self.stages):
+            while (chosen := self._next_keeper(stage, copies, able, load)) is not None:
+                load[chosen].add(stage)
+                if holders := self._to_ask(snapshot, stage, leader, given):
+                    wanted.setdefault(chosen, {})[stage] = holders
+        return wanted
 
     def _to_ask(
         self, snapshot: Snapshot, stage: int, leader: Member | None, given: Counter[ProcessId]
@@ -141,13 +150,13 @@ class Copies:
         return named
 
     def _next_keeper(
-        self, stage: int, able: dict[ProcessId, Member], load: dict[ProcessId, set[int]]
+        self, stage: int, copies: int, able: dict[ProcessId, Member], load: dict[ProcessId, set[int]]
     ) -> ProcessId | None:
         """Who is to hold one more copy of a stage; None: there are enough, or nobody can. load: what each holds."""
         holding = [able[process].stage for process in able if stage in load[process]]
         free = [member for process, member in able.items() if stage not in load[process]]
         others = [member for member in free if member.stage != stage]
-        if sum(serves != stage for serves in holding) >= COPIES or (len(holding) >= COPIES and not others):
+        if sum(serves != stage for serves in holding) >= copies or (len(holding) >= copies and not others):
             return None
 
         def reluctance(member: Member) -> tuple[bool, int, int, int, ProcessId]:

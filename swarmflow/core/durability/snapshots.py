@@ -10,7 +10,7 @@ from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.messages import SnapshotTaken, TakeSnapshot
 from swarmflow.core.protocol.types import Member, ProcessId, Roster, Snapshot
 
-WRITERS = 2  # of each stage: one may die, and two uplinks give the copies in half the time
+WRITERS = 3  # of each stage: two may die, and three uplinks give the copies in a third of the time
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from swarmflow.core.protocol.types import WITHOUT_GRAPH, Plan
+from swarmflow.core.protocol.types import Plan
 
 # A microbatch takes a slot for so many times as long as its tensors and passes alone: it waits behind others. Measured
 # in examples/llama-8b.toml, from the first stage and back.
@@ -93,7 +93,7 @@ def demands(plan: Plan, run: StagePower) -> tuple[StageDemand, ...]:
         queues = QUEUES_OVERLAPPED if plan.delay and stage < last else QUEUES
         held_s = queues * transfers * tensor_s + sum(costs[stage:]) * run.peers / run.speed
         if stage < last:
-            held_s /= 1 + WITHOUT_GRAPH
+            held_s /= 1 + plan.without_graph
         found.append(
             StageDemand(
                 plan.microbatches * cost,

@@ -34,7 +34,7 @@ class HopTable:
     dispatcher: Dispatcher
     leader: ProcessId  # receives Done
     journal_bytes_max: int = 1 << 30  # kept for repairs
-    recompute: bool = True  # microbatches without a graph are admitted too
+    without_graph: int = WITHOUT_GRAPH  # microbatches that are admitted without a graph, for each one with a graph
     epoch: Epoch = field(default=NO_EPOCH, init=False)
     ahead: Epoch | None = field(default=None, init=False)  # the next step, begun while this one is reduced
     hops: dict[Microbatch, Hop] = field(default_factory=dict, init=False)
@@ -48,7 +48,7 @@ class HopTable:
     _announced_s: float = field(default=0.0, init=False)  # downstream cost, as the stage before knows it
 
     def __post_init__(self) -> None:
-        self.admission = Admission(self.capacity, WITHOUT_GRAPH if self.recompute and not self.last else 0, self.timer)
+        self.admission = Admission(self.capacity, 0 if self.last else self.without_graph, self.timer)
         self.journal = Journal(self.dispatcher, self.journal_bytes_max, self.hops)
         self.restorer = Restorer(self.stage, self.last, self.capacity, self.dispatcher, self.journal, self.hops)
 

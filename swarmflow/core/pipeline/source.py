@@ -44,6 +44,7 @@ class MicrobatchSource:
     me: ProcessId
     microbatches: int  # of a step
     dispatcher: Dispatcher
+    without_graph: int = WITHOUT_GRAPH  # microbatches that the first stage's peers admit for each one with a graph
     epoch: Epoch = field(init=False, default=NO_EPOCH)
     ahead: Epoch | None = field(init=False, default=None)  # the next step, begun while this one is reduced
     window: int = field(init=False, default=1)  # microbatches in flight at a time: its share of stage 0's slots
@@ -63,7 +64,7 @@ class MicrobatchSource:
         """Begin an epoch with this trainer's share of its microbatches, or go on with what it has begun ahead."""
         trainers, first = message.roster.ids_by_stage[-1], message.roster.stages[0]
         self.dispatcher.trainers = trainers
-        self._room = (1 + WITHOUT_GRAPH) * sum(member.capacity for member in first)
+        self._room = (1 + self.without_graph) * sum(member.capacity for member in first)
         self._trainers = len(trainers)
         peers = message.roster.ids_by_stage[0], message.roster.slots_per_sender[0]
         if message.epoch == self.ahead:

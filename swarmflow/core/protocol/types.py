@@ -80,6 +80,8 @@ class Epoch(NamedTuple):
 
 NO_EPOCH = Epoch(-1, 0)
 WITHOUT_GRAPH = 8  # microbatches admitted without a graph for each one with a graph, while there is nothing to compute
+# The same where an all-reduce fills what they leave of the links: each takes longer from the first stage and back.
+WITHOUT_GRAPH_OVERLAPPED = 12
 DEFAULT_EXPONENT = 36  # of a step whose gradients add up as integers, unless they are too large for it
 
 
@@ -310,3 +312,8 @@ class Plan:
     delay: int = 0
     timeouts: Timeouts = field(default_factory=Timeouts)
     reduced_bytes: tuple[int, ...] = ()
+
+    @property
+    def without_graph(self) -> int:
+        """Microbatches that a peer admits without a graph, for each one with a graph."""
+        return WITHOUT_GRAPH_OVERLAPPED if self.delay else WITHOUT_GRAPH

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ from swarmflow.runtime.transport.requests import Arguments, Requests
 CHUNK_ELEMENTS = 1 << 18  # 1 MiB of fp32: a stream is as fast with it as with more
 CHUNKS_AHEAD = 4  # requested ahead: hides the round trip at the cost of little memory
 _ELEMENT_BYTES = 4
+
+_Chunk = tuple[str, int, int]
+"""(tensor, first element, the one after the last)."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ async def list_state(
 
 async def copy_state(
     requests: Requests,
-    donor: ProcessId,
+    donors: Sequence[ProcessId],
     stage: int,
     version: int,
     listing: Listing,
@@ -98,22 +102,24 @@ async def copy_state(
     on_progress: OnProgress = _nothing,
     file: str = "",
 ) -> None:
-    """Read every chunk of a listing from a donor and write it. Raises NetworkError at the first that does not arrive.
+    """Read every chunk of a listing from these donors, from each as fast as it gives, and write it.
 
+    A donor that fails is asked for nothing more. Raises NetworkError with the failure of each when none is left.
     done: chunks (tensor, first element) that were written before; each one that is written is added.
     on_progress: called before the first chunk and after each one.
     """
-    chunks = [
+    chunks = deque(
         (name, start, min(start + CHUNK_ELEMENTS, count))
         for name, count in listing.tensors.items()
         for start in range(0, count, CHUNK_ELEMENTS)
         if (name, start) not in done
-    ]
+    )
     total_bytes = _ELEMENT_BYTES * sum(listing.tensors.values())
     received_bytes = total_bytes - _ELEMENT_BYTES * sum(stop - start for _, start, stop in chunks)
-    on_progress(donor, received_bytes, total_bytes)
+    able, failures, writes = list(donors), list[str](), asyncio.Lock()
+    on_progress(able[0], received_bytes, total_bytes)
 
-    async def fetch(name: str, start: int, stop: int) -> memoryview:
+    async def fetch(donor: ProcessId, name: str, start: int, stop: int) -> memoryview:
         arguments: Arguments = {"stage": stage, "version": version, "file": file}
         arguments |= {"tensor": name, "start": start, "stop": stop}
         answer = await requests.ask(donor, "state/read", arguments, timeout_s=60.0)
@@ -121,22 +127,43 @@ async def copy_state(
             raise NetworkError(f"{donor} sent a chunk of another size than was asked for")
         return answer[0]
 
-    ahead: list[asyncio.Task[memoryview]] = []
-    try:
-        for number, (name, start, _) in enumerate(chunks):
-            while len(ahead) < CHUNKS_AHEAD and number + len(ahead) < len(chunks):
-                ahead.append(asyncio.create_task(fetch(*chunks[number + len(ahead)])))
-            data = await ahead.pop(0)
-            if not await asyncio.to_thread(_finite, data):
-                raise NetworkError(f"{donor} has a state of stage {stage} with values that are not finite")
-            await asyncio.to_thread(write, name, start, data)
-            done.add((name, start))
-            received_bytes += len(data)
-            on_progress(donor, received_bytes, total_bytes)
-    finally:
-        for task in ahead:
-            task.cancel()
-        await asyncio.gather(*ahead, return_exceptions=True)
+    async def take(donor: ProcessId) -> None:
+        nonlocal received_bytes
+        ahead: deque[tuple[_Chunk, asyncio.Task[memoryview]]] = deque()
+        try:
+            while chunks or ahead:
+                while chunks and len(ahead) < CHUNKS_AHEAD:
+                    chunk = chunks.popleft()
+                    ahead.append((chunk, asyncio.create_task(fetch(donor, *chunk))))
+                (name, start, _), task = ahead[0]
+                data = await task
+                if not await asyncio.to_thread(_finite, data):
+                    raise NetworkError(f"{donor} has a state of stage {stage} with values that are not finite")
+                async with writes:  # a file has one position
+                    await asyncio.to_thread(write, name, start, data)
+                ahead.popleft()
+                done.add((name, start))
+                received_bytes += len(data)
+                on_progress(donor, received_bytes, total_bytes)
+        except NetworkError as error:
+            able.remove(donor)
+            failures.append(str(error))
+        finally:
+            chunks.extend(chunk for chunk, _ in ahead)  # for the others
+            for _, task in ahead:
+                task.cancel()
+            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
+
+    while chunks:
+        if not able:
+            raise NetworkError("; ".join(failures))
+        tasks = [asyncio.create_task(take(donor)) for donor in able]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def first_donor(
@@ -163,12 +190,36 @@ async def first_donor(
             if listing.digest != digest:
                 done.clear()  # another digest means other bytes: chunks of a donor before do not count
                 digest = listing.digest
-            await copy_state(requests, donor.process, stage, version, listing, write, done, on_progress, file)
+            await copy_state(requests, [donor.process], stage, version, listing, write, done, on_progress, file)
         except NetworkError as error:
             failures.append(str(error))
         else:
             return donor.process, listing
     raise NetworkError(f"stage {stage} at version {version} could not be loaded: {'; '.join(failures)}")
+
+
+async def _all_donors(
+    requests: Requests,
+    donors: Sequence[Member],
+    stage: int,
+    version: int,
+    elements: Mapping[str, int],
+    write: Write,
+    on_progress: OnProgress,
+    file: str,
+) -> None:
+    """Copy a file of a stage from all donors that have it, a part from each. Raises NetworkError if nobody is left."""
+    asked = (list_state(requests, donor.process, stage, version, elements, file) for donor in donors)
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    failures = [str(answer) for answer in answers if isinstance(answer, NetworkError)]
+    for answer in answers:
+        if isinstance(answer, BaseException) and not isinstance(answer, NetworkError):
+            raise answer
+    able = [donor.process for donor, answer in zip(donors, answers, strict=True) if isinstance(answer, Listing)]
+    listing = next((answer for answer in answers if isinstance(answer, Listing)), None)
+    if listing is None:
+        raise NetworkError(f"stage {stage} at version {version} could not be copied: {'; '.join(failures)}")
+    await copy_state(requests, able, stage, version, listing, write, set(), on_progress, file)
 
 
 async def copy_stage(
@@ -180,17 +231,20 @@ async def copy_stage(
     digest: str | None = None,
     on_progress: OnProgress = _nothing,
 ) -> None:
-    """Copy a stage's file to disk, from the first donor that sends the right one. digest: of the file, where known.
+    """Copy a stage's file to disk. digest: of the file, where known: then each donor gives a part of it.
 
-    Raises NetworkError or WrongCopyError when no donor does, CheckpointError when the own disk refuses.
+    Where the parts are not those of one file, or the digest is not known, the first donor is asked for all of it that
+    sends the right one. Raises NetworkError or WrongCopyError when no donor does, CheckpointError when the own disk
+    refuses.
     """
     failure: SwarmflowError = NetworkError(f"nobody was named who has stage {stage} at version {checkpoint.version}")
-    groups = [(donor,) for donor in donors] if digest is not None else [tuple(donors)]
+    groups = [tuple(donors)] * (len(donors) > 1 or digest is None)
+    groups += [(donor,) for donor in donors] if digest is not None else []
     for group in groups:
         writer = checkpoint.writer(stage, elements)
         try:
             args = requests, group, stage, checkpoint.version, elements, writer.write, on_progress
-            await first_donor(*args, file=digest or "")
+            await (_all_donors(*args, digest) if digest is not None else first_donor(*args))
             await asyncio.to_thread(checkpoint.add, stage, writer, digest)
         except (NetworkError, WrongCopyError) as error:
             failure = error

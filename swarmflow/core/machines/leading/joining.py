@@ -9,6 +9,7 @@ from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import reconsider_version, try_open
+from swarmflow.core.machines.leading.saving import spread
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, power_of
 from swarmflow.core.membership.placement import SMALL_PEERS, is_narrow, place
@@ -119,7 +120,8 @@ def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld
     safe, newest = leader.safe, leader.safe.snapshots.newest
     oldest = newest if safe.saving is None else safe.saving  # it is copied from the disks of others
     kept = safe.copies.kept(known.member, message, oldest, newest)
-    kept += safe.catch_up(leader.version, now) if leader.recovery.restoring is None else []
+    if leader.recovery.restoring is None:
+        kept += [*spread(leader), *safe.catch_up(leader.version, now)]
     return [*kept, *let_go(leader), *reconsider_version(leader, now)]
 
 

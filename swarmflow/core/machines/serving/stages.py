@@ -31,7 +31,6 @@ from swarmflow.core.protocol.messages import (
     Surplus,
     TakeSnapshot,
 )
-from swarmflow.core.protocol.types import WITHOUT_GRAPH
 from swarmflow.core.routing.flow.live import negotiation_of
 
 
@@ -72,11 +71,11 @@ def on_state_loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Act
     peer.memory.loaded(event.version)
     peer.elements, peer.piece = dict(event.group_elements), event.piece
     dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1)
-    own = peer.settings.journal_bytes_max, peer.settings.recompute
+    own = peer.settings.journal_bytes_max, peer.plan.without_graph if peer.settings.recompute else 0
     peer.hops = HopTable(peer.stage, peer.plan.stages, event.capacity, dispatcher, peer.leader, *own)
     plan = peer.plan
     # The last stage holds a microbatch but briefly.
-    without_graph = WITHOUT_GRAPH if peer.settings.recompute or peer.hops.last else 0
+    without_graph = plan.without_graph if peer.settings.recompute or peer.hops.last else 0
     own_time = peer.hops.timer, without_graph
     peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, dispatcher.router, *own_time)
     peer.move(PeerPhase.READY)
