@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import torch
@@ -91,79 +92,86 @@ async def list_state(
     return listing
 
 
-async def copy_state(
-    requests: Requests,
-    donors: Sequence[ProcessId],
-    stage: int,
-    version: int,
-    listing: Listing,
-    write: Write,
-    done: set[tuple[str, int]],
-    on_progress: OnProgress = _nothing,
-    file: str = "",
-) -> None:
-    """Read every chunk of a listing from these donors, from each as fast as it gives, and write it.
+@dataclass(slots=True)
+class StateCopy:
+    """A state that is read chunk by chunk from its donors, from each as fast as it gives."""
 
-    A donor that fails is asked for nothing more. Raises NetworkError with the failure of each when none is left.
-    done: chunks (tensor, first element) that were written before; each one that is written is added.
-    on_progress: called before the first chunk and after each one.
-    """
-    chunks = deque(
-        (name, start, min(start + CHUNK_ELEMENTS, count))
-        for name, count in listing.tensors.items()
-        for start in range(0, count, CHUNK_ELEMENTS)
-        if (name, start) not in done
-    )
-    total_bytes = _ELEMENT_BYTES * sum(listing.tensors.values())
-    received_bytes = total_bytes - _ELEMENT_BYTES * sum(stop - start for _, start, stop in chunks)
-    able, failures, writes = list(donors), list[str](), asyncio.Lock()
-    on_progress(able[0], received_bytes, total_bytes)
+    requests: Requests
+    stage: int
+    version: int
+    listing: Listing
+    write: Write
+    done: set[tuple[str, int]]  # chunks (tensor, first element) that are written; each one that is written is added
+    on_progress: OnProgress = _nothing  # called before the first chunk and after each one
+    file: str = ""  # the digest of the file on disk to copy from; empty: from memory, or any file of that version
+    _chunks: deque[_Chunk] = field(init=False, default_factory=deque)  # that nobody has been asked for
+    _received_bytes: int = field(init=False, default=0)
+    _failures: dict[ProcessId, str] = field(init=False, default_factory=dict)
+    _writes: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)  # a file has one position
 
-    async def fetch(donor: ProcessId, name: str, start: int, stop: int) -> memoryview:
-        arguments: Arguments = {"stage": stage, "version": version, "file": file}
+    @property
+    def _total_bytes(self) -> int:
+        return _ELEMENT_BYTES * sum(self.listing.tensors.values())
+
+    async def run(self, donors: Sequence[ProcessId]) -> None:
+        """Read every chunk. Raises NetworkError with the failure of each donor when none is left."""
+        for name, count in self.listing.tensors.items():
+            starts = (start for start in range(0, count, CHUNK_ELEMENTS) if (name, start) not in self.done)
+            self._chunks.extend((name, start, min(start + CHUNK_ELEMENTS, count)) for start in starts)
+        lacking = sum(stop - start for _, start, stop in self._chunks)
+        self._received_bytes = self._total_bytes - _ELEMENT_BYTES * lacking
+        self.on_progress(donors[0], self._received_bytes, self._total_bytes)
+        while self._chunks:
+            able = [donor for donor in donors if donor not in self._failures]
+            if not able:
+                raise NetworkError("; ".join(self._failures.values()))
+            await _all_or_none([asyncio.create_task(self._take(donor)) for donor in able])
+
+    async def _take(self, donor: ProcessId) -> None:
+        """Read chunks from one donor until there are no more. One that fails is asked for nothing more."""
+        ahead: deque[tuple[_Chunk, asyncio.Task[memoryview]]] = deque()
+        try:
+            while self._chunks or ahead:
+                while self._chunks and len(ahead) < CHUNKS_AHEAD:
+                    chunk = self._chunks.popleft()
+                    ahead.append((chunk, asyncio.create_task(self._fetch(donor, *chunk))))
+                (name, start, _), task = ahead[0]
+                data = await task
+                if not await asyncio.to_thread(_finite, data):
+                    raise NetworkError(f"{donor} has a state of stage {self.stage} with values that are not finite")
+                async with self._writes:
+                    await asyncio.to_thread(self.write, name, start, data)
+                ahead.popleft()
+                self.done.add((name, start))
+                self._received_bytes += len(data)
+                self.on_progress(donor, self._received_bytes, self._total_bytes)
+        except NetworkError as error:
+            self._failures[donor] = str(error)
+        finally:
+            self._chunks.extend(chunk for chunk, _ in ahead)  # for the others
+            await _end([task for _, task in ahead])
+
+    async def _fetch(self, donor: ProcessId, name: str, start: int, stop: int) -> memoryview:
+        arguments: Arguments = {"stage": self.stage, "version": self.version, "file": self.file}
         arguments |= {"tensor": name, "start": start, "stop": stop}
-        answer = await requests.ask(donor, "state/read", arguments, timeout_s=60.0)
+        answer = await self.requests.ask(donor, "state/read", arguments, timeout_s=60.0)
         if len(answer) != 1 or len(answer[0]) != _ELEMENT_BYTES * (stop - start):
             raise NetworkError(f"{donor} sent a chunk of another size than was asked for")
         return answer[0]
 
-    async def take(donor: ProcessId) -> None:
-        nonlocal received_bytes
-        ahead: deque[tuple[_Chunk, asyncio.Task[memoryview]]] = deque()
-        try:
-            while chunks or ahead:
-                while chunks and len(ahead) < CHUNKS_AHEAD:
-                    chunk = chunks.popleft()
-                    ahead.append((chunk, asyncio.create_task(fetch(donor, *chunk))))
-                (name, start, _), task = ahead[0]
-                data = await task
-                if not await asyncio.to_thread(_finite, data):
-                    raise NetworkError(f"{donor} has a state of stage {stage} with values that are not finite")
-                async with writes:  # a file has one position
-                    await asyncio.to_thread(write, name, start, data)
-                ahead.popleft()
-                done.add((name, start))
-                received_bytes += len(data)
-                on_progress(donor, received_bytes, total_bytes)
-        except NetworkError as error:
-            able.remove(donor)
-            failures.append(str(error))
-        finally:
-            chunks.extend(chunk for chunk, _ in ahead)  # for the others
-            for _, task in ahead:
-                task.cancel()
-            await asyncio.gather(*(task for _, task in ahead), return_exceptions=True)
 
-    while chunks:
-        if not able:
-            raise NetworkError("; ".join(failures))
-        tasks = [asyncio.create_task(take(donor)) for donor in able]
-        try:
-            await asyncio.gather(*tasks)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+async def _all_or_none(tasks: Sequence[asyncio.Task[None]]) -> None:
+    """Wait for tasks; when one fails, none of them goes on."""
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        await _end(tasks)
+
+
+async def _end(tasks: Sequence[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def first_donor(
@@ -190,7 +198,7 @@ async def first_donor(
             if listing.digest != digest:
                 done.clear()  # another digest means other bytes: chunks of a donor before do not count
                 digest = listing.digest
-            await copy_state(requests, [donor.process], stage, version, listing, write, done, on_progress, file)
+            await StateCopy(requests, stage, version, listing, write, done, on_progress, file).run([donor.process])
         except NetworkError as error:
             failures.append(str(error))
         else:
@@ -219,7 +227,7 @@ async def _all_donors(
     listing = next((answer for answer in answers if isinstance(answer, Listing)), None)
     if listing is None:
         raise NetworkError(f"stage {stage} at version {version} could not be copied: {'; '.join(failures)}")
-    await copy_state(requests, able, stage, version, listing, write, set(), on_progress, file)
+    await StateCopy(requests, stage, version, listing, write, set(), on_progress, file).run(able)
 
 
 async def copy_stage(
