@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core.routing.background_share import SHARE_FIRST
+from swarmflow.core.routing.background_share import COPIES_SHARE
 from swarmflow.runtime.transport import precedence
 from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.precedence import LEAD_BYTES, Precedence
@@ -76,7 +76,7 @@ async def test_beside_a_lane_that_always_writes_the_background_has_its_share(mon
     writing.cancel()
     with suppress(asyncio.CancelledError):
         await writing
-    assert written["background"] / written.total() == pytest.approx(SHARE_FIRST, rel=0.1)
+    assert written["background"] / written.total() == pytest.approx(COPIES_SHARE, rel=0.1)
 
 
 @pytest.mark.asyncio
@@ -105,7 +105,7 @@ async def test_what_is_given_ends_with_what_there_is_to_write() -> None:
     order.begin("background")
     order.give(0.75)
     await order.wait("background")
-    order.wrote("bulk", 50)
+    order.wrote("bulk", 20)
     await order.wait("background")  # a part of that is its
     order.wrote("background", 1)
     order.end("background")

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.background_share import DOUBLES_S, SHARE_FIRST
+from swarmflow.core.routing.background_share import COPIES_SHARE, DOUBLES_S, SHARE_FIRST
 from swarmflow.simulator.background import Background
 from swarmflow.simulator.distributions import Constant, Integers, Normal, OneOf, Uniform, share_of
 from swarmflow.simulator.network import INFINITE, Flight, Matrix, Port, Shared, Spread
@@ -183,7 +183,7 @@ def test_background_waits_for_a_busy_downlink_too() -> None:
     shared = network(0.0, a=(MB, MB), b=(MB, MB), c=(MB, MB))
     tensor = shared.path(C, B).send(2 * MB, True, 0.0)
     chunk = shared.path(A, B).background(MB, 0.0)
-    assert tensor.received_s(tensor.due_s) == pytest.approx(2.0, rel=SHARE_FIRST)
+    assert tensor.received_s(tensor.due_s) == pytest.approx(2.0, rel=COPIES_SHARE)
     assert arrival_s(chunk) == pytest.approx(3.0)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-SHARE_FIRST = 1 / 32  # of a link that is always busy: a step that it alone limits becomes 3% longer
+SHARE_FIRST = 1 / 32  # of a link that is always busy, for a load: a step that it alone limits becomes 3% longer
+COPIES_SHARE = 1 / 16  # for copies of checkpoints, which are to end before the next ones begin
 SHARE_MAX = 1 / 2
 DOUBLES_S = 240.0  # the share is doubled in so long
 MEMORY_S = 60.0  # how soon what was sent is forgotten: idle time at a step's end counts in the next step too
@@ -18,12 +19,12 @@ class BackgroundShare:
 
     Joins and copies give way to training. On a link that training always fills they would never end, and the very stage
     that needs another peer most would never get one. A load takes twice as much every four minutes, up to half of
-    the link: the longer it takes, the more updates have to follow it. Copies have time.
+    the link: the longer it takes, the more updates have to follow it. Copies have time until the next checkpoint.
 
     Amounts are bytes, or seconds of a link; `now` is in seconds. Idle time counts as their share.
     """
 
-    least: float = field(init=False, default=SHARE_FIRST)
+    least: float = field(init=False, default=COPIES_SHARE)
     own: float = field(init=False, default=0.0)  # sent in the background lately
     others: float = field(init=False, default=0.0)  # sent by others, while background messages were waiting
     _since_s: float = field(init=False, default=-math.inf)  # since when peers load from here
@@ -41,7 +42,7 @@ class BackgroundShare:
 
     def pause(self) -> None:
         """Note that there is nothing to send any more: what comes after that may be less urgent."""
-        self.least = SHARE_FIRST
+        self.least = COPIES_SHARE
 
     def sent(self, amount: float, now: float) -> None:
         """Note what was sent in the background."""
