@@ -33,6 +33,7 @@ class Copies:
     _unable: dict[ProcessId, Snapshot] = field(default_factory=dict)
     _whole: set[Snapshot] = field(default_factory=set)  # that were whole once, as some holder says
     _verified: Snapshot | None = None
+    many: bool = False  # peers keep copies, more than are needed for all stages: hardly are all of them lost at once
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -115,6 +116,7 @@ class Copies:
         if any(asked != snapshot for asked, _ in self._asked.values()):
             return []
         able = {m.process: m for m in sorted(keepers) if self._unable.get(m.process) != snapshot}
+        self.many = len(able) > COPIES * self.stages
         wanted = self._wanted(snapshot, 1, leader, able)
         if not wanted and not self._asked:
             wanted = self._wanted(snapshot, COPIES, leader, able)
@@ -159,10 +161,16 @@ class Copies:
         if sum(serves != stage for serves in holding) >= copies or (len(holding) >= copies and not others):
             return None
 
-        def reluctance(member: Member) -> tuple[bool, int, int, int, ProcessId]:
-            """Rank a peer: copies with peers of one stage may be lost together, and each should hold few."""
-            offset = (member.stage - stage) % self.stages
-            return member.stage == stage, len(load[member.process]), holding.count(member.stage), offset, member.process
+        mates = Counter(member.stage for member in able.values())
+
+        def reluctance(member: Member) -> tuple[bool, int, int, int, int, ProcessId]:
+            """Rank a peer: copies with peers of one stage may be lost together, and each should hold few.
+
+            Of a larger stage: its peers have fewer tensors each, and so more of their links for copies.
+            """
+            offset, alike = (member.stage - stage) % self.stages, holding.count(member.stage)
+            mine = len(load[member.process])
+            return member.stage == stage, mine, alike, -mates[member.stage], offset, member.process
 
         return min(free, key=reluctance).process if free else None
 

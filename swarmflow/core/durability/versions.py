@@ -129,14 +129,14 @@ class Durability:
         """Copy what the peers have written of the run's version, or one before it, to the own disk.
 
         Those who have written it give it to the disks of others first: so it is safe sooner. They do so for as long as
-        another version takes to be due; not where the own disk has nothing yet, since a run that loses all others then
-        could not go on.
+        another version takes to be due; not where the own disk has nothing yet and others are few, since a run that
+        loses all of them then could not go on.
         """
         taken, waits = self.snapshots.taken, self.again_s is not None and now < self.again_s
         if taken is None or waits or not self.durable < taken.version <= version or self.copies.missing(taken):
             return []
         given_to_others = self.copies.spreading == taken.version and version - taken.version < self.every
-        return [] if given_to_others and self.durable > 0 else self.fetch(taken)
+        return [] if given_to_others and (self.durable > 0 or self.copies.many) else self.fetch(taken)
 
     def _begin(self, version: int, last: bool = False) -> None:
         self.saving, self.last, self._disturbed = version, last, False
