@@ -105,7 +105,7 @@ async def test_what_is_given_ends_with_what_there_is_to_write() -> None:
     order.begin("background")
     order.give(0.75)
     await order.wait("background")
-    order.wrote("bulk", 20)
+    order.wrote("bulk", 8)
     await order.wait("background")  # a part of that is its
     order.wrote("background", 1)
     order.end("background")
