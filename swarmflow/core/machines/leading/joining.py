@@ -120,7 +120,7 @@ def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld
     safe, newest = leader.safe, leader.safe.snapshots.newest
     oldest = newest if safe.saving is None else safe.saving  # it is copied from the disks of others
     kept = safe.copies.kept(known.member, message, oldest, newest)
-    if leader.recovery.restoring is None:
+    if leader.recovery.restoring is None and safe.copies.spreading < 0:  # the next copies may begin
         kept += [*spread(leader), *safe.catch_up(leader.version, now)]
     return [*kept, *let_go(leader), *reconsider_version(leader, now)]
 
