@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 SHARE_FIRST = 1 / 32  # of a link that is always busy, for a load: a step that it alone limits becomes 3% longer
-# For copies of checkpoints, which are to end before the next ones begin: of Llama-3-8B behind 200 Mb/s, a version is
-# safe after 7.5 steps, after 6.5 with 3/16, and not after eleven with 1/16; a step takes 1.02, 1.05 and 1.01 as long.
-COPIES_SHARE = 1 / 8
+COPIES_SHARE = 1 / 32  # for copies of checkpoints
 SHARE_MAX = 1 / 2
 DOUBLES_S = 240.0  # the share is doubled in so long
 MEMORY_S = 60.0  # how soon what was sent is forgotten: idle time at a step's end counts in the next step too
