@@ -56,7 +56,7 @@ class LinkIdleness:
             self.share.sent(max(self.promised_s - self._used_s, 0.0), now_s)
             self.promised_s = self._used_s = idle_s
             if share is None:
-                self.share.pause()
+                self.share.pause(now_s)
         if share is not None:
             self.share.load(share, now_s)
         self.promised_s += needs_s

@@ -99,6 +99,23 @@ async def test_others_wait_for_the_share_of_a_background_lane_that_the_upload_li
 
 
 @pytest.mark.asyncio
+async def test_short_background_messages_one_after_the_other_hold_nobody_up() -> None:
+    """What they were too short to use of their share is not owed to the next one."""
+    order = Precedence()
+    order.begin("bulk")
+    for _ in range(3):
+        order.begin("background")
+        order.wrote("bulk", 100 * LEAD_BYTES)
+        order.wrote("background", 100)
+        order.end("background")
+    order.begin("background")
+    with order.limited("background"):
+        waiting = asyncio.create_task(order.wait("bulk"))
+        await asyncio.sleep(0)
+        assert waiting.done()
+
+
+@pytest.mark.asyncio
 async def test_what_is_given_ends_with_what_there_is_to_write() -> None:
     order = Precedence()
     order.begin("bulk")

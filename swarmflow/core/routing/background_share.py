@@ -36,12 +36,13 @@ class BackgroundShare:
         if now - self._loaded_s > PAUSE_S:
             self._since_s, self.own, self.others = now, 0.0, 0.0
         self._loaded_s = now
-        if least > self.least:  # nothing of it is due for the past
-            self.others = min(self.others, self.own * (1.0 - least) / least)
+        if least > self.least:
+            self._forgive(least)
         self.least = max(least, SHARE_FIRST)
 
-    def pause(self) -> None:
-        """Note that there is nothing to send any more: what comes after that may be less urgent."""
+    def pause(self, now: float) -> None:
+        """Note that there is nothing to send any more: nothing is owed, and what comes next may be less urgent."""
+        self._forgive(self.share(now))
         self.least = COPIES_SHARE
 
     def sent(self, amount: float, now: float) -> None:
@@ -66,6 +67,10 @@ class BackgroundShare:
         # It grows smoothly: in steps, what is due of the last minute would be sent at once.
         grown = SHARE_FIRST * math.exp2(min((now - self._since_s) / DOUBLES_S, 64.0))
         return max(self.least, min(grown, SHARE_MAX))
+
+    def _forgive(self, share: float) -> None:
+        """Let nothing be due for the past at this share."""
+        self.others = min(self.others, self.own * (1.0 - share) / share)
 
     def _fade(self, now: float) -> None:
         factor = math.exp((self._faded_s - now) / MEMORY_S)

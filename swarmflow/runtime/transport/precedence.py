@@ -46,7 +46,7 @@ class Precedence:
         self._busy[rank] -= 1
         if not self._busy[rank]:
             if lane == "background":
-                self._share.pause()
+                self._share.pause(self._clock())
             self._changed.set()
 
     def wrote(self, lane: LaneName, size_bytes: int) -> None:
