@@ -33,7 +33,6 @@ class Copies:
     _unable: dict[ProcessId, Snapshot] = field(default_factory=dict)
     _whole: set[Snapshot] = field(default_factory=set)  # that were whole once, as some holder says
     _verified: Snapshot | None = None
-    many: bool = False  # peers keep copies, more than are needed for all stages: hardly are all of them lost at once
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -116,7 +115,6 @@ class Copies:
         if any(asked != snapshot for asked, _ in self._asked.values()):
             return []
         able = {m.process: m for m in sorted(keepers) if self._unable.get(m.process) != snapshot}
-        self.many = len(able) > COPIES * self.stages
         wanted = self._wanted(snapshot, 1, leader, able)
         if not wanted and not self._asked:
             wanted = self._wanted(snapshot, COPIES, leader, able)
@@ -134,8 +132,9 @@ class Copies:
         load = {process: self._has(process, snapshot) for process in able}
         given: Counter[ProcessId] = Counter()
         wanted: dict[ProcessId, dict[int, tuple[Member, ...]]] = {}
+        mates = Counter(member.stage for member in able.values())
         for stage in range(self.stages):
-            while (chosen := self._next_keeper(stage, copies, able, load)) is not None:
+            while (chosen := self._next_keeper(stage, copies, able, load, mates)) is not None:
                 load[chosen].add(stage)
                 if holders := self._to_ask(snapshot, stage, leader, given):
                     wanted.setdefault(chosen, {})[stage] = holders
@@ -152,21 +151,27 @@ class Copies:
         return named
 
     def _next_keeper(
-        self, stage: int, copies: int, able: dict[ProcessId, Member], load: dict[ProcessId, set[int]]
+        self,
+        stage: int,
+        copies: int,
+        able: dict[ProcessId, Member],
+        load: dict[ProcessId, set[int]],
+        mates: Counter[int],
     ) -> ProcessId | None:
-        """Who is to hold one more copy of a stage; None: there are enough, or nobody can. load: what each holds."""
+        """Who is to hold one more copy of a stage; None: there are enough, or nobody can.
+
+        load: what each holds. mates: how many keep copies, by the stage that they serve.
+        """
         holding = [able[process].stage for process in able if stage in load[process]]
         free = [member for process, member in able.items() if stage not in load[process]]
         others = [member for member in free if member.stage != stage]
         if sum(serves != stage for serves in holding) >= copies or (len(holding) >= copies and not others):
             return None
 
-        mates = Counter(member.stage for member in able.values())
-
         def reluctance(member: Member) -> tuple[bool, int, int, int, int, ProcessId]:
             """Rank a peer: copies with peers of one stage may be lost together, and each should hold few.
 
-            Of a larger stage: its peers have fewer tensors each, and so more of their links for copies.
+            Peers of a larger stage go first: they have fewer tensors each, and so more of their links for copies.
             """
             offset, alike = (member.stage - stage) % self.stages, holding.count(member.stage)
             mine = len(load[member.process])

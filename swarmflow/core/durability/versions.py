@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from swarmflow.core.durability.copies import Copies
+from swarmflow.core.durability.copies import COPIES, Copies
 from swarmflow.core.durability.snapshots import Snapshots
 from swarmflow.core.membership.duties import Duty
 from swarmflow.core.protocol.actions import Abandon, Action, Connect, Log, Saved, Send, WriteCheckpoint
@@ -125,18 +125,19 @@ class Durability:
         write = WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests, spare=spare, number=self.number)
         return [connect, write]
 
-    def catch_up(self, version: int, now: float) -> list[Action]:
+    def catch_up(self, version: int, keepers: int, now: float) -> list[Action]:
         """Copy what the peers have written of the run's version, or one before it, to the own disk.
 
         Those who have written it give it to the disks of others first: so it is safe sooner. They do so for as long as
         another version takes to be due; not where the own disk has nothing yet and others are few, since a run that
-        loses all of them then could not go on.
+        loses all of them then could not go on. keepers: how many peers keep copies.
         """
         taken, waits = self.snapshots.taken, self.again_s is not None and now < self.again_s
         if taken is None or waits or not self.durable < taken.version <= version or self.copies.missing(taken):
             return []
         given_to_others = self.copies.spreading == taken.version and version - taken.version < self.every
-        return [] if given_to_others and (self.durable > 0 or self.copies.many) else self.fetch(taken)
+        may_wait = self.durable > 0 or keepers > COPIES * self.copies.stages
+        return [] if given_to_others and may_wait else self.fetch(taken)
 
     def _begin(self, version: int, last: bool = False) -> None:
         self.saving, self.last, self._disturbed = version, last, False

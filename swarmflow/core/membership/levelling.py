@@ -26,7 +26,7 @@ MOVES_MAX = 256  # that are planned ahead; those of a larger swarm are planned a
 CANDIDATES = 3  # peers of a stage of which one may go: the fastest computer, the fastest connection, the slowest peer
 MOVE_GAIN = 0.05  # over the number of stages: by this share each move lowers the smoothed estimate at least
 # Moves that together lower the estimate although the first ones raise it: a stage of one peer has no all-reduce, and
-# one of two has. Of seven peers, five, one and one stay for ever at 1.5 times the step of three, two and two otherwise.
+# one of two has. Of seven peers, five, one and one would stay for ever at 1.5 times the step of one, three and three.
 LOOK_AHEAD = 3
 
 

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 SHARE_FIRST = 1 / 32  # of a link that is always busy, for a load: a step that it alone limits becomes 3% longer
-COPIES_SHARE = 1 / 32  # for copies of checkpoints
+COPIES_SHARE = 1 / 8  # for copies of checkpoints, which are to end before the next ones begin
 SHARE_MAX = 1 / 2
 DOUBLES_S = 240.0  # the share is doubled in so long
 MEMORY_S = 60.0  # how soon what was sent is forgotten: idle time at a step's end counts in the next step too

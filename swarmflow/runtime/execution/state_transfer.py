@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 
 from swarmflow.compute.checkpoint import Checkpoint
 from swarmflow.compute.finite import finite
+from swarmflow.compute.tensorfile import TensorFileWriter
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError, WrongCopyError
 from swarmflow.runtime.transport.requests import Arguments, Requests
@@ -206,28 +208,47 @@ async def first_donor(
     raise NetworkError(f"stage {stage} at version {version} could not be loaded: {'; '.join(failures)}")
 
 
-async def _all_donors(
+async def _parts(
     requests: Requests,
     donors: Sequence[Member],
+    checkpoint: Checkpoint,
     stage: int,
-    version: int,
     elements: Mapping[str, int],
-    write: Write,
+    digest: str,
     on_progress: OnProgress,
-    file: str,
 ) -> None:
-    """Copy a file of a stage from all donors that have it, a part from each. Raises NetworkError if nobody is left."""
-    asked = (list_state(requests, donor.process, stage, version, elements, file) for donor in donors)
+    """Copy a stage's file from all donors that have it, a part from each.
+
+    Raises NetworkError if none is left, WrongCopyError if the parts are not those of the file with this digest.
+    """
+    asked = (list_state(requests, m.process, stage, checkpoint.version, elements, digest) for m in donors)
     answers = await asyncio.gather(*asked, return_exceptions=True)
-    failures = [str(answer) for answer in answers if isinstance(answer, NetworkError)]
-    for answer in answers:
-        if isinstance(answer, BaseException) and not isinstance(answer, NetworkError):
+    listings: dict[ProcessId, Listing] = {}
+    failures: list[str] = []
+    for donor, answer in zip(donors, answers, strict=True):
+        if isinstance(answer, Listing):
+            listings[donor.process] = answer
+        elif isinstance(answer, NetworkError):
+            failures.append(str(answer))
+        else:
             raise answer
-    able = [donor.process for donor, answer in zip(donors, answers, strict=True) if isinstance(answer, Listing)]
-    listing = next((answer for answer in answers if isinstance(answer, Listing)), None)
-    if listing is None:
-        raise NetworkError(f"stage {stage} at version {version} could not be copied: {'; '.join(failures)}")
-    await StateCopy(requests, stage, version, listing, write, set(), on_progress, file).run(able)
+    if not listings:
+        raise NetworkError(f"stage {stage} at version {checkpoint.version} could not be copied: {'; '.join(failures)}")
+    first = next(iter(listings.values()))
+    with _writing(checkpoint, stage, elements) as writer:
+        copy = StateCopy(requests, stage, checkpoint.version, first, writer.write, set(), on_progress, digest)
+        await copy.run(tuple(listings))
+        await asyncio.to_thread(checkpoint.add, stage, writer, digest)
+
+
+@contextmanager
+def _writing(checkpoint: Checkpoint, stage: int, elements: Mapping[str, int]) -> Iterator[TensorFileWriter]:
+    """A file of a stage that is dropped unless it was added to the checkpoint."""
+    writer = checkpoint.writer(stage, elements)
+    try:
+        yield writer
+    finally:
+        writer.abandon()
 
 
 async def copy_stage(
@@ -241,25 +262,29 @@ async def copy_stage(
 ) -> None:
     """Copy a stage's file to disk. digest: of the file, where known: then each donor gives a part of it.
 
-    Where the parts are not those of one file, or the digest is not known, the first donor is asked for all of it that
-    sends the right one. Raises NetworkError or WrongCopyError when no donor does, CheckpointError when the own disk
-    refuses.
+    Where the parts are not those of one file, the first donor is asked for all of it that sends the right one; and the
+    first that has one, where the digest is not known. Raises NetworkError or WrongCopyError when no donor does,
+    CheckpointError when the own disk refuses.
     """
-    failure: SwarmflowError = NetworkError(f"nobody was named who has stage {stage} at version {checkpoint.version}")
-    groups = [tuple(donors)] * (len(donors) > 1 or digest is None)
-    groups += [(donor,) for donor in donors] if digest is not None else []
-    for group in groups:
-        writer = checkpoint.writer(stage, elements)
+    version = checkpoint.version
+    if not donors:
+        raise NetworkError(f"nobody was named who has stage {stage} at version {version}")
+    if digest is None:
+        with _writing(checkpoint, stage, elements) as writer:
+            await first_donor(requests, donors, stage, version, elements, writer.write, on_progress)
+            await asyncio.to_thread(checkpoint.add, stage, writer)
+        return
+    failure: SwarmflowError | None = None
+    for group in (tuple(donors), *((donor,) for donor in donors if len(donors) > 1)):
         try:
-            args = requests, group, stage, checkpoint.version, elements, writer.write, on_progress
-            await (_all_donors(*args, digest) if digest is not None else first_donor(*args))
-            await asyncio.to_thread(checkpoint.add, stage, writer, digest)
+            await _parts(requests, group, checkpoint, stage, elements, digest, on_progress)
         except (NetworkError, WrongCopyError) as error:
             failure = error
+            if isinstance(error, NetworkError) and len(group) == len(donors):
+                break  # nobody is left to be asked alone
         else:
             return
-        finally:
-            writer.abandon()
+    assert failure is not None
     raise failure
 
 

@@ -11,7 +11,7 @@ from swarmflow.core.machines.leading.grants import grant, keep_donors
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState, ValidationState
 from swarmflow.core.machines.leading.opening import try_open
-from swarmflow.core.machines.leading.saving import goodbye, keep, save, settle, spread, stop_now, stopped
+from swarmflow.core.machines.leading.saving import catch_up, goodbye, keep, save, settle, spread, stop_now, stopped
 from swarmflow.core.membership import placement
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Send, Validate
@@ -103,7 +103,7 @@ def _next(leader: LeaderState, now: float) -> list[Action]:
         return actions + try_open(leader, now)
     if leader.safe.due(leader.version):
         actions += keep(leader)
-    actions += leader.safe.catch_up(leader.version, now)
+    actions += catch_up(leader, now)
     return actions + spread(leader) + let_go(leader) + _move(leader, now) + try_open(leader, now)
 
 

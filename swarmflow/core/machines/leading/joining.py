@@ -9,7 +9,7 @@ from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import reconsider_version, try_open
-from swarmflow.core.machines.leading.saving import spread
+from swarmflow.core.machines.leading.saving import catch_up, spread
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, power_of
 from swarmflow.core.membership.placement import SMALL_PEERS, is_narrow, place
@@ -121,7 +121,7 @@ def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld
     oldest = newest if safe.saving is None else safe.saving  # it is copied from the disks of others
     kept = safe.copies.kept(known.member, message, oldest, newest)
     if leader.recovery.restoring is None and safe.copies.spreading < 0:  # the next copies may begin
-        kept += [*spread(leader), *safe.catch_up(leader.version, now)]
+        kept += [*spread(leader), *catch_up(leader, now)]
     return [*kept, *let_go(leader), *reconsider_version(leader, now)]
 
 

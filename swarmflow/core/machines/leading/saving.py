@@ -48,7 +48,7 @@ def settle(leader: LeaderState, now: float) -> list[Action]:
         return [Log("warning", text, EventKind.CHECKPOINT)]
     log = Log("info", f"version {version} is on the disks of its peers", EventKind.CHECKPOINT)
     named = leader.safe.copies.take(taken)
-    return [log, *named, *spread(leader), *leader.safe.catch_up(leader.version, now)]
+    return [log, *named, *spread(leader), *catch_up(leader, now)]
 
 
 def save(leader: LeaderState, last: bool = False) -> list[Action]:
@@ -78,6 +78,11 @@ def spread(leader: LeaderState) -> list[Action]:
     if leader.phase is LeaderPhase.FINISHED:
         return []
     return leader.safe.spread(leader.me, leader.membership.keepers(leader.version))
+
+
+def catch_up(leader: LeaderState, now: float) -> list[Action]:
+    """Copy to this trainer's disk what the peers have written to theirs, when its turn has come."""
+    return leader.safe.catch_up(leader.version, len(leader.membership.keepers(leader.version)), now)
 
 
 def finish(leader: LeaderState) -> list[Action]:
