@@ -263,7 +263,8 @@ class BaselineWorld:
         seconds = self.hardware.load_s()
         if seconds is None and donors:
             then = partial(self.act, process, done)
-            Transfer(self, process, [(list(donors), self.hardware.state_bytes(stage))], then).begin()
+            wanted = [(list(donors), self.hardware.state_bytes(stage))]
+            Transfer(self, process, wanted, then, together=True).begin()  # from all, as swarmflow's newcomers
         else:
             self.after(process, seconds or 0.0, done)
 
