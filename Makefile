@@ -51,10 +51,10 @@ venv-dev: $(VENV)/.installed-dev
 demo: venv
 	@$(BIN)/swarmflow demo
 
-# Three workers keep two cores busy: a test of a swarm waits half of its time. No test belongs to a group, so that each
+# Four workers keep two cores busy: a test of a swarm waits half of its time. No test belongs to a group, so that each
 # goes by itself to whichever worker is free.
 test: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 3 -m "not extended"
+	@$(BIN)/python -m pytest --numprocesses 4 -m "not extended"
 
 test-extended: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 2 -m extended
