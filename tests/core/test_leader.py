@@ -203,6 +203,24 @@ def test_a_step_waits_for_nobody_longer_than_that() -> None:
     assert {to for to, _ in messages(bench.leader.handle(Tick(), bench.now), Prepare)} == {A}
 
 
+def test_no_wait_for_one_that_follows_makes_the_next_one_longer() -> None:
+    bench = Bench(replace(SETTINGS, steps=100))
+    bench.serve(A)
+    bench.join(B)
+    bench.commit()
+    bench.hear(B, Ready(0, 0, "digest", 4))
+    for number in range(1, 20):  # no step takes any time by itself
+        epoch = Epoch(0, number)
+        actions = bench.hear(A, Done(microbatch(0, epoch), 0, FIRST_ATTEMPT, 2.0, 1))
+        while not (prepared := messages(actions, Prepare)):
+            bench.now = bench.leader.next_deadline()
+            actions = bench.leader.handle(Tick(), bench.now)
+        bench.hear(A, Prepared(epoch, prepared[0][1].ballot, (("stage-0", 1.0, "x"),)))
+        bench.hear(A, Committed(epoch, number + 1, "same"))
+    assert bench.leader.version == 20
+    assert bench.now < 2.5
+
+
 def test_all_waits_for_one_that_follows_come_to_two_seconds_before_they_grow() -> None:
     times = Timeouts()
     assert times.hold_s(0, 60.0) == 0.0, "a download is not waited for"

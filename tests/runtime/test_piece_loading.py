@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -279,3 +279,31 @@ async def test_an_answer_from_before_a_later_grant_is_none_that_cannot_be(tmp_pa
         loader.version = await load.run()
         assert loader.version == FIRST_VERSION + 1
         assert loader.state.digest() == served.state.digest()
+
+
+async def test_a_donor_that_answers_too_late_leaves_no_piece_behind(tmp_path: Path) -> None:
+    run = of()
+    first, second, loader = *donors_of(run, 2), stage_of(run)
+    release = asyncio.Event()
+    async with processes(tmp_path, 3) as (reader, slow, quick):
+        serve_pieces(slow.session.requests, here(first), ignored)
+        serve_pieces(quick.session.requests, here(second), ignored)
+        load = load_of(reader, loader)
+        load.set_donors(members(slow, quick), FIRST_VERSION)
+        loader.version = await load.run()
+        give = slow.session.requests._handlers[TOPIC]
+
+        async def give_late(sender: ProcessId, arguments: Arguments) -> Sequence[bytes | memoryview]:
+            if arguments["have"] == FIRST_VERSION:  # the other one is asked for the same meanwhile
+                await release.wait()
+            return await give(sender, arguments)
+
+        slow.session.requests.serve(TOPIC, give_late, lane="background")
+        async with asyncio.timeout(30.0):
+            for version in (FIRST_VERSION + 1, FIRST_VERSION + 2):
+                for each in (first, second):
+                    step(each, each.version, reduced=True)
+                load.set_donors(members(slow, quick), version)
+                loader.version = await load.run()
+                assert loader.state.digest() == first.state.digest()
+        release.set()

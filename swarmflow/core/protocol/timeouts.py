@@ -79,9 +79,9 @@ class Timeouts:
     def hold_s(self, tries: int, step_s: float) -> float:
         """How long a step waits for a peer that was ready so often, each time at a version that was out of date.
 
-        A peer that still loads is not waited for. step_s: what the last step took. Where fetching an update takes
-        longer than a step leaves time for it, the peer would never be in time: after PATIENT_TRIES it is waited for
-        longer each time.
+        A peer that still loads is not waited for. step_s: what the last step took, without such a wait. Where fetching
+        an update takes longer than a step leaves time for it, the peer would never be in time: after PATIENT_TRIES it
+        is waited for longer each time.
         """
         if tries == 0:
             return 0.0

@@ -123,7 +123,7 @@ class PieceLoad:
             while True:
                 self._changed.clear()
                 self._begin()
-                fresh = {donor for donor in fresh if donor.version < 0 and donor in self._donors.values()}
+                fresh = {donor for donor in fresh if donor in self._donors.values() and self._may_tell(donor)}
                 if not self._donors:
                     reason = "; ".join(self.failures[-4:]) or "nobody was named who has it"
                     raise NetworkError(f"stage {self.stage} could not be loaded: {reason}")
@@ -141,6 +141,11 @@ class PieceLoad:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, *self._writing, return_exceptions=True)
+
+    def _may_tell(self, donor: PieceGiver) -> bool:
+        """Return whether a donor has not told its version yet, and is not late with that either."""
+        late_s = time.monotonic() - STEAL_S
+        return donor.version < 0 and not any(each.donor is donor and each.sent_s < late_s for each in self._asked)
 
     def _give_up_later(self) -> None:
         """Fetch pieces anew whose version no donor has reached for a while: who gave them is gone, or has lied."""
@@ -233,7 +238,8 @@ class PieceLoad:
 
     def _put_back(self, request: PieceRequest) -> None:
         """Have pieces asked for again that have not arrived, unless they are asked for elsewhere."""
-        elsewhere = {place for other in self._asked for place in other.places}
+        # A donor that is slow may still owe an update that another one has given: that brings them no further.
+        elsewhere = {place for other in self._asked if other.have == request.have for place in other.places}
         queued = self._waiting[request.have]
         for place in reversed(request.places):
             if self._versions[place] == request.have and place not in elsewhere and place not in queued:

@@ -32,12 +32,17 @@ def weigh(leader: LeaderState, now: float) -> list[Action]:
 
 def held_long_enough(leader: LeaderState, now: float) -> bool:
     """Return whether peers that lack nothing but the last updates have had their time to take part in this one."""
-    if leader.ballots.complete_s is None:
-        leader.ballots.complete_s = now
-    step_s = leader.last.seconds if leader.last is not None else 0.0
+    ballots = leader.ballots
+    if ballots.complete_s is None:
+        ballots.complete_s = now
+    # Without what the last step waited: else each wait would make the next one longer.
+    step_s = leader.last.seconds - ballots.held_s if leader.last is not None else 0.0
     hold_s = max((leader.timeouts.hold_s(entry.tries, step_s) for entry in leader.membership.loading()), default=0.0)
-    leader.ballots.held_until_s = leader.ballots.complete_s + hold_s
-    return now >= leader.ballots.held_until_s
+    ballots.held_until_s = ballots.complete_s + hold_s
+    if now < ballots.held_until_s:
+        return False
+    ballots.held_s = now - ballots.complete_s
+    return True
 
 
 def late(leader: LeaderState, step: Step, now: float) -> list[Action]:
