@@ -1,8 +1,9 @@
-"""A peer joins a running swarm over shaped links: what that costs the steps, and how long it takes.
+"""A peer joins a running swarm over shaped links, or a checkpoint is written: what that costs the steps.
 
 Real processes, each in a network namespace of its own behind a `tbf` queue. One stage; some peers serve it, and another
 one joins while steps are made. Prints the seconds of the steps before and during the join, and the seconds of the join
-beside the bytes of the state over what training leaves free of the links: of the newcomer's, and of its donors'.
+beside the bytes of the state over what training leaves free of the links: of the newcomer's, and of its donors'. With
+--checkpoint nobody joins: prints the steps while a checkpoint leaves for the trainer's disk.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from swarmflow.local.swarm import LocalProcess, LocalSwarm, terminable
 
 RUN_S = 3600.0
 WARMUP = 1  # step
+ALL_BY = 3  # steps, after which all peers take part
 SAMPLE_S = 0.5
 STATE_BYTES = 12  # of a parameter, with AdamW
 STEP_WANTED, JOIN_WANTED, RATE_WANTED = 1.1, 1.2, 0.8
@@ -41,7 +43,8 @@ class Case:
     millions: float  # parameters
     microbatches: int
     kill: bool  # a donor, amid the load
-    steps: int  # before the join
+    steps: int  # before the join or the checkpoint
+    checkpoint: bool  # instead of the join
 
     @property
     def width(self) -> int:
@@ -53,6 +56,11 @@ class Case:
         """Of the stage."""
         block = 4 * self.width**2 + 3 * self.width * (8 * self.width // 3) + 2 * self.width
         return 8 * block + 2 * 256 * self.width + self.width
+
+    @property
+    def checkpoint_every(self) -> int:
+        """Steps: the first checkpoint comes when all peers have made those that are measured."""
+        return ALL_BY + WARMUP + self.steps if self.checkpoint else 10_000
 
     def settings(self, corpus: Path) -> dict[str, dict[str, Any]]:
         """RUN.toml."""
@@ -73,7 +81,7 @@ class Case:
             "model": {"config": model, "stages": 1},
             "data": {"path": str(corpus), "tokenizer": "bytes", "seq_len": SEQ_LEN},
             "optimizer": {"name": "adamw", "lr": 1e-4},
-            "train": {**train, "checkpoint_every": 10_000},
+            "train": {**train, "checkpoint_every": self.checkpoint_every},
         }
 
 
@@ -157,8 +165,7 @@ def run(folder: Path, case: Case) -> Joined:
             swarm.wait(lambda: swarm.steps()[-1]["peers"] == full, "the newcomer to take part", RUN_S)
             steps = swarm.steps()
             lines = [line for line in _log(newcomer).splitlines() if re.search("stage 0|lost|serving", line)]
-    times = [step["time"] for step in steps]
-    seconds = [after - before for before, after in itertools.pairwise(times)]
+    seconds = _seconds(steps)
     return Joined(
         seconds[first - 1 : first - 1 + case.steps],
         seconds[begun - 1 :],
@@ -171,13 +178,43 @@ def run(folder: Path, case: Case) -> Joined:
     )
 
 
+def run_with_checkpoint(folder: Path, case: Case) -> tuple[list[float], list[float], float]:
+    """Train until a checkpoint is whole on the trainer's disk; return the steps before and meanwhile, and how long."""
+    corpus = folder / "corpus.txt"
+    write_corpus(corpus)
+    peers = [f"peer-{number}" for number in range(case.donors)]
+    rates = {"trainer-0": 1000.0, **dict.fromkeys(peers, case.mbps)}
+    version = case.checkpoint_every
+    with machines(list(rates), rates) as addresses:
+        within = {name: inside(name) for name in rates}
+        with LocalSwarm(folder / "swarm", case.settings(corpus), within=within) as swarm:
+            trainer = swarm.start_trainer("--listen", f"{addresses['trainer-0']}:0")
+            for name in peers:
+                _start(swarm, addresses[name])
+            swarm.wait_steps(version, RUN_S)
+            begun_s = time.monotonic()
+            swarm.wait(lambda: f"version {version} is on disk" in _log(trainer), "the checkpoint", RUN_S)
+            written_s = time.monotonic() - begun_s
+            swarm.wait_steps(len(swarm.steps()) + 1, RUN_S)  # the one amid which it ended
+            steps = swarm.steps()
+    assert [step["peers"] for step in steps[ALL_BY:]] == [[case.donors]] * (len(steps) - ALL_BY), "who starts is early"
+    seconds = _seconds(steps)
+    return seconds[version - 1 - case.steps : version - 1], seconds[version - 1 :], written_s
+
+
+def report_steps(before_s: list[float], during_s: list[float], what: str) -> bool:
+    """Print the seconds of steps; return whether none has taken longer than wanted."""
+    median_s, longest_s = statistics.median(before_s), max(during_s)
+    print(f"steps before: {_shown(before_s)}; median {median_s:.2f} s")
+    print(f"steps during {what}: {_shown(during_s)}; longest {longest_s / median_s:.2f} of the median")
+    return longest_s <= STEP_WANTED * median_s
+
+
 def report(case: Case, joined: Joined) -> bool:
     """Print what was measured; return whether it is as wanted."""
-    median_s, longest_s = statistics.median(joined.before_s), max(joined.during_s)
     link = CARRIED * case.newcomer_mbps * 125_000
     free = joined.free_bytes_per_s
-    print(f"steps before: {_shown(joined.before_s)}; median {median_s:.2f} s")
-    print(f"steps during: {_shown(joined.during_s)}; longest {longest_s / median_s:.2f} of the median")
+    held = report_steps(joined.before_s, joined.during_s, "the join")
     print(f"state {joined.state_bytes / 1e6:.1f} MB; on the newcomer's link {joined.received_bytes / 1e6:.1f} MB")
     print(
         f"training sends {joined.training_bytes_per_s / 1e6:.2f} MB/s over each donor's link, and leaves free", end=" "
@@ -188,7 +225,7 @@ def report(case: Case, joined: Joined) -> bool:
     print(f"      {joined.join_s * free / joined.received_bytes:.2f} of all bytes that arrived over it")
     print(f"      {joined.received_bytes / joined.join_s / link:.0%} of the newcomer's link on average")
     print("\n".join(joined.log))
-    return longest_s <= STEP_WANTED * median_s and ratio <= JOIN_WANTED
+    return held and ratio <= JOIN_WANTED
 
 
 def main() -> int:
@@ -200,26 +237,34 @@ def main() -> int:
     parser.add_argument("--millions", type=float, default=100.0, help="parameters of the stage")
     parser.add_argument("--microbatches", type=int, default=64, help="of a step: they set how long it computes")
     parser.add_argument("--kill", action="store_true", help="kill a donor amid the load")
-    parser.add_argument("--steps", type=int, default=5, help="measured before the join")
+    parser.add_argument("--steps", type=int, default=5, help="measured before the join or the checkpoint")
+    parser.add_argument("--checkpoint", action="store_true", help="write a checkpoint instead of the join")
     given = parser.parse_args()
     reason = unavailable()
     if reason is not None:
         print(reason, file=sys.stderr)
         return 2
-    case = Case(
-        given.donors, given.mbps, given.newcomer_mbps, given.millions, given.microbatches, given.kill, given.steps
-    )
+    case = Case(**vars(given))
     with tempfile.TemporaryDirectory(prefix="swarmflow-joining-") as folder:
+        if case.checkpoint:
+            before_s, during_s, written_s = run_with_checkpoint(Path(folder), case)
+            print(f"{STATE_BYTES * case.parameters / 1e6:.1f} MB were on the trainer's disk after {written_s:.0f} s")
+            return int(not report_steps(before_s, during_s, "the checkpoint"))
         return int(not report(case, run(Path(folder), case)))
 
 
 def _start(swarm: LocalSwarm, address: str) -> LocalProcess:
-    chosen = ("--capacity", "2", "--rebalance-period", "0", "--no-copies")
+    chosen = ("--capacity", "2", "--rebalance-period", "0")
     return swarm.start_peer("--listen", f"{address}:0", *chosen, stage=0)
 
 
 def _log(process: LocalProcess) -> str:
     return process.log.read_text(encoding="utf-8", errors="replace")
+
+
+def _seconds(steps: list[dict[str, Any]]) -> list[float]:
+    """From each commit to the next one."""
+    return [after["time"] - before["time"] for before, after in itertools.pairwise(steps)]
 
 
 def _outer(number: int, counter: str = "rx") -> int:

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -22,16 +21,15 @@ from swarmflow.compute.stage_pieces import LEAF_BYTES, Span, SpanUpdate, StagePi
 from swarmflow.core.protocol.messages.checks import COUNT_MAX
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import FrameError, NetworkError
-from swarmflow.runtime.execution.piece_donor import LEAVES, SPAN_ELEMENTS_MAX, TOPIC, PieceAnswer
+from swarmflow.runtime.execution.piece_donor import LEAVES, TOPIC, PieceAnswer
 from swarmflow.runtime.execution.piece_requests import REQUESTS_MIN, PieceGiver, PieceRequest
+from swarmflow.runtime.execution.piece_table import MISSING, PieceTable
 from swarmflow.runtime.transport.requests import Arguments, BusyError, Requests
 
-STEAL_S = 1.0  # after so long without an answer an idle donor is asked for the same
 AHEAD_S = 5.0  # after so long, pieces that are at a later version than all donors are fetched anew
 ROOT_S = 1.0  # the longest wait for the root of a version that a commit has just made
 _POLL_S = 0.1  # after which a donor that had nothing newer is asked again
 _TIMEOUT_S = 60.0
-_CHANGING = -2  # the version of a piece that is being written or updated
 
 log = logging.getLogger("swarmflow")
 
@@ -55,11 +53,7 @@ class PieceLoad:
     least: int = 0
     received_bytes: int = field(init=False, default=0)
     failures: list[str] = field(init=False, default_factory=list)
-    _spans: list[Span] = field(init=False)
-    _versions: list[int] = field(init=False)
-    _elements: Counter[int] = field(init=False)  # by version: of the pieces at it
-    _waiting: dict[int, deque[int]] = field(init=False)  # by version: pieces that nobody was asked for
-    _asked: set[PieceRequest] = field(init=False, default_factory=set)
+    _table: PieceTable = field(init=False)
     _donors: dict[ProcessId, PieceGiver] = field(init=False, default_factory=dict)
     _tasks: dict[ProcessId, asyncio.Task[None]] = field(init=False, default_factory=dict)
     _refused: set[ProcessId] = field(init=False, default_factory=set)  # what they gave was not what most others have
@@ -72,14 +66,11 @@ class PieceLoad:
     _givers: dict[int, set[ProcessId]] = field(init=False, default_factory=dict)  # by piece, since it was fetched anew
 
     def __post_init__(self) -> None:
-        self._spans = self.pieces.all()
-        self.set_version(-1)
+        self._table = PieceTable(self.pieces.all())
 
     def set_version(self, version: int) -> None:
-        """Record that all pieces are at a version: they were made or copied here. -1: nothing is here."""
-        self._versions = [version] * len(self._spans)
-        self._elements = Counter({version: sum(span.stop - span.start for span in self._spans)})
-        self._waiting = defaultdict(deque, {version: deque(range(len(self._spans)))})
+        """Record that all pieces are at a version: they were made or copied here."""
+        self._table.set_version(version)
 
     def expect(self, version: int, root: str) -> None:
         """Have the state verified at a version."""
@@ -101,17 +92,11 @@ class PieceLoad:
     @property
     def target(self) -> int:
         """The newest version that a donor has, or that a piece is at."""
-        here = max((version for version, elements in self._elements.items() if elements), default=-1)
-        return max(here, self._newest)
+        return max(self._table.newest, self._newest)
 
     @property
     def _newest(self) -> int:
         return max((donor.version for donor in self._donors.values()), default=-1)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all pieces are at the newest version that is known of."""
-        return not any(elements for version, elements in self._elements.items() if version != self.target)
 
     async def run(self) -> int:
         """Load until all pieces are at one version, and return it. Raises NetworkError when no donor is left."""
@@ -129,7 +114,7 @@ class PieceLoad:
                     raise NetworkError(f"stage {self.stage} could not be loaded: {reason}")
                 if not fresh:
                     version = self.target
-                    if version >= self.least and self.complete and await self._verified(version):
+                    if version >= self.least and self._table.all_at(version) and await self._verified(version):
                         return version
                     self._give_up_later()
                 with suppress(TimeoutError):
@@ -144,8 +129,7 @@ class PieceLoad:
 
     def _may_tell(self, donor: PieceGiver) -> bool:
         """Return whether a donor has not told its version yet, and is not late with that either."""
-        late_s = time.monotonic() - STEAL_S
-        return donor.version < 0 and not any(each.donor is donor and each.sent_s < late_s for each in self._asked)
+        return donor.version < 0 and not self._table.is_late(donor, time.monotonic())
 
     def _give_up_later(self) -> None:
         """Fetch pieces anew whose version no donor has reached for a while: who gave them is gone, or has lied."""
@@ -153,11 +137,7 @@ class PieceLoad:
         if self.target <= newest:
             self._ahead_since_s = now
         elif now - self._ahead_since_s > AHEAD_S:
-            places = [place for place, version in enumerate(self._versions) if version > newest]
-            for version in {self._versions[place] for place in places}:
-                self._waiting.pop(version, None)
-            self._place(places, -1)
-            self._waiting[-1].extend(places)
+            self._table.fetch_anew(self._table.later_than(newest))
 
     # --- requests -----------------------------------------------------------------------------------------------------
 
@@ -180,7 +160,6 @@ class PieceLoad:
         try:
             while donor.member.process in self._donors:
                 while len(running) < int(donor.window) and (request := self._next(donor)) is not None:
-                    self._asked.add(request)
                     running.add(asyncio.create_task(self._ask(request)))
                 if running:
                     _, running = await asyncio.wait(running, timeout=_POLL_S, return_when=asyncio.FIRST_COMPLETED)
@@ -204,51 +183,21 @@ class PieceLoad:
             self.failures.append(f"{donor.member.process}: {error}")
             self._drop(donor.member.process)
         finally:
-            self._asked.discard(request)
-            self._put_back(request)
+            self._table.ended(request)
             self._changed.set()
 
     def _next(self, donor: PieceGiver) -> PieceRequest | None:
-        """Return what to ask a donor for: what has to follow soonest, then what is missing, then what others owe."""
+        """Return what to ask a donor for now."""
         now = time.monotonic()
         if self._verifying or now < donor.idle_until_s:
             return None
-        newest = self.target + (donor.version < 0)  # which it may bring what is older to
-        behind = [version for version, places in self._waiting.items() if places and version < newest]
-        if behind:
-            version = min((version for version in behind if version >= 0), default=-1)
-            return PieceRequest(self._pop(version), version, donor, now)
-        for request in sorted(self._asked, key=lambda request: request.sent_s):
-            if request.donor is not donor and not request.stolen and now - request.sent_s > STEAL_S:
-                request.stolen = True
-                return PieceRequest(request.places, request.have, donor, now, stolen=True)
-        return None
-
-    def _pop(self, version: int) -> tuple[int, ...]:
-        """Take neighbouring pieces of a version that are asked for at once; a missing one is asked for alone."""
-        waiting = self._waiting[version]
-        places = [waiting.popleft()]
-        first = self._spans[places[0]]
-        while version >= 0 and waiting and waiting[0] == places[-1] + 1:
-            last = self._spans[waiting[0]]
-            if last.group != first.group or last.stop - first.start > SPAN_ELEMENTS_MAX:
-                break
-            places.append(waiting.popleft())
-        return tuple(places)
-
-    def _put_back(self, request: PieceRequest) -> None:
-        """Have pieces asked for again that have not arrived, unless they are asked for elsewhere."""
-        # A donor that is slow may still owe an update that another one has given: that brings them no further.
-        elsewhere = {place for other in self._asked if other.have == request.have for place in other.places}
-        queued = self._waiting[request.have]
-        for place in reversed(request.places):
-            if self._versions[place] == request.have and place not in elsewhere and place not in queued:
-                queued.appendleft(place)
+        # One that has told no version yet may bring even what is newest to a later one.
+        return self._table.next(donor, self.target + (donor.version < 0), now)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
     async def _fetch(self, request: PieceRequest) -> tuple[PieceAnswer, memoryview]:
-        donor, span = request.donor.member.process, _span_of(self._spans, request)
+        donor, span = request.donor.member.process, self._table.span_of(request)
         where: Arguments = {"stage": self.stage, "group": span.group, "start": span.start, "stop": span.stop}
         least = self.least  # a grant meanwhile may name a later version
         bodies = await self.requests.ask(donor, TOPIC, where | {"have": request.have}, timeout_s=_TIMEOUT_S)
@@ -268,13 +217,13 @@ class PieceLoad:
 
     async def _take(self, request: PieceRequest, answer: PieceAnswer, data: memoryview) -> None:
         """Write or update the pieces of an answer, where another one was not faster."""
-        donor, span = request.donor, _span_of(self._spans, request)
+        donor, span, spans = request.donor, self._table.span_of(request), self._table.spans
         donor.version = answer.version
         self.received_bytes += len(data)
         donor.idle_until_s = 0.0
         if self._verifying:
             return
-        places = [place for place in request.places if self._versions[place] == request.have]
+        places = self._table.lacking(request)
         if not answer.updates and not len(data):
             donor.idle_until_s = time.monotonic() + _POLL_S
             return
@@ -282,8 +231,8 @@ class PieceLoad:
             return  # stolen: the others of them are fetched anew
         if not answer.updates:
             donor.answered(time.monotonic() - request.sent_s)
-            places = [place for place in places if self._spans[place].stop <= answer.stop][:1]
-            if not places or self._spans[places[0]] != Span(span.group, span.start, answer.stop):
+            places = [place for place in places if spans[place].stop <= answer.stop][:1]
+            if not places or spans[places[0]] != Span(span.group, span.start, answer.stop):
                 return
         writing = asyncio.create_task(self._change(donor.member.process, places, span, answer, data))
         self._writing.add(writing)
@@ -295,27 +244,18 @@ class PieceLoad:
         self, giver: ProcessId, places: list[int], span: Span, answer: PieceAnswer, data: memoryview
     ) -> None:
         """Write or update pieces. What fails is lost, and fetched anew."""
-        self._place(places, _CHANGING)
+        self._table.begin_change(places)
         for place in places:
             if not answer.updates:
                 self._givers[place] = set()
             self._givers.setdefault(place, set()).add(giver)
-        version = -1
+        version = MISSING
         try:
             await self.compute(lambda: _write(self.pieces, span, answer, data))
             version = answer.version
         finally:
-            self._place(places, version)
-            self._waiting[version].extend(places)
+            self._table.end_change(places, version)
             self._changed.set()
-
-    def _place(self, places: list[int], version: int) -> None:
-        """Record the version of pieces."""
-        for place in places:
-            elements = self._spans[place].stop - self._spans[place].start
-            self._elements[self._versions[place]] -= elements
-            self._elements[version] += elements
-            self._versions[place] = version
 
     # --- verification -------------------------------------------------------------------------------------------------
 
@@ -349,12 +289,12 @@ class PieceLoad:
         wrong: list[int] = []
 
         def compare() -> None:
-            found = (self.pieces.leaf(span, version) for span in self._spans)
+            found = (self.pieces.leaf(span, version) for span in self._table.spans)
             wrong.extend(place for place, leaf in enumerate(found) if leaf != leaves[place])
 
         await self.compute(compare)
         if wrong:
-            self._refuse(wrong, version)
+            self._refuse(wrong)
         return not wrong
 
     async def _leaves(self, version: int, root: str) -> list[bytes] | None:
@@ -367,19 +307,16 @@ class PieceLoad:
                 log.info("%s gives no hashes of stage %d: %s", process, self.stage, error)
                 continue
             leaves = [bytes(data[at : at + LEAF_BYTES]) for at in range(0, len(data), LEAF_BYTES)]
-            if len(leaves) == len(self._spans) and root_of(leaves) == root:
+            if len(leaves) == len(self._table.spans) and root_of(leaves) == root:
                 return leaves
             log.warning("%s has another state of stage %d at version %d than most", process, self.stage, version)
             self._refused.add(process)
             self._drop(process)
         return None
 
-    def _refuse(self, wrong: list[int], version: int) -> None:
+    def _refuse(self, wrong: list[int]) -> None:
         """Fetch wrong pieces anew, and ask nothing more of a donor that alone has given one."""
         for place in wrong:
-            with suppress(ValueError):  # a donor is being asked whether it has something newer
-                self._waiting[version].remove(place)
-            self._waiting[-1].append(place)
             givers = self._givers.pop(place, set())
             if len(givers) == 1:
                 [process] = givers
@@ -387,17 +324,16 @@ class PieceLoad:
                 self.failures.append(f"{process}: it gave a wrong piece")
                 self._refused.add(process)
                 self._drop(process)
-        self._place(wrong, -1)
+        self._table.fetch_anew(wrong)
         log.warning("%d pieces of stage %d are not what most of its peers have: fetched anew", len(wrong), self.stage)
 
     def _report(self) -> None:
         """Report how much has arrived, and how much that and the updates of what is here will be together."""
-        first = self._spans[0]
+        first = self._table.spans[0]
         state, update = (
             of(first) / (first.stop - first.start) for of in (self.pieces.state_bytes, self.pieces.update_bytes)
         )
-        behind = sum(n * (self.target - version) for version, n in self._elements.items() if version >= 0)
-        left_bytes = round(self._elements[-1] * state + behind * update)
+        left_bytes = round(self._table.elements_missing() * state + self._table.elements_behind(self.target) * update)
         self.on_progress(list(self._donors), self.received_bytes, self.received_bytes + left_bytes)
 
 
@@ -411,8 +347,3 @@ def _write(pieces: StagePieces, span: Span, answer: PieceAnswer, data: memoryvie
         sums = data[at : at + each.size_bytes]
         at += each.size_bytes
         pieces.follow(span, SpanUpdate(each.step, each.scale, each.learning_rate, each.ratios, sums))
-
-
-def _span_of(spans: Sequence[Span], request: PieceRequest) -> Span:
-    first, last = spans[request.places[0]], spans[request.places[-1]]
-    return Span(first.group, first.start, last.stop)
