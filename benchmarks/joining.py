@@ -1,9 +1,9 @@
-"""A peer joins a running swarm over shaped links, or a checkpoint is written: what that costs the steps.
+"""A peer joins a running swarm over shaped links, then a checkpoint is written: what that costs the steps.
 
 Real processes, each in a network namespace of its own behind a `tbf` queue. One stage; some peers serve it, and another
 one joins while steps are made. Prints the seconds of the steps before and during the join, and the seconds of the join
-beside the bytes of the state over what training leaves free of the links: of the newcomer's, and of its donors'. With
---checkpoint nobody joins: prints the steps while a checkpoint leaves for the trainer's disk.
+beside the bytes of the state over what training leaves free of the links: of the newcomer's, and of its donors'. Where
+a checkpoint is wanted, also the seconds of the steps until it is on the trainer's disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ from swarmflow.local.swarm import LocalProcess, LocalSwarm, terminable
 
 RUN_S = 3600.0
 WARMUP = 1  # step
-ALL_BY = 3  # steps, after which all peers take part
 SAMPLE_S = 0.5
 STATE_BYTES = 12  # of a parameter, with AdamW
 STEP_WANTED, JOIN_WANTED, RATE_WANTED = 1.1, 1.2, 0.8
@@ -43,8 +42,8 @@ class Case:
     millions: float  # parameters
     microbatches: int
     kill: bool  # a donor, amid the load
-    steps: int  # before the join or the checkpoint
-    checkpoint: bool  # instead of the join
+    steps: int  # before the join
+    checkpoint_every: int  # steps; the first one after the join is measured; 0: none
 
     @property
     def width(self) -> int:
@@ -56,11 +55,6 @@ class Case:
         """Of the stage."""
         block = 4 * self.width**2 + 3 * self.width * (8 * self.width // 3) + 2 * self.width
         return 8 * block + 2 * 256 * self.width + self.width
-
-    @property
-    def checkpoint_every(self) -> int:
-        """Steps: the first checkpoint comes when all peers have made those that are measured."""
-        return ALL_BY + WARMUP + self.steps if self.checkpoint else 10_000
 
     def settings(self, corpus: Path) -> dict[str, dict[str, Any]]:
         """RUN.toml."""
@@ -81,7 +75,7 @@ class Case:
             "model": {"config": model, "stages": 1},
             "data": {"path": str(corpus), "tokenizer": "bytes", "seq_len": SEQ_LEN},
             "optimizer": {"name": "adamw", "lr": 1e-4},
-            "train": {**train, "checkpoint_every": self.checkpoint_every},
+            "train": {**train, "checkpoint_every": self.checkpoint_every or 10_000},
         }
 
 
@@ -97,6 +91,16 @@ class Joined:
     free_bytes_per_s: float  # of the newcomer's link, or of all donors' uplinks where that is less, at each time
     state_bytes: int
     log: list[str]  # of the load
+    saved: WrittenCheckpoint | None  # the checkpoint after it
+
+
+@dataclass(frozen=True)
+class WrittenCheckpoint:
+    """What was measured of a checkpoint."""
+
+    before_s: list[float]  # seconds of steps since the newcomer takes part
+    during_s: list[float]  # from its own step on until that in which it was whole on the trainer's disk
+    written_s: float
 
 
 class FreeRate:
@@ -144,7 +148,7 @@ def run(folder: Path, case: Case) -> Joined:
     with machines(list(rates), rates) as addresses:
         within = {name: inside(name) for name in rates}
         with LocalSwarm(folder / "swarm", case.settings(corpus), within=within) as swarm:
-            swarm.start_trainer("--listen", f"{addresses['trainer-0']}:0")
+            trainer = swarm.start_trainer("--listen", f"{addresses['trainer-0']}:0")
             for name in peers[:-1]:
                 _start(swarm, addresses[name])
             full = [case.donors]
@@ -163,58 +167,49 @@ def run(folder: Path, case: Case) -> Joined:
             join_s, received = time.monotonic() - joined_s, _outer(case.donors + 1, "tx") - arrived
             full = [case.donors + 1 - case.kill]
             swarm.wait(lambda: swarm.steps()[-1]["peers"] == full, "the newcomer to take part", RUN_S)
-            steps = swarm.steps()
+            part = len(swarm.steps())
             lines = [line for line in _log(newcomer).splitlines() if re.search("stage 0|lost|serving", line)]
-    seconds = _seconds(steps)
+            saved = _saved(swarm, trainer, case.checkpoint_every) if case.checkpoint_every else None
+            seconds = _seconds(swarm.steps())
     return Joined(
         seconds[first - 1 : first - 1 + case.steps],
-        seconds[begun - 1 :],
+        seconds[begun - 1 : part - 1],
         join_s,
         received,
         links.training,
         links.free,
         STATE_BYTES * case.parameters,
         lines,
+        saved,
     )
 
 
-def run_with_checkpoint(folder: Path, case: Case) -> tuple[list[float], list[float], float]:
-    """Train until a checkpoint is whole on the trainer's disk; return the steps before and meanwhile, and how long."""
-    corpus = folder / "corpus.txt"
-    write_corpus(corpus)
-    peers = [f"peer-{number}" for number in range(case.donors)]
-    rates = {"trainer-0": 1000.0, **dict.fromkeys(peers, case.mbps)}
-    version = case.checkpoint_every
-    with machines(list(rates), rates) as addresses:
-        within = {name: inside(name) for name in rates}
-        with LocalSwarm(folder / "swarm", case.settings(corpus), within=within) as swarm:
-            trainer = swarm.start_trainer("--listen", f"{addresses['trainer-0']}:0")
-            for name in peers:
-                _start(swarm, addresses[name])
-            swarm.wait_steps(version, RUN_S)
-            begun_s = time.monotonic()
-            swarm.wait(lambda: f"version {version} is on disk" in _log(trainer), "the checkpoint", RUN_S)
-            written_s = time.monotonic() - begun_s
-            swarm.wait_steps(len(swarm.steps()) + 1, RUN_S)  # the one amid which it ended
-            steps = swarm.steps()
-    assert [step["peers"] for step in steps[ALL_BY:]] == [[case.donors]] * (len(steps) - ALL_BY), "who starts is early"
-    seconds = _seconds(steps)
-    return seconds[version - 1 - case.steps : version - 1], seconds[version - 1 :], written_s
+def _saved(swarm: LocalSwarm, trainer: LocalProcess, every: int) -> WrittenCheckpoint:
+    """Wait for the next checkpoint, until it is on the trainer's disk."""
+    part = len(swarm.steps())
+    version = every * math.ceil((part + 1) / every)
+    swarm.wait_steps(version, RUN_S)
+    begun_s = time.monotonic()
+    swarm.wait(lambda: f"version {version} is on disk" in _log(trainer), "the checkpoint", RUN_S)
+    written_s = time.monotonic() - begun_s
+    swarm.wait_steps(len(swarm.steps()) + 1, RUN_S)
+    seconds = _seconds(swarm.steps())
+    return WrittenCheckpoint(seconds[part : version - 1], seconds[version - 1 :], written_s)
 
 
-def report_steps(before_s: list[float], during_s: list[float], what: str) -> bool:
+def report_steps(during_s: list[float], median_s: float, what: str) -> bool:
     """Print the seconds of steps; return whether none has taken longer than wanted."""
-    median_s, longest_s = statistics.median(before_s), max(during_s)
-    print(f"steps before: {_shown(before_s)}; median {median_s:.2f} s")
-    print(f"steps during {what}: {_shown(during_s)}; longest {longest_s / median_s:.2f} of the median")
-    return longest_s <= STEP_WANTED * median_s
+    print(f"steps during {what}: {_shown(during_s)}; longest {max(during_s) / median_s:.2f} of the median")
+    return max(during_s) <= STEP_WANTED * median_s
 
 
 def report(case: Case, joined: Joined) -> bool:
     """Print what was measured; return whether it is as wanted."""
     link = CARRIED * case.newcomer_mbps * 125_000
     free = joined.free_bytes_per_s
-    held = report_steps(joined.before_s, joined.during_s, "the join")
+    median_s = statistics.median(joined.before_s)
+    print(f"steps before: {_shown(joined.before_s)}; median {median_s:.2f} s")
+    held = report_steps(joined.during_s, median_s, "the join")
     print(f"state {joined.state_bytes / 1e6:.1f} MB; on the newcomer's link {joined.received_bytes / 1e6:.1f} MB")
     print(
         f"training sends {joined.training_bytes_per_s / 1e6:.2f} MB/s over each donor's link, and leaves free", end=" "
@@ -225,6 +220,11 @@ def report(case: Case, joined: Joined) -> bool:
     print(f"      {joined.join_s * free / joined.received_bytes:.2f} of all bytes that arrived over it")
     print(f"      {joined.received_bytes / joined.join_s / link:.0%} of the newcomer's link on average")
     print("\n".join(joined.log))
+    if joined.saved is not None:
+        print(f"checkpoint: on the trainer's disk after {joined.saved.written_s:.0f} s")
+        print(f"steps before, with the newcomer: {_shown(joined.saved.before_s)}")
+        usual_s = statistics.median(joined.saved.before_s or joined.before_s)
+        held &= report_steps(joined.saved.during_s, usual_s, "the checkpoint")
     return held and ratio <= JOIN_WANTED
 
 
@@ -237,8 +237,8 @@ def main() -> int:
     parser.add_argument("--millions", type=float, default=100.0, help="parameters of the stage")
     parser.add_argument("--microbatches", type=int, default=64, help="of a step: they set how long it computes")
     parser.add_argument("--kill", action="store_true", help="kill a donor amid the load")
-    parser.add_argument("--steps", type=int, default=5, help="measured before the join or the checkpoint")
-    parser.add_argument("--checkpoint", action="store_true", help="write a checkpoint instead of the join")
+    parser.add_argument("--steps", type=int, default=5, help="measured before the join")
+    parser.add_argument("--checkpoint-every", type=int, default=0, help="steps; measure the first one after the join")
     given = parser.parse_args()
     reason = unavailable()
     if reason is not None:
@@ -246,10 +246,6 @@ def main() -> int:
         return 2
     case = Case(**vars(given))
     with tempfile.TemporaryDirectory(prefix="swarmflow-joining-") as folder:
-        if case.checkpoint:
-            before_s, during_s, written_s = run_with_checkpoint(Path(folder), case)
-            print(f"{STATE_BYTES * case.parameters / 1e6:.1f} MB were on the trainer's disk after {written_s:.0f} s")
-            return int(not report_steps(before_s, during_s, "the checkpoint"))
         return int(not report(case, run(Path(folder), case)))
 
 

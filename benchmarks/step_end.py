@@ -21,7 +21,7 @@ from swarmflow.compute.flat_tensors import digest
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
-from swarmflow.compute.sums import digest_of, digest_of_pieces
+from swarmflow.compute.sums import digest_of_pieces
 from swarmflow.core.commit.reduce import PIECE_ELEMENTS
 from swarmflow.core.protocol.piece_format import BLOCKWISE16
 
@@ -65,7 +65,7 @@ class StepEndWork:
         """Sum the owned pieces, with what the other peer has sent, and name the sums by their digests."""
         for start, stop in self.pieces[::2]:
             self.reduced.total(start, stop, [self.own, self.own.pack(start, stop)])
-            digest_of(self.reduced.pack(start, stop))
+            self.reduced.digest(start, stop)
 
     def store_pieces(self) -> None:
         """Store the other peer's sums."""

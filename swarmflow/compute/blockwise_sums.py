@@ -1,7 +1,8 @@
-"""Sums of gradients on a grid: exact in any order, and two bytes an element on the way.
+"""Sums of gradients on a grid: exact in any order, and some ten bits an element on the way.
 
-A block of 256 elements is summed in 16 bits. Where a microbatch's gradient is too large for that, its block is added in
-64 bits, beside: the grid follows in the next step. In the first step, sums take 32 bits.
+A block of 256 elements is summed in 16 bits, and sent in as many as its largest sum needs. Where a gradient of a
+microbatch is too large for that, its block is added in 64 bits, beside: the grid follows in the next step. In the first
+step, sums take 32 bits.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 
 import torch
+from blake3 import blake3
 from torch import Tensor
 
 from swarmflow.compute.exact import ExponentOverflowError
 from swarmflow.compute.flat_tensors import Blocks, Buffer, added_up, block_squares, bytes_of, memory_of
 from swarmflow.compute.grid import BLOCK_ELEMENTS, DITHER_ELEMENTS, WIDE_BITS, Grid, dither, grid_blocks
+from swarmflow.compute.packed_integers import pack_blocks, unpack_blocks
 from swarmflow.compute.sums import SUMMED, Sums, TensorSums
 from swarmflow.errors import FrameError
 
@@ -34,7 +37,7 @@ _SEARCHED_ELEMENTS = 1 << 20
 class _Piece:
     """A range of sums. wide: int64 [n, 256], the blocks `where` (int32 [n], from the range's first, rising)."""
 
-    narrow: Tensor  # int16 [elements], or int32 in the first step
+    narrow: Tensor  # int16 [blocks * 256], or int32 in the first step; zeros behind the last element
     peaks: Tensor  # fp32 [blocks]
     where: Tensor
     wide: Tensor
@@ -158,10 +161,21 @@ class BlockwiseSums:
         return BlockwiseSums(Grid(spacings, self.grid.rounding, self.grid.addends), elements)
 
     def pack(self, start: int, stop: int) -> Buffer:
-        """Return a piece as it is sent: wide blocks, their numbers, peaks, and the narrow sums."""
+        """Return a piece as it is sent: wide blocks, their numbers, peaks, and the narrow sums.
+
+        It starts at the edge of a block, and ends at one or with the last element.
+        """
         piece = self._piece(start, stop)
-        parts = [part.cpu() for part in (piece.wide.flatten(), piece.where, piece.peaks, piece.narrow)]
+        narrow = [piece.narrow[: stop - start]] if self.first else pack_blocks(piece.narrow)
+        parts = [part.cpu() for part in (piece.wide.flatten(), piece.where, piece.peaks, *narrow)]
         return bytearray().join(map(memory_of, parts))
+
+    def digest(self, start: int, stop: int) -> str:
+        """Return the blake3 hex digest of a piece's values."""
+        piece, hasher = self._piece(start, stop), blake3()
+        for part in (piece.wide, piece.where, piece.peaks, piece.narrow):
+            hasher.update(memory_of(part.cpu()))
+        return hasher.hexdigest()
 
     def put(self, start: int, stop: int, data: Buffer) -> None:
         """Replace a piece by one that was packed. Raises FrameError for what does not fit."""
@@ -178,7 +192,9 @@ class BlockwiseSums:
                 assert isinstance(addend, bytes | bytearray | memoryview), "of the same group, or packed"
                 pieces.append(self._unpacked(addend, stop - start))
         first = start // BLOCK_ELEMENTS
-        narrow, peaks = self._narrow[start:stop].zero_(), self.peaks[first : first + grid_blocks(stop - start)].zero_()
+        blocks = grid_blocks(stop - start)
+        narrow = self._narrow[start : start + blocks * BLOCK_ELEMENTS].zero_()
+        peaks = self.peaks[first : first + blocks].zero_()
         slots = self._slots[first : first + len(peaks)]
         self._wide[slots[slots >= 0]] = 0
         for piece in pieces:
@@ -253,23 +269,39 @@ class BlockwiseSums:
         wide = self._wide[slots[where]]
         kept = wide.any(dim=1)
         peaks = self.peaks[first : first + count]
-        return _Piece(self._narrow[start:stop], peaks, where[kept].int(), wide[kept])
+        narrow = self._narrow[start : start + count * BLOCK_ELEMENTS]
+        return _Piece(narrow, peaks, where[kept].int(), wide[kept])
 
     def _unpacked(self, data: Buffer, elements: int) -> _Piece:
-        """Return a piece that was packed. Whatever its bytes are, it is one if their number is right."""
-        raw, blocks, item = bytes_of(data), grid_blocks(elements), self._narrow.element_size()
-        wide_bytes = raw.numel() - 4 * blocks - item * elements
-        count = 0 if self.first else wide_bytes // _WIDE_BYTES
-        if wide_bytes != count * _WIDE_BYTES or not 0 <= count <= blocks:
+        """Return a piece that was packed. Raises FrameError for what is none."""
+        raw, blocks = bytes_of(data), grid_blocks(elements)
+        padded = blocks * BLOCK_ELEMENTS
+        if self.first:
+            before, narrow = _last(raw, 4 * elements)
+            narrow = torch.nn.functional.pad(narrow.view(torch.int32), (0, padded - elements))
+        else:
+            narrow, before = unpack_blocks(raw, blocks)
+            narrow[elements:] = 0
+        before, peaks = _last(before, 4 * blocks)
+        count = 0 if self.first else before.numel() // _WIDE_BYTES
+        if before.numel() != count * _WIDE_BYTES or count > blocks:
             raise FrameError(f"a piece of {elements} elements has {raw.numel()} bytes")
-        wide, where, peaks, narrow = raw.split([8 * BLOCK_ELEMENTS * count, 4 * count, 4 * blocks, item * elements])
+        wide, where = _last(before, 4 * count)
         device = self.peaks.device
         return _Piece(
-            narrow.view(self._narrow.dtype).to(device),
+            narrow.to(device),
             peaks.view(torch.float32).to(device),
             where.view(torch.int32).clamp(0, blocks - 1).to(device),
             wide.view(torch.int64).view(-1, BLOCK_ELEMENTS).to(device),
         )
+
+
+def _last(raw: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Return what comes before the last bytes, and these. Raises FrameError where there are fewer."""
+    if raw.numel() < size:
+        raise FrameError(f"a part of {size} bytes in {raw.numel()}")
+    before, last = raw.split([raw.numel() - size, size])
+    return before, last
 
 
 @lru_cache(maxsize=2)

@@ -21,6 +21,7 @@ from swarmflow.compute.flat_tensors import Buffer, bytes_of, memory_of
 from swarmflow.compute.grid import BLOCK_ELEMENTS, Grid, grid_blocks
 from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.optimizer import Optimizer
+from swarmflow.compute.packed_integers import USUAL_BITS
 from swarmflow.compute.sums import Sums, TensorSums
 from swarmflow.errors import FrameError
 
@@ -82,7 +83,7 @@ class StagePieces:
     def update_bytes(self, span: Span) -> int:
         """Return about how many bytes the sums of a step take for a span."""
         blockwise = isinstance(self._sets[0][span.group].sums, BlockwiseSums)
-        return (2 if blockwise else 4) * (span.stop - span.start)
+        return round((USUAL_BITS if blockwise else 32) / 8 * (span.stop - span.start))
 
     def read(self, span: Span, version: int) -> bytearray:
         """Return the state of a span, where the stage is at this version."""

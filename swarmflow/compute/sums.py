@@ -42,6 +42,10 @@ class Sums(Protocol):
         """Return a piece as it is sent."""
         ...
 
+    def digest(self, start: int, stop: int) -> str:
+        """Return the blake3 hex digest of a piece's values: like that of the packed piece, and faster."""
+        ...
+
     def put(self, start: int, stop: int, data: Buffer) -> None:
         """Replace a piece by one that was packed. Raises FrameError for what does not fit."""
         ...
@@ -108,6 +112,10 @@ class TensorSums:
         """Return the bytes of a piece; no copy on a CPU."""
         return memory_of(self.flat[start:stop].cpu())
 
+    def digest(self, start: int, stop: int) -> str:
+        """Return the blake3 hex digest of a piece."""
+        return blake3(self.pack(start, stop)).hexdigest()
+
     def put(self, start: int, stop: int, data: Buffer) -> None:
         """Replace a piece. Raises FrameError when the size differs."""
         self.flat[start:stop].copy_(self._numbers(data, stop - start))
@@ -159,12 +167,7 @@ class TensorSums:
 
 
 def digest_of_pieces(sums: Sums, elements: int) -> tuple[str, tuple[str, ...]]:
-    """blake3 hex digests of the packed pieces of so many elements, and the one over these digests, first."""
+    """Digests of the pieces of so many elements, and the one over these digests, first."""
     starts = range(0, sums.elements, elements)
-    pieces = tuple(digest_of(sums.pack(start, min(start + elements, sums.elements))) for start in starts)
+    pieces = tuple(sums.digest(start, min(start + elements, sums.elements)) for start in starts)
     return blake3("".join(pieces).encode()).hexdigest(), pieces
-
-
-def digest_of(packed: Buffer) -> str:
-    """blake3 hex digest of a packed piece."""
-    return blake3(packed).hexdigest()

@@ -45,7 +45,7 @@ class GradientSums:
 
     def piece_bytes(self, elements: int) -> int:
         """Return the bytes of a piece of the gradient of the present step."""
-        return self.world.hardware.piece().least_bytes(self.device.stage_weights().version, elements)
+        return self.world.hardware.piece().usual_bytes(elements, self.device.stage_weights().version)
 
     def reduce(self, action: SumPiece | StorePiece) -> None:
         """Sum a piece of the gradient, or store the sum that its owner has sent."""

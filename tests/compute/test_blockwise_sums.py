@@ -27,12 +27,14 @@ from swarmflow.compute.grid import (
     dither,
     grid_blocks,
 )
+from swarmflow.compute.packed_integers import USUAL_BITS, pack_blocks
 from swarmflow.core.protocol.piece_format import BLOCKWISE16
 from swarmflow.errors import FrameError
 
 CPU = torch.device("cpu")
 ELEMENTS = 3 * BLOCK_ELEMENTS + 57
 N = 8
+BLOCK_BYTES = 5  # of a block beside its sums
 
 
 def gradients(seed: int, scale: float = 1e-3, count: int = N, elements: int = ELEMENTS) -> list[Tensor]:
@@ -165,7 +167,7 @@ def test_no_sum_of_what_fits_overflows_16_bits() -> None:
         grid = Grid(torch.ones(1), Blockwise(addends), addends)
         largest = torch.full((BLOCK_ELEMENTS,), float(grid.limit))
         sums = sums_of(grid, [(number, sign * largest) for sign in (1,) for number in range(addends)])
-        assert len(sums.pack(0, BLOCK_ELEMENTS)) == BLOCKWISE16.least_bytes(1, BLOCK_ELEMENTS), "none is wide"
+        assert len(sums.pack(0, BLOCK_ELEMENTS)) <= 2 * BLOCK_ELEMENTS + BLOCK_BYTES, "none is wide"
         assert sums[:1].item() >= addends * grid.limit
         assert sums_of(grid, [(number, -largest) for number in range(addends)])[:1].item() >= -addends * (grid.limit)
 
@@ -179,7 +181,8 @@ def test_a_packed_piece_has_the_format_that_the_core_expects_and_comes_back(elem
         sums = sums_of(grid, list(enumerate(addends)))
         packed = sums.pack(0, elements)
         assert BLOCKWISE16.fits(step, elements, len(packed))
-        assert (len(packed) == BLOCKWISE16.least_bytes(step, elements)) == (not wide or step == 0)
+        narrow_bytes = (2 * BLOCK_ELEMENTS + BLOCK_BYTES) * grid_blocks(elements)
+        assert (len(packed) > narrow_bytes) == wide or step == 0
         other = sums.empty()
         other.put(0, elements, packed)
         assert torch.equal(other[:], sums[:])
@@ -193,17 +196,32 @@ def test_a_packed_piece_has_the_format_that_the_core_expects_and_comes_back(elem
 def test_a_piece_of_a_wrong_size_is_refused_and_any_other_is_one() -> None:
     grid = grid_after(gradients(0))
     sums = BlockwiseSums(grid, ELEMENTS)
-    least = BLOCKWISE16.least_bytes(1, ELEMENTS)
-    for size in (0, least - 1, least + 1, least + 2052 * 5):
-        assert not BLOCKWISE16.fits(1, ELEMENTS, size)
+    least, most = BLOCK_BYTES * 4, (BLOCK_BYTES + 2 * BLOCK_ELEMENTS + 2052) * 4
+    for size in (0, least - 1, least + 1, most + 1, most + 2052):  # of zeros: four blocks in which nothing is
+        assert BLOCKWISE16.fits(1, ELEMENTS, size) == (size == least + 1)
         with pytest.raises(FrameError, match="bytes"):
             sums.put(0, ELEMENTS, bytearray(size))
     random = Random(0)
     for wide in range(5):
         size = least + 2052 * wide
-        assert BLOCKWISE16.fits(1, ELEMENTS, size) == (wide <= 4)
-        if wide <= 4:
-            sums.put(0, ELEMENTS, bytearray(random.randbytes(size)))
+        assert BLOCKWISE16.fits(1, ELEMENTS, size)
+        sums.put(0, ELEMENTS, bytearray(random.randbytes(size - 4) + bytes(4)))
+    with pytest.raises(FrameError, match="bytes"):
+        sums.put(0, ELEMENTS, bytearray(least + 2052 * 5))
+
+
+def test_the_core_expects_the_usual_number_of_bits() -> None:
+    assert BLOCKWISE16.usual_bits == USUAL_BITS
+
+
+def test_what_stands_behind_the_last_element_counts_for_nothing() -> None:
+    sums = BlockwiseSums(grid_after(gradients(0)), ELEMENTS)
+    before = bytes(sums.pack(0, ELEMENTS))
+    narrow = torch.zeros(4 * BLOCK_ELEMENTS, dtype=torch.int16)
+    narrow[ELEMENTS:] = 7
+    packed = b"".join(bytes(part.numpy()) for part in (torch.zeros(4), *pack_blocks(narrow)))
+    sums.put(0, ELEMENTS, bytearray(packed))
+    assert bytes(sums.pack(0, ELEMENTS)) == before
 
 
 def test_the_grid_follows_the_peaks_up_at_once_and_down_by_a_half_in_four_steps() -> None:

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat_tensors import SUM_BLOCK_ELEMENTS, added_up
-from swarmflow.compute.sums import Sums, digest_of, digest_of_pieces
+from swarmflow.compute.sums import Sums, digest_of_pieces
 from swarmflow.core.commit import reduce
 from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
 from swarmflow.core.protocol.events import Applied, ComputedNotFinite, PieceReduced, Sealed, StateHashed
@@ -65,7 +65,7 @@ class StepEnd:
         def work() -> str:
             target.total(action.start, action.stop, parts)
             self._squares.add(action, target)
-            return digest_of(target.pack(action.start, action.stop))
+            return target.digest(action.start, action.stop)
 
         self._do(work, lambda name: self._piece_reduced(action, name))
 
@@ -77,8 +77,7 @@ class StepEnd:
         def work() -> tuple[Buffer, str]:
             total = like.empty(elements)
             total.total(0, elements, parts)
-            packed = total.pack(0, elements)
-            return packed, digest_of(packed)
+            return total.pack(0, elements), total.digest(0, elements)
 
         def done(summed: tuple[Buffer, str]) -> None:
             packed, name = summed
