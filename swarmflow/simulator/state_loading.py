@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from swarmflow.simulator.device import Device
     from swarmflow.simulator.world import World
 
-UPDATE_SHARE = 1 / 6  # of the bytes of a state: the sums of a step, where they take 16 bits and adam's state 12 bytes
-
 
 @dataclass(slots=True)
 class StateLoading:
@@ -49,8 +47,7 @@ class StateLoading:
         self.device.kept = None
         self.device.storage.let_go()
         load, then = self._load, partial(self._loaded, self._load, self.world.clock.now_s)
-        share = UPDATE_SHARE if follows else 1.0
-        self.device.storage.load(action.stage, partial(self._donors, load), then, share)
+        self.device.storage.load(action.stage, partial(self._donors, load), then, follows)
 
     def _donors(self, load: int) -> tuple[Member, ...]:
         """Return the donors of a load, as the leader has named them last; none of one that is over."""

@@ -58,11 +58,11 @@ class Storage:
         Transfer(self.world, self.process, wanted, then, part, together).begin()
 
     def load(
-        self, stage: int, donors: Callable[[], tuple[Member, ...]], then: Callable[[], None], share: float = 1.0
+        self, stage: int, donors: Callable[[], tuple[Member, ...]], then: Callable[[], None], follows: bool = False
     ) -> None:
         """Take the time that it takes to load a stage from peers that serve it; then call `then`.
 
-        donors: as they are named at the moment. share: of the bytes of a state, where bytes take time.
+        donors: as they are named at the moment. follows: it lacks the last update alone.
         """
         world, hardware = self.world, self.world.hardware
         seconds = hardware.load_s()
@@ -73,8 +73,9 @@ class Storage:
         def named() -> list[ProcessId]:
             return [donor.process for donor in donors()]
 
-        part, given = partial(world.deliver, self.process, Progressed("load")), partial(self._share, share < 1.0)
-        size_bytes = round(share * hardware.state_bytes(stage))
+        part, given = partial(world.deliver, self.process, Progressed("load")), partial(self._share, follows)
+        sums_bytes = hardware.piece().usual_bytes(hardware.elements(f"stage-{stage}"))
+        size_bytes = sums_bytes if follows else hardware.state_bytes(stage)
         StageTransfer(world, self.process, named, given, size_bytes, then, part).begin()
 
     def _share(self, updates: bool, donor: ProcessId) -> float:
