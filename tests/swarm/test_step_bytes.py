@@ -27,5 +27,7 @@ def test_the_pages_show_one_table_as_the_command_writes_it() -> None:
 def test_a_swarm_sends_what_the_table_shows(reduce_codec: str, tmp_path: Path, forks: ForkServer) -> None:
     [row] = [row for row in shown(PAGES[0].read_text(encoding="utf-8")) if row.reduce_codec == reduce_codec]
     found = sent_bytes(reduce_codec, measure(tmp_path, reduce_codec, STEPS, forks))
-    assert found.a_parameter == pytest.approx(row.a_parameter, rel=0.03)
+    # How many bits a sum needs depends on the gradients, which are not those of the later steps.
+    rel = 0.1 if reduce_codec == "blockwise16" else 0.03
+    assert found.a_parameter == pytest.approx(row.a_parameter, rel=rel)
     assert found.a_microbatch == pytest.approx(row.a_microbatch, rel=0.1), "it is read amid the microbatches of a step"
