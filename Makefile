@@ -11,7 +11,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-versio
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
 	@echo "make test               set up, then run the test suite"
-	@echo "make test-extended      the tests that drive a browser or Prometheus, attack a swarm, or kill most of it"
+	@echo "make test-extended      those that take long: they drive a browser or Prometheus, or attack a swarm"
 	@echo "make lint               ruff (rules and format; make format mends both), and the workflow of CI"
 	@echo "make typecheck          mypy"
 	@echo "make generate           rules, dashboards and tables of the docs, from the code"
@@ -57,7 +57,7 @@ test: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 4 -m "not extended"
 
 test-extended: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 2 -m extended
+	@$(BIN)/python -m pytest --numprocesses 4 -m extended
 
 lint: venv-dev
 	@$(BIN)/ruff check .

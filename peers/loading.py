@@ -81,7 +81,9 @@ class StageLoader:
         """Begin to load, or follow what was loaded; the machine gets the result as an event."""
         self._between.kept = None  # it frees memory
         loaded = self._loaded
-        if loaded is not None and action.follows and loaded.load.stage == action.stage:
+        # Where no peer serves the stage any more, what lacks something is loaded anew from whoever keeps the version.
+        usable = loaded is not None and (_from_peers(action) or loaded.load.whole_at(action.version))
+        if loaded is not None and usable and action.follows and loaded.load.stage == action.stage:
             loaded.load.set_donors(action.donors, action.version)
             if not loaded.pending:
                 loaded.pending = True

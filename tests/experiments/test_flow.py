@@ -156,6 +156,7 @@ def test_stages_of_many_nodes_come_close_to_the_optimum() -> None:
     assert found.cost(instance) <= 1.02 * optimum(instance)
 
 
+@pytest.mark.extended
 def test_at_rest_nodes_take_and_say_little() -> None:
     found = effort("1", 0)
     assert 0 < found.mean_s < found.longest_s

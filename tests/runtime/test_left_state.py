@@ -226,6 +226,17 @@ async def test_what_was_left_stays_until_another_version_is_loaded(tmp_path: Pat
         await until(lambda: left.held is None)
 
 
+async def test_what_no_peer_could_give_is_loaded_from_whoever_keeps_the_version(tmp_path: Path) -> None:
+    """Also where the leader says that what is here may follow: nothing is, since its donor was gone."""
+    async with loading(tmp_path) as (peer, loader, _):
+        loader.load(LoadState(1, 0, (Member(ProcessId("nobody", 1), 1),)))
+        await answer(peer, StateNotLoaded)
+        loader.load(LoadState(1, 0, (), follows=True))
+        loaded = await answer(peer, StateLoaded)
+        assert isinstance(loaded, StateLoaded)
+        assert loaded.version == 0
+
+
 async def test_it_is_of_its_run_alone(tmp_path: Path) -> None:
     async with peers(manifest()) as (peer,):
         await leave(peer, tmp_path / "left")

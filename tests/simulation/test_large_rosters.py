@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from dataclasses import replace
 
 from swarmflow.core.machines.peer import PeerMachine
@@ -16,6 +18,7 @@ SETTINGS = Settings(
 )
 
 
+@pytest.mark.extended
 def test_the_leader_of_a_large_swarm_dies_and_no_step_is_lost() -> None:
     world = FuzzSwarm(SETTINGS, PEERS, trainers=3).start(0)
     assert world.clock.run(lambda: bool(world.results), 120.0)

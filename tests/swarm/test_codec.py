@@ -16,6 +16,7 @@ LOSS_DIFFERENCE_MAX = 0.01
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 def test_blockwise8_ends_within_a_hundredth_of_the_uncompressed_loss(tmp_path: Path, forks: ForkServer) -> None:
     """The uncompressed run is the plain loop: test_exactness shows that a swarm without a codec does the same."""
     model, corpus = prepare(tmp_path, "llama", corpus_bytes=12000)

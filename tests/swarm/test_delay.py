@@ -24,6 +24,7 @@ KILLS = ((0, 8), (4, 16))
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize("codec", ["none", "blockwise16"])
 def test_the_swarm_learns_what_a_plain_loop_learns_with_delayed_updates(

@@ -91,6 +91,7 @@ def test_one_trainer_with_one_peer_waits_for_no_majority(tmp_path: Path, forks: 
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 def test_a_trainer_that_nobody_knows_yet_joins_whoever_leads_now(tmp_path: Path, forks: ForkServer) -> None:
     """The heir has the claim to the output, however long the former leader takes to end: there is one lineage."""
     model, corpus = prepare(tmp_path, "llama")

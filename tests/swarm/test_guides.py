@@ -76,6 +76,7 @@ PREPARATIONS = {
 
 
 @pytest.mark.swarm
+@pytest.mark.extended
 @pytest.mark.parametrize("name", GUIDES)
 def test_a_guide_leads_to_its_result(name: str, tmp_path: Path, forks: ForkServer) -> None:
     walk = Walkthrough(tmp_path, forks, PREPARATIONS)

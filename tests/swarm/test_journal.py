@@ -20,6 +20,7 @@ FORGETFUL = ("--journal-bytes-max", "0")
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 def test_what_nobody_has_kept_is_computed_again_to_the_bit(tmp_path: Path) -> None:
     model, corpus = prepare(tmp_path, "gpt2", corpus_bytes=1 << 14)
     run = settings(model, corpus, recipe("adamw", steps=STEPS), codec="blockwise8")

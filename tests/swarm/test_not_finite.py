@@ -33,6 +33,7 @@ def put_out(log: Path, reason: str) -> bool:
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 def test_peers_that_give_not_a_number_are_put_out_and_nothing_of_it_is_learnt(tmp_path: Path) -> None:
     """One of each stage, one after another: in what it sends on, in its sums, and in what it sends back.
 

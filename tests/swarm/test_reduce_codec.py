@@ -25,6 +25,7 @@ CUT = [1, 2]
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("one_thread")
 def test_the_swarm_learns_what_a_plain_loop_learns_that_rounds_alike(tmp_path: Path, forks: ForkServer) -> None:
     """Not a bit shows that peers were killed; the plain loop and the swarm differ in the last digit of an update."""
@@ -43,6 +44,7 @@ def test_the_swarm_learns_what_a_plain_loop_learns_that_rounds_alike(tmp_path: P
 
 
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("one_thread")
 def test_rounding_costs_no_loss(tmp_path: Path) -> None:
     """The plain loop that rounds stands for the swarm, as shown above."""

@@ -20,6 +20,7 @@ FOR_EVER = 100_000
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 def test_what_takes_detours_and_is_summed_by_others_is_learnt_to_the_bit(tmp_path: Path, forks: ForkServer) -> None:
     model, corpus = prepare(tmp_path, "llama")
     run = settings(model, corpus, recipe("sgd", steps=FOR_EVER))

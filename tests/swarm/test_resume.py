@@ -287,6 +287,7 @@ def knows_trainers(swarm: LocalSwarm, peer: LocalProcess) -> bool:
 # --- every trainer, and every peer of a stage -------------------------------------------------------------------------
 
 
+@pytest.mark.extended
 @pytest.mark.parametrize("first", range(STAGES))
 def test_every_peer_of_a_stage_is_killed_and_then_of_the_other(
     first: int, undisturbed: Undisturbed, tmp_path: Path

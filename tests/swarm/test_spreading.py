@@ -21,6 +21,7 @@ FOR_EVER = 100_000
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 def test_peers_spread_by_themselves_and_fill_the_gaps(tmp_path: Path, forks: ForkServer) -> None:
     model, corpus = prepare(tmp_path, "llama")
     of = recipe("adamw", steps=FOR_EVER)

@@ -98,6 +98,10 @@ class PieceLoad:
     def _newest(self) -> int:
         return max((donor.version for donor in self._donors.values()), default=-1)
 
+    def whole_at(self, version: int) -> bool:
+        """Return whether all pieces are at a version."""
+        return self._table.all_at(version)
+
     async def run(self) -> int:
         """Load until all pieces are at one version, and return it. Raises NetworkError when no donor is left."""
         for donor in self._donors.values():
