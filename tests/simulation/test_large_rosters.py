@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
-
 from dataclasses import replace
+
+import pytest
 
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.trainer import TrainerMachine
