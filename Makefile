@@ -57,7 +57,7 @@ test: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 4 -m "not extended"
 
 test-extended: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 4 -m extended
+	@$(BIN)/python -m pytest --numprocesses 3 -m extended
 
 lint: venv-dev
 	@$(BIN)/ruff check .
