@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hypothesis.strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
+from hypothesis import settings
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from swarmflow.compute.stage_pieces import Span
 from swarmflow.core.protocol.types import Member, ProcessId
@@ -20,24 +21,26 @@ class Load(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.table = PieceTable(SPANS)
+        self.table = PieceTable(SPANS[:1])
         self.donors = [PieceGiver(Member(ProcessId(f"donor-{n}", 1), 0)) for n in range(DONORS)]
         self.version = 3  # of the donors
         self.now = 0.0
         self.asked: list[PieceRequest] = []
         self.changing: list[tuple[PieceRequest, list[int]]] = []
 
-    @rule(donor=st.integers(0, DONORS - 1), knows=st.booleans())
-    def ask(self, donor: int, knows: bool) -> None:
-        """knows: a version that is newer than all pieces; else it may have something newer than them."""
+    @initialize(pieces=st.integers(1, len(SPANS)), version=st.sampled_from((MISSING, 2)))
+    def begin(self, pieces: int, version: int) -> None:
+        self.table = PieceTable(SPANS[:pieces])
+        self.table.set_version(version)
+
+    @rule(donor=st.integers(0, DONORS - 1), knows=st.booleans(), later=st.booleans())
+    def ask(self, donor: int, knows: bool, later: bool) -> None:
+        """knows: a version; else it may have something newer than all pieces. later: who owes an answer is late."""
+        self.now += 1.5 * STEAL_S * later
         newest = max(self.table.newest, self.version) + (not knows)
         if (request := self.table.next(self.donors[donor], newest, self.now)) is not None:
             assert request.places
             self.asked.append(request)
-
-    @rule()
-    def time_passes(self) -> None:
-        self.now += 1.5 * STEAL_S
 
     @rule()
     def donors_go_on(self) -> None:
@@ -73,7 +76,7 @@ class Load(RuleBasedStateMachine):
     @precondition(lambda self: not self.changing)
     @rule(place=st.integers(0, len(SPANS) - 1))
     def piece_is_wrong(self, place: int) -> None:
-        self.table.fetch_anew([place])
+        self.table.fetch_anew([place % len(self.table.spans)])
 
     def teardown(self) -> None:
         """A donor that answers at once completes the load from wherever it stands."""
@@ -95,6 +98,7 @@ class Load(RuleBasedStateMachine):
 
 
 TestLoad = Load.TestCase
+TestLoad.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
 
 
 def test_pieces_that_are_here_are_asked_for_together_and_missing_ones_alone() -> None:
@@ -123,3 +127,20 @@ def test_a_late_request_is_made_to_one_other_donor() -> None:
     assert (stolen.places, stolen.have) == (asked.places, asked.have)
     assert table.is_late(slow, 1.1 * STEAL_S)
     assert table.next(third, 1, 1.1 * STEAL_S) is None
+
+
+def test_a_piece_that_another_donor_has_brought_further_is_asked_for_although_the_slow_one_still_owes_it() -> None:
+    table = PieceTable(SPANS[:1])
+    slow, quick = (PieceGiver(Member(ProcessId(name, 1), 0)) for name in ("slow", "quick"))
+    table.set_version(0)
+    assert table.next(slow, 1, 0.0) is not None
+    stolen = table.next(quick, 1, 1.1 * STEAL_S)
+    assert stolen is not None
+    table.begin_change(stolen.places)
+    table.end_change(stolen.places, 1)
+    table.ended(stolen)
+    for _ in range(2):  # it has nothing newer at first
+        asked = table.next(quick, 2, 1.2 * STEAL_S)
+        assert asked is not None
+        assert (asked.places, asked.have) == (stolen.places, 1)
+        table.ended(asked)

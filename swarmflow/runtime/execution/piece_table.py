@@ -85,7 +85,7 @@ class PieceTable:
         """Have pieces asked for again that a request has not brought, unless they are asked for elsewhere."""
         self._asked.pop(request, None)
         # A donor that is slow may still owe an update that another one has given: that brings them no further.
-        elsewhere = {place for other in self._asked for place in other.places}
+        elsewhere = {place for other in self._asked if other.have == request.have for place in other.places}
         queued = self._waiting[request.have]
         for place in reversed(self.lacking(request)):
             if place not in elsewhere and place not in queued:
