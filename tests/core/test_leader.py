@@ -8,12 +8,10 @@ import pytest
 
 from swarmflow.core.commit.step_summary import waits_for
 from swarmflow.core.machines.leader import Leader
-from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.settings import LeaderSettings
-from swarmflow.core.protocol.actions import Action, Send, WriteCheckpoint
+from swarmflow.core.protocol.actions import Action, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
 from swarmflow.core.protocol.messages import (
-    Commit,
     Committed,
     Done,
     Drain,
@@ -22,8 +20,6 @@ from swarmflow.core.protocol.messages import (
     Heartbeat,
     Join,
     LoadFailed,
-    MemberEntered,
-    MemberFailed,
     Message,
     OpenStep,
     Prepare,
@@ -33,14 +29,13 @@ from swarmflow.core.protocol.messages import (
     Released,
     RosterDelta,
     SnapshotTaken,
-    StateRoot,
     StepResult,
     TakeSnapshot,
     Unrepairable,
     Welcome,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, Plan, ProcessId
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Microbatch, Plan, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process, written
 
 ME = member("t0", -1)
@@ -161,75 +156,6 @@ def test_steps_follow_each_other_with_their_learning_rates() -> None:
     assert bench.leader.version == 3
 
 
-def test_no_step_waits_for_one_that_loads() -> None:
-    bench = Bench()
-    bench.serve(A)
-    [(_, granted)] = messages(bench.join(B), Granted)
-    assert ([donor.process for donor in granted.donors], granted.follows) == ([A], False)
-    done = bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
-    assert {to for to, _ in messages(done, Prepare)} == {A}
-
-
-def test_who_is_ready_before_the_ballot_takes_part_in_it() -> None:
-    bench = Bench()
-    bench.serve(A)
-    bench.join(B)
-    assert not messages(bench.ready(B), OpenStep)
-    done = bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
-    assert {to for to, _ in messages(done, Prepare)} == {A, B}
-
-
-def test_a_step_waits_a_little_for_one_that_lacks_the_last_update_alone() -> None:
-    bench = Bench()
-    bench.serve(A)
-    bench.join(B)
-    bench.commit()
-    [(to, granted)] = messages(bench.hear(B, Ready(0, 0, "digest", 4)), Granted)
-    assert (to, granted.version, granted.grant, granted.follows) == (B, 1, 1, True)
-    done = bench.hear(A, Done(microbatch(0, Epoch(0, 1)), 0, FIRST_ATTEMPT, 2.0, 1))
-    assert not messages(done, Prepare)
-    assert bench.leader.next_deadline() <= TIMEOUTS.join_hold_s
-    assert {to for to, _ in messages(bench.hear(B, Ready(0, 1, "digest", 4, 1)), Prepare)} == {A, B}
-
-
-def test_a_step_waits_for_nobody_longer_than_that() -> None:
-    bench = Bench()
-    bench.serve(A)
-    bench.join(B)
-    bench.commit()
-    bench.hear(B, Ready(0, 0, "digest", 4))
-    bench.hear(A, Done(microbatch(0, Epoch(0, 1)), 0, FIRST_ATTEMPT, 2.0, 1))
-    bench.now = TIMEOUTS.join_hold_s
-    assert {to for to, _ in messages(bench.leader.handle(Tick(), bench.now), Prepare)} == {A}
-
-
-def test_no_wait_for_one_that_follows_makes_the_next_one_longer() -> None:
-    bench = Bench(replace(SETTINGS, steps=100))
-    bench.serve(A)
-    bench.join(B)
-    bench.commit()
-    bench.hear(B, Ready(0, 0, "digest", 4))
-    for number in range(1, 20):  # no step takes any time by itself
-        epoch = Epoch(0, number)
-        actions = bench.hear(A, Done(microbatch(0, epoch), 0, FIRST_ATTEMPT, 2.0, 1))
-        while not (prepared := messages(actions, Prepare)):
-            bench.now = bench.leader.next_deadline()
-            actions = bench.leader.handle(Tick(), bench.now)
-        bench.hear(A, Prepared(epoch, prepared[0][1].ballot, (("stage-0", 1.0, "x"),)))
-        bench.hear(A, Committed(epoch, number + 1, "same"))
-    assert bench.leader.version == 20
-    assert bench.now < 2.5
-
-
-def test_all_waits_for_one_that_follows_come_to_two_seconds_before_they_grow() -> None:
-    times = Timeouts()
-    assert times.hold_s(0, 60.0) == 0.0, "a download is not waited for"
-    assert sum(times.hold_s(tries, 0.1) for tries in range(9)) < 2.5
-    assert max(times.hold_s(tries, 60.0) for tries in range(5)) <= 0.05 * 60.0
-    assert times.hold_s(10, 60.0) == times.join_hold_max_s, "or it would never take part"
-    assert times.hold_s(10_000, 0.1) == times.join_hold_max_s
-
-
 def test_a_leaver_is_let_go_at_the_edge() -> None:
     bench = Bench()
     bench.serve(A, B)
@@ -301,124 +227,6 @@ def test_newcomers_that_have_nobody_to_load_from_do_not_hold_up_the_roll_back() 
     assert granted[0][1].donors == (ME,), "nobody has the state"
     bench.hear(B, LoadFailed(0, 1, "the donor is gone"))
     assert bench.leader.version == 0, "C cannot load it either"
-
-
-def test_a_load_that_failed_is_granted_again() -> None:
-    bench = Bench()
-    bench.join(A)
-    [(to, granted)] = messages(bench.hear(A, LoadFailed(0, 0, "no donor")), Granted)
-    assert (to, granted.stage) == (A, 0)
-
-
-def test_who_is_ready_comes_in_when_one_of_its_stage_dies() -> None:
-    """Even if it was the last one there: nothing has to be done again but what it had done."""
-    bench = Bench()
-    bench.serve(A)
-    bench.commit()
-    bench.join(B)
-    bench.ready(B)
-    actions = bench.leader.handle(Lost(A, "broke"), 0.0)
-    assert sorted(to for to, said in messages(actions, MemberEntered) if said.member.process == B) == [A, B, ME.process]
-    assert [to for to, _ in messages(actions, OpenStep)] == [B]
-    assert bench.leader.step is not None
-    assert (bench.leader.step.phase, [m.process for m in bench.leader.step.members.opened.stages[0]]) == (
-        "working",
-        [B],
-    )
-
-
-def test_who_loads_hears_of_a_death_for_it_may_be_waiting_for_the_dead() -> None:
-    bench = Bench()
-    bench.serve(A, B)
-    bench.commit()
-    [(_, granted)] = messages(bench.join(C), Granted)
-    assert [donor.process for donor in granted.donors] == [A, B]
-    told = [to for to, gone in messages(bench.leader.handle(Lost(A, "broke"), 0.0), MemberFailed) if gone.process == A]
-    assert sorted(told) == [A, B, C, ME.process], "those of the epoch, and who loads"
-    bench.ready(C)
-    told_c = [a.message for a in of_type(bench.leader.handle(Lost(B, "broke"), 0.0), Send) if a.to == C]
-    assert [type(message) for message in told_c] == [OpenStep, MemberEntered, MemberFailed], (
-        "from now on it takes part itself"
-    )
-
-
-def test_a_load_goes_on_over_commits_and_is_granted_again_only_for_other_donors() -> None:
-    bench = Bench()
-    bench.serve(A)
-    bench.join(B)
-    assert not messages(bench.commit(), Granted), "it follows its donor"
-    bench.join(C)
-    bench.hear(C, Ready(0, 1, "digest", 4))
-    [(to, granted)] = messages(bench.commit(), Granted)
-    assert (to, granted.version, granted.follows) == (B, 2, True)
-    assert {donor.process for donor in granted.donors} == {A, C}
-    assert not messages(bench.hear(B, Ready(0, 2, "digest", 4, 0)), OpenStep), "that answers an earlier grant"
-    assert bench.leader.membership.known[B].phase is MemberPhase.LOADING
-
-
-def test_who_was_ready_after_the_ballot_had_begun_gets_the_update_of_that_step() -> None:
-    bench = Bench()
-    bench.serve(A)
-    bench.join(B)
-    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
-    bench.ready(B)
-    epoch = microbatch(0).epoch
-    bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
-    [(to, granted)] = messages(bench.hear(A, Committed(epoch, 1, "same")), Granted)
-    assert (to, granted.version, granted.follows) == (B, 1, True)
-
-
-def test_who_has_a_commit_before_the_leader_knows_that_all_have_it_is_in_the_next_step() -> None:
-    bench = Bench()
-    bench.serve(A)
-    bench.join(B)
-    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
-    epoch = microbatch(0).epoch
-    bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
-    assert not messages(bench.hear(B, Ready(0, 1, "digest", 4)), Granted)
-    closed = bench.hear(A, Committed(epoch, 1, "same"))
-    assert not messages(closed, Granted)
-    assert B in [to for to, _ in messages(closed, OpenStep)]
-
-
-def test_a_loading_peer_gets_the_root_that_most_members_of_its_stage_report() -> None:
-    bench = Bench()
-    bench.serve(A, C, OTHER)
-    bench.commit()  # the first step began with A alone
-    bench.join(B)
-    commits = [commit for _, commit in messages(bench.committing(), Commit)]
-    assert {commit.rooted for commit in commits} == {(0,)}
-    assert not messages(bench.hear(C, StateRoot(0, 2, "wrong")), StateRoot)
-    assert not messages(bench.hear(A, StateRoot(0, 2, "right")), StateRoot)
-    assert messages(bench.hear(OTHER, StateRoot(0, 2, "right")), StateRoot) == [(B, StateRoot(0, 2, "right"))]
-    assert not messages(bench.hear(OTHER, StateRoot(0, 2, "right")), StateRoot)
-    assert not messages(bench.hear(A, StateRoot(0, 9, "right")), StateRoot)
-
-
-def test_who_was_ready_too_late_finds_the_update_that_it_lacks() -> None:
-    bench = Bench()
-    bench.serve(A)
-    bench.join(B)
-    bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
-    bench.ready(B)
-    commits = messages(bench.hear(A, Prepared(microbatch(0).epoch, 1, (("stage-0", 1.0, "x"),))), Commit)
-    assert [(to, commit.rooted) for to, commit in commits] == [(A, (0,))]
-
-
-def test_nobody_hashes_a_stage_that_nobody_loads() -> None:
-    bench = Bench()
-    bench.serve(A)
-    assert [commit.rooted for _, commit in messages(bench.committing(), Commit)] == [()]
-
-
-def test_after_a_roll_back_nothing_that_was_loaded_counts() -> None:
-    bench = Bench()
-    bench.serve(A)
-    bench.commit()
-    bench.join(B)
-    bench.leader.handle(Lost(A, "killed"), 0.0)
-    [(to, granted)] = messages(bench.hear(B, LoadFailed(0, 1, "the donor is gone")), Granted)
-    assert (to, granted.version, granted.follows) == (B, 0, False)
 
 
 def test_silence_is_death_and_a_stranger_has_to_join() -> None:
