@@ -2,7 +2,8 @@
 
 One process trains a small llama from scratch, with the gradients of a step's microbatches added up in fp32, and rounded
 to the grid of `reduce_codec = "blockwise16"`: by the code of production, which gives a swarm the same bits
-(tests/swarm/test_bit_exact.py). With `--delay 1` both have gradients one version old. See README.md beside this file.
+(tests/swarm/test_bit_exact.py). With `--delay 1` both have gradients one version old. And how many bits an element of
+the sums takes on the way, in what a member of four has summed and in all of it. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,6 +23,7 @@ from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
+from swarmflow.compute.sums import Sums
 from swarmflow.compute.weights import init_stage
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.runtime.execution.served import Served
@@ -43,8 +46,19 @@ LAST = 20  # steps whose losses are averaged
 CASES = ((8, 4), (64, 1), (256, 1))  # microbatches of a step, sequences of a microbatch
 
 
-def losses(tokens: Tensor, codec: str, microbatches: int, sequences: int, seed: int, delay: int = 0) -> list[float]:
-    """The loss of each step."""
+@dataclass
+class Trained:
+    """What was measured in each step."""
+
+    losses: list[float] = field(default_factory=list)
+    # Bits of an element on the way: of what a quarter of the microbatches adds up to, and of all. Not in the first
+    # steps, in which sums take 32 bits.
+    part_bits: list[float] = field(default_factory=list)
+    sum_bits: list[float] = field(default_factory=list)
+
+
+def train(tokens: Tensor, codec: str, microbatches: int, sequences: int, seed: int, delay: int = 0) -> Trained:
+    """Train the model from scratch."""
     rounding = rounding_of("fp32", codec, microbatches)
     runners = [StageRunner(build_stage(MODEL, (), 0, device="cpu", rounding=rounding)) for _ in range(1 + delay)]
     for runner in runners:
@@ -53,19 +67,28 @@ def losses(tokens: Tensor, codec: str, microbatches: int, sequences: int, seed: 
     served.stage.groups["own"].allocate(served.optimizer.state_names())
     served.begin()
     generator = torch.Generator().manual_seed(seed)
-    count, found = microbatches * sequences * SEQ_LEN, []
+    count, found = microbatches * sequences * SEQ_LEN, Trained()
     for step in range(STEPS):
         total, runner = 0.0, served.runner(step)
+        sums = runner.stage.groups["own"].sums
         for index in range(microbatches):
             starts = torch.randint(len(tokens) - SEQ_LEN, (sequences,), generator=generator)
             rows = torch.stack([tokens[start : start + SEQ_LEN + 1] for start in starts])
             number = step * microbatches + index
             total += runner.loss(index, rows[:, :-1], rows[:, 1:], number=number)[0]
-        norm = runner.stage.groups["own"].sums.sum_of_squares() ** 0.5 / count
+            if index + 1 == microbatches // 4 and step > delay:
+                found.part_bits.append(_bits(sums))
+        if step > delay:
+            found.sum_bits.append(_bits(sums))
+        norm = sums.sum_of_squares() ** 0.5 / count
         scale = min(1.0, 1.0 / (norm + 1e-6)) / count
         served.update(step, scale, RATE * min(1.0, (step + 1) / 20))
-        found.append(total / count)
+        found.losses.append(total / count)
     return found
+
+
+def _bits(sums: Sums) -> float:
+    return 8 * len(memoryview(sums.pack(0, sums.elements)).cast("B")) / sums.elements
 
 
 def main() -> int:
@@ -84,14 +107,16 @@ def main() -> int:
         text = (options.text or Path(folder, "corpus.txt")).read_bytes()
     tokens = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
     print(f"loss, mean of the last {LAST} of {STEPS} steps, delay = {options.delay}")
-    print("microbatches  seed    fp32  blockwise16   ratio")
+    print("microbatches  seed    fp32  blockwise16   ratio  bits: a quarter, all (mean, most)")
     for microbatches, sequences in CASES[: options.cases]:
         for seed in range(options.seeds):
-            plain, rounded = (
-                statistics.mean(losses(tokens, codec, microbatches, sequences, seed, options.delay)[-LAST:])
-                for codec in ("none", "blockwise16")
+            without, found = (
+                train(tokens, codec, microbatches, sequences, seed, options.delay) for codec in ("none", "blockwise16")
             )
-            print(f"{microbatches:12d} {seed:5d} {plain:7.4f} {rounded:12.4f} {rounded / plain:7.4f}", flush=True)
+            plain, rounded = (statistics.mean(each.losses[-LAST:]) for each in (without, found))
+            bits = (f"{statistics.mean(each):.1f} {max(each):.1f}" for each in (found.part_bits, found.sum_bits))
+            loss = f"{plain:7.4f} {rounded:12.4f} {rounded / plain:7.4f}"
+            print(f"{microbatches:12d} {seed:5d} {loss}  {', '.join(bits)}", flush=True)
     return 0
 
 

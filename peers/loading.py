@@ -81,9 +81,7 @@ class StageLoader:
         """Begin to load, or follow what was loaded; the machine gets the result as an event."""
         self._between.kept = None  # it frees memory
         loaded = self._loaded
-        # Where no peer serves the stage any more, what lacks something is loaded anew from whoever keeps the version.
-        usable = loaded is not None and (_from_peers(action) or loaded.load.whole_at(action.version))
-        if loaded is not None and usable and action.follows and loaded.load.stage == action.stage:
+        if loaded is not None and _goes_on(loaded.load, action):
             loaded.load.set_donors(action.donors, action.version)
             if not loaded.pending:
                 loaded.pending = True
@@ -328,6 +326,15 @@ class StageLoader:
         if served is None or not self._serves(stage, version):
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
         return served
+
+
+def _goes_on(load: PieceLoad, action: LoadState) -> bool:
+    """Return whether a grant goes on with what is here of a stage.
+
+    Where no peer serves the stage any more, only what is whole: the rest comes from whoever keeps the version.
+    """
+    stays = action.follows and load.stage == action.stage
+    return stays and (_from_peers(action) or load.whole_at(action.version))
 
 
 def _from_peers(action: LoadState) -> bool:

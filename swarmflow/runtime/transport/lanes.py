@@ -227,7 +227,9 @@ class OutboundLane:
         await self._write_piece(writer, pack_end(self._sequence))
 
     async def _write_frame(self, writer: asyncio.StreamWriter, message: _Message) -> None:
-        bodies = [memoryview(body() if callable(body) else body).cast("B") for body in message.bodies]
+        # A function packs a piece of an all-reduce, about 0.4 ms: nothing else should wait for that.
+        made = [await asyncio.to_thread(body) if callable(body) else body for body in message.bodies]
+        bodies = [memoryview(body).cast("B") for body in made]
         front = pack_front(self._sequence, message.header, [len(body) for body in bodies], self._limits)
         self._sequence += 1
         size_bytes = len(front) + sum(len(body) for body in bodies)
