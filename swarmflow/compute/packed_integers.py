@@ -11,7 +11,7 @@ from swarmflow.compute.grid import BLOCK_ELEMENTS
 from swarmflow.errors import FrameError
 
 # Bits of an element that a block may have. Each is made of whole bytes and a field of 1, 2, 4 or 8 bits, of which so
-# many fill a byte: a handful of passes over memory, and within 3% of what the exact number of bits would take.
+# many fill a byte: a handful of passes over memory.
 WIDTHS = (0, 4, 8, 9, 10, 12, 16)
 USUAL_BITS = 10.0  # of an element of a sum of gradients: docs/decisions/reduce-codec.md
 _LARGEST = tuple((1 << (width - 1)) - 1 for width in WIDTHS[1:-1])  # of the widths between the first and the last
