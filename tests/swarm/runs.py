@@ -14,6 +14,7 @@ from tests.swarm.reference import Recipe, save_model
 STAGES = 3
 FINISH_S = 150.0
 LONG = 2000  # steps of a run that is ended by its test
+SHARED_STEPS = 10  # steps of all peers, at least, before what was learnt is compared
 TINY_LLAMA: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 16,
@@ -62,6 +63,18 @@ def settings(model: Path, corpus: Path, of: Recipe, *, codec: str = "none", stag
             "checkpoint_every": of.steps,
         },
     }
+
+
+def learnt_by_all(swarm: LocalSwarm, peers: list[int]) -> int:
+    """Waits for a step that so many peers of each stage share, and for a checkpoint 10 steps later: its version.
+
+    However late a process starts on a busy machine, versions follow that all have made together.
+    """
+    swarm.wait(lambda: peers in (step["peers"] for step in swarm.steps()), "a step with all peers", FINISH_S)
+    least = len(swarm.steps()) + SHARED_STEPS
+    version = swarm.wait(lambda: exported(swarm.output, least), "a checkpoint after it", FINISH_S)
+    assert swarm.steps()[version - 1]["peers"] == peers
+    return version
 
 
 def exported(output: Path, least: int) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from swarmflow.compute.weights import load_stage
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm
 from tests.swarm.reference import Recipe, load_model, parameters
-from tests.swarm.runs import FINISH_S, prepare, recipe, settings
+from tests.swarm.runs import LONG, learnt_by_all, prepare, recipe, settings
 
 CUT = (1,)
 Learnt = tuple[dict[str, bytes], list[float]]  # every parameter's bytes, and the gradient norm of each step
@@ -47,11 +48,12 @@ def test_no_bit_tells_which_peer_computed_what_and_when(
     codec: str, train: dict[str, Any], tmp_path: Path, forks: ForkServer
 ) -> None:
     model, corpus = prepare(tmp_path, "gpt2")
-    of = recipe("adamw", steps=20)
+    of = recipe("adamw", steps=LONG)
     rounding = rounding_of(train.get("accumulate", "fp32"), train.get("reduce_codec", "none"), of.microbatches)
     assert rounding is not None
-    wanted, norms = alone(model, corpus, of, codec_named(codec), rounding, delay=train.get("delay", 0))
     learnt, norms_of_swarm = together(tmp_path / "swarm", model, corpus, of, {"codec": codec, **train}, forks)
+    of = replace(of, steps=len(norms_of_swarm))
+    wanted, norms = alone(model, corpus, of, codec_named(codec), rounding, delay=train.get("delay", 0))
     assert norms_of_swarm == norms
     assert learnt == wanted
 
@@ -60,15 +62,14 @@ def together(folder: Path, model: Path, corpus: Path, of: Recipe, train: dict[st
     """What two peers a stage learn, between which microbatches go as they happen to go."""
     run = settings(model, corpus, of, stages=2)
     run["model"]["cut"] = list(CUT)
-    run["train"] |= train
+    run["train"] |= {"checkpoint_every": 10, **train}
     with LocalSwarm(folder, run, forks=forks) as swarm:
         swarm.start_trainer()
         for stage in (0, 0, 1, 1):
             swarm.start_peer(stage=stage)
-        swarm.wait_finished(FINISH_S)
-        steps = swarm.steps()
-    assert steps[-1]["peers"] == [2, 2]
-    found = parameters(load_model(swarm.output / "final"))
+        version = learnt_by_all(swarm, [2, 2])
+        steps = swarm.steps()[:version]
+    found = parameters(load_model(swarm.output / f"step-{version}"))
     return {name: _bytes(value) for name, value in found.items()}, [step["grad_norm"] for step in steps]
 
 

@@ -13,7 +13,7 @@ from swarmflow.chaos.compare import LIMIT, order_limits
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm
 from tests.swarm.reference import Recipe, load_model, parameters, relative_difference, train
-from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings, start
+from tests.swarm.runs import LONG, STAGES, learnt_by_all, prepare, recipe, settings, start
 
 # The optimizer knows nothing of the family: one family has both of them, and every family has one.
 TRIALS = (("gpt2", "adamw"), ("gpt2", "sgd"), ("llama", "adamw"), ("qwen2", "sgd"))
@@ -35,15 +35,16 @@ def test_the_swarm_learns_what_one_process_learns(
     family: str, optimizer: str, tmp_path: Path, forks: ForkServer
 ) -> None:
     model, corpus = prepare(tmp_path, family)
-    of = recipe(optimizer)
-    with LocalSwarm(tmp_path / "swarm", settings(model, corpus, of), forks=forks) as swarm:
+    run = settings(model, corpus, recipe(optimizer, steps=LONG))
+    run["train"]["checkpoint_every"] = 10
+    with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
         start(swarm, trainers=2, peers=2 * STAGES)
-        swarm.wait_finished(FINISH_S)
-        steps = swarm.steps()
+        version = learnt_by_all(swarm, [2] * STAGES)
+        steps = swarm.steps()[:version]
+    of = recipe(optimizer, steps=version)
     assert [step["step"] for step in steps] == list(range(of.steps))
     assert {step["microbatches"] for step in steps} == {of.microbatches}
-    assert steps[-1]["peers"] == [2] * STAGES
-    losses = assert_learnt(parameters(load_model(swarm.output / "final")), model, corpus, of)
+    losses = assert_learnt(parameters(load_model(swarm.output / f"step-{version}")), model, corpus, of)
     torch.testing.assert_close([step["loss"] for step in steps], losses, rtol=1e-5, atol=0)
 
 
