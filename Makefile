@@ -25,7 +25,7 @@ help:
 	@echo "make clean              remove the virtual environment and everything built"
 
 # The stamps make a new installation happen only when the requirements have changed.
-$(VENV)/.installed: pyproject.toml constraints.txt
+$(VENV)/.installed: pyproject.toml constraints.txt swarmflow/compute/rounding.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "swarmflow needs Python 3.11 or newer; name one like this: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
@@ -106,5 +106,5 @@ experiments-quick: venv
 	@$(BIN)/python -m experiments.common.quick
 
 clean:
-	rm -rf $(VENV) build dist site swarmflow.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site swarmflow.egg-info swarmflow/compute/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,9 +1,10 @@
 """A peer joins a running swarm over shaped links, then a checkpoint is written: what that costs the steps.
 
-Real processes, each in a network namespace of its own behind a `tbf` queue. One stage; some peers serve it, and another
-one joins while steps are made. Prints the seconds of the steps before and during the join, and the seconds of the join
-beside the bytes of the state over what training leaves free of the links: of the newcomer's, and of its donors'. Where
-a checkpoint is wanted, also the seconds of the steps until it is on the trainer's disk.
+Real processes, each in a network namespace of its own behind a `tbf` queue, and where that is wanted with cores of its
+own. One stage; some peers serve it, and another one joins while steps are made. Prints the seconds of the steps before
+and during the join, and the seconds of the join beside the bytes of the state over what training leaves free of the
+links: of the newcomer's, and of its donors'. Where a checkpoint is wanted, also the seconds of the steps until it is on
+the trainer's disk.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import statistics
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shaped import CARRIED, inside, machines, unavailable
+from benchmarks import quota, shaped
+from benchmarks.shaped import CARRIED, machines
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.local.swarm import LocalProcess, LocalSwarm, terminable
 
@@ -44,6 +47,7 @@ class Case:
     kill: bool  # a donor, amid the load
     steps: int  # before the join
     checkpoint_every: int  # steps; the first one after the join is measured; 0: none
+    cores: float  # of each machine; 0: they share all that there are
 
     @property
     def width(self) -> int:
@@ -145,8 +149,12 @@ def run(folder: Path, case: Case) -> Joined:
     write_corpus(corpus)
     peers = [f"peer-{number}" for number in range(case.donors + 1)]
     rates = {"trainer-0": 1000.0, **dict.fromkeys(peers, case.mbps), peers[-1]: case.newcomer_mbps}
-    with machines(list(rates), rates) as addresses:
-        within = {name: inside(name) for name in rates}
+    with ExitStack() as stack:
+        addresses = stack.enter_context(machines(list(rates), rates))
+        within = {name: shaped.inside(name) for name in rates}
+        if case.cores:
+            stack.enter_context(quota.machines_of(case.cores, peers))
+            within |= {name: (*quota.inside(name), *within[name]) for name in peers}
         with LocalSwarm(folder / "swarm", case.settings(corpus), within=within) as swarm:
             trainer = swarm.start_trainer("--listen", f"{addresses['trainer-0']}:0")
             for name in peers[:-1]:
@@ -238,9 +246,10 @@ def main() -> int:
     parser.add_argument("--microbatches", type=int, default=64, help="of a step: they set how long it computes")
     parser.add_argument("--kill", action="store_true", help="kill a donor amid the load")
     parser.add_argument("--steps", type=int, default=5, help="measured before the join")
+    parser.add_argument("--cores", type=float, default=0.0, help="of each peer's machine; 0: they share all there are")
     parser.add_argument("--checkpoint-every", type=int, default=0, help="steps; measure the first one after the join")
     given = parser.parse_args()
-    reason = unavailable()
+    reason = shaped.unavailable() or (quota.unavailable() if given.cores else None)
     if reason is not None:
         print(reason, file=sys.stderr)
         return 2

@@ -21,7 +21,7 @@ from swarmflow.errors import CheckpointError, CorruptError, NetworkError, Swarmf
 from swarmflow.files import require_room
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
-from swarmflow.runtime.execution.state_transfer import Listing, copy_stage
+from swarmflow.runtime.execution.state_transfer import Hold, Listing, copy_stage, never
 from swarmflow.runtime.operations.exporting import state_tensor_lengths
 
 log = logging.getLogger("swarmflow")
@@ -41,6 +41,7 @@ class CopyKeeper:
         self._folder = folder
         self.keeps = keeps
         self._again_s = again_s
+        self.hold: Hold = never  # whether the machine of this life lets no copy come in at the moment
         self._unread: set[tuple[int, int]] = set()  # (stage, version): a copy that the disk failed to read
         self._unlisted = False  # the disk failed to list the copies
         self._manifest: Manifest | None = None
@@ -111,7 +112,8 @@ class CopyKeeper:
                 require_room(f"a copy of version {snapshot.version}", checkpoint.path, needed)
                 for stage in missing:
                     digest = snapshot.digests[stage]
-                    await copy_stage(session.requests, checkpoint, stage, holders[stage], elements[stage], digest)
+                    what = elements[stage], digest
+                    await copy_stage(session.requests, checkpoint, stage, holders[stage], *what, hold=self.hold)
             except (SwarmflowError, OSError) as error:
                 failed = str(error)
                 log.warning("no copy of version %d is kept here: %s", action.snapshot.version, failed)

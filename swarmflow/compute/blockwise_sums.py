@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 
 import torch
 from blake3 import blake3
@@ -18,18 +17,14 @@ from torch import Tensor
 
 from swarmflow.compute.exact import ExponentOverflowError
 from swarmflow.compute.flat_tensors import Blocks, Buffer, added_up, block_squares, bytes_of, memory_of
-from swarmflow.compute.grid import BLOCK_ELEMENTS, DITHER_ELEMENTS, WIDE_BITS, Grid, dither, grid_blocks
+from swarmflow.compute.grid import BLOCK_ELEMENTS, WIDE_BITS, Grid, grid_blocks
 from swarmflow.compute.packed_integers import pack_blocks, unpack_blocks
+from swarmflow.compute.rounding import add_rounded, block_peaks, rounded
 from swarmflow.compute.sums import SUMMED, Sums, TensorSums
 from swarmflow.errors import FrameError
 
 PEAKS = "peaks"  # the name of those among stored tensors
 _WIDE_BYTES = 8 * BLOCK_ELEMENTS + 4  # of a wide block in a packed piece: its sums, and its number
-_DITHER_ROWS = DITHER_ELEMENTS // BLOCK_ELEMENTS  # after which the dither repeats
-# Blocks that a thread rounds at a time, a multiple of the dither's: gradients, dither, temporaries and sums of so many
-# take 1 MiB, a second-level cache. With 1024, which take 4 MiB, rounding took a tenth longer; with fewer the calls do.
-_CHUNK_ROWS = 1 << 8
-_DEVICE_CHUNK_ROWS = 1 << 14
 _SEARCHED_ELEMENTS = 1 << 20
 
 
@@ -86,7 +81,7 @@ class BlockwiseSums:
     def zero(self) -> None:
         """Set everything to zero, on the grid as it is now."""
         self._spacings = self.grid.present()
-        self._inverse = self._spacings.reciprocal().unsqueeze(1)  # [blocks, 1]
+        self._inverse = self._spacings.reciprocal()
         self._bounds = self._spacings * self.grid.limit  # the largest gradients that fit
         size, dtype = self._blocks * BLOCK_ELEMENTS, torch.int16 if self.grid.known else torch.int32
         if self._narrow.dtype == dtype and self._narrow.numel() == size:
@@ -113,43 +108,23 @@ class BlockwiseSums:
         """
         rows = gradient.view(-1, BLOCK_ELEMENTS)
         blocks = slice(first, first + len(rows))
-        peaks = torch.maximum(rows.amax(dim=1), rows.amin(dim=1).neg_())  # ten times as fast as a norm
-        fits, outside = peaks <= self._bounds[blocks], None  # no comparison with what is not a number is true
+        peaks = block_peaks(rows)
+        scales = self._inverse[blocks]
+        fits = peaks <= self._bounds[blocks]  # no comparison with what is not a number is true
         if not bool(fits.all()):
-            outside = fits.logical_not_()
             if self.first or not bool((peaks <= self._spacings[blocks] * 2.0**WIDE_BITS).all()):
                 raise ExponentOverflowError(finite=self.first and bool(peaks.isfinite().all()))
+            wide = fits.logical_not().nonzero().flatten()
+            self._widen(wide + first, rounded(rows[wide], scales[wide], wide + first, number).long().mul_(weight))
+            scales = scales * fits  # beside them nothing of these is added: the dither alone is rounded to 0
         largest = self.peaks[blocks]
         torch.maximum(largest, peaks, out=largest)
-        self._round(rows, blocks, outside, weight, number)
+        add_rounded(rows, scales, first, number, weight, self._narrow.view(-1, BLOCK_ELEMENTS)[blocks])
 
     @property
     def first(self) -> bool:
         """Whether they are of a first step, on a grid that nothing was learnt for."""
         return self._narrow.dtype == torch.int32
-
-    def _round(self, rows: Tensor, blocks: slice, outside: Tensor | None, weight: int, number: int) -> None:
-        """Round and add rows [n, 256]. outside: bool [n], which of them are added in 64 bits; None: none.
-
-        The gradients stay as they are: autograd may have handed out the same memory twice.
-        """
-        size = _CHUNK_ROWS * torch.get_num_threads() if rows.device.type == "cpu" else _DEVICE_CHUNK_ROWS
-        sums, inverse = self._narrow.view(-1, BLOCK_ELEMENTS)[blocks].split(size), self._inverse[blocks].split(size)
-        offsets = _offsets(number, min(size, self._blocks), rows.device)[blocks.start % _DITHER_ROWS :][:size]
-        rounded, integers = torch.empty_like(rows[:size]), torch.empty_like(sums[0])
-        start = blocks.start
-        for part, scale, total in zip(rows.split(size), inverse, sums, strict=True):
-            count = len(part)
-            if count < len(rounded):  # the last one; slices of all of them take as long as a pass over memory
-                rounded, integers = rounded[:count], integers[:count]
-            torch.addcmul(offsets[:count] if count < len(offsets) else offsets, part, scale, out=rounded)
-            rounded.floor_()
-            if outside is not None:
-                wide = outside[start - blocks.start :][:count].nonzero().flatten()
-                self._widen(wide + start, rounded[wide].long().mul_(weight))
-                rounded[wide] = 0.0
-            total.add_(integers.copy_(rounded), alpha=weight)
-            start += count
 
     # --- an all-reduce ------------------------------------------------------------------------------------------------
 
@@ -302,10 +277,3 @@ def _last(raw: Tensor, size: int) -> tuple[Tensor, Tensor]:
         raise FrameError(f"a part of {size} bytes in {raw.numel()}")
     before, last = raw.split([raw.numel() - size, size])
     return before, last
-
-
-@lru_cache(maxsize=2)
-def _offsets(number: int, rows: int, device: torch.device) -> Tensor:
-    """Return the dither of a microbatch for so many neighbouring blocks, from whichever of its rows they begin."""
-    dithers = -(-rows // _DITHER_ROWS) + 1
-    return dither(number, device).view(_DITHER_ROWS, BLOCK_ELEMENTS).repeat(dithers, 1)

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from swarmflow.core.routing.background_share import BackgroundShare
 
+EVEN_SHARE = 1 / 2  # of a downlink, for what arrives in the background beside other tensors
 _EXACT_S = 1e-9  # what floats lose
 
 

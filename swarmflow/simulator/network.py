@@ -7,7 +7,7 @@ from random import Random
 from typing import NamedTuple, Protocol
 
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.simulator.background import Background, LinkIdleness, Undelayed
+from swarmflow.simulator.background import EVEN_SHARE, Background, LinkIdleness, Undelayed
 from swarmflow.simulator.distributions import Distribution, share_of
 
 INFINITE = float("inf")
@@ -318,11 +318,15 @@ class _Through:
         return there.down_control_s
 
     def background(self, size_bytes: int, now_s: float, share: float | None = None) -> Background:
-        """Send what takes the idle time of the uplink and of the downlink, and the share that others leave it."""
+        """Send what takes the idle time of the uplink and of the downlink, and a share of them where others are busy.
+
+        On the uplink the share is the sender's to decide. At the other end nobody does: networks share a downlink
+        evenly among all that arrives.
+        """
         here, there = self.here, self.there
         least_s = now_s + self.latency_s + size_bytes / min(here.up, self.narrowest)
         up_s = here.up_idle.promise(size_bytes / here.up, now_s, here.up_tensors_s, share)
-        down_s = there.down_idle.promise(size_bytes / there.down, now_s, there.down_tensors_s, share)
+        down_s = there.down_idle.promise(size_bytes / there.down, now_s, there.down_tensors_s, EVEN_SHARE)
         return _Behind(self, least_s, up_s, down_s)
 
 

@@ -43,8 +43,11 @@ class Storage:
         then: Callable[[], None],
         each: Progressed | None = None,
         together: bool = False,
+        aside: bool = False,
     ) -> None:
         """Take the time that it takes to copy states (donors, stage), beside all other traffic; then call `then`.
+
+        aside: not while this process reduces.
 
         each: the event of this process for each part that arrives. together: all donors of a state give a part of it.
         """
@@ -55,7 +58,8 @@ class Storage:
         size_of = self.world.hardware.state_bytes
         wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
         part = partial(self.world.deliver, self.process, each) if each is not None else None
-        Transfer(self.world, self.process, wanted, then, part, together).begin()
+        hold = self._reduces if aside else lambda: False
+        Transfer(self.world, self.process, wanted, then, part, together, hold).begin()
 
     def load(
         self, stage: int, donors: Callable[[], tuple[Member, ...]], then: Callable[[], None], follows: bool = False
@@ -77,6 +81,10 @@ class Storage:
         sums_bytes = hardware.piece().usual_bytes(hardware.elements(f"stage-{stage}"))
         size_bytes = sums_bytes if follows else hardware.state_bytes(stage)
         StageTransfer(world, self.process, named, given, size_bytes, then, part).begin()
+
+    def _reduces(self) -> bool:
+        machine = self.world.hosts[self.process].machine
+        return isinstance(machine, PeerMachine) and machine.reduces
 
     def _share(self, updates: bool, donor: ProcessId) -> float:
         """Return what a donor gives of its link, however busy that is."""
@@ -140,7 +148,7 @@ class Storage:
         states = [(list(holders), stage) for stage, holders in wanted.items() if stage != own]
         then = partial(self._keep, action)
         if states:
-            self.fetch(states, then, together=True)
+            self.fetch(states, then, together=True, aside=True)
         else:
             self.world.clock.after(0.0, then)
 

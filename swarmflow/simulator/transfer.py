@@ -22,6 +22,11 @@ LOADS_AHEAD = 2  # of each donor
 # Of a donor that gives a share of its link: the runtime sends pieces between the parts of a tensor, and here a tensor
 # is sent as a whole, between two of which there have to be as many pieces as the share allows.
 LOADS_AHEAD_SHARED = 32
+HELD_POLL_S = 0.25  # as in the runtime's state_transfer.py
+
+
+def _never() -> bool:
+    return False
 
 
 class Carrier(Protocol):
@@ -46,6 +51,7 @@ class Transfer:
     done: Callable[[], None]  # called at the end: the receiver checks what had no donor that was alive
     part: Callable[[], None] | None = None  # called with each piece that has arrived
     together: bool = False  # each state from all its donors at a time, and not from the first that is alive
+    hold: Callable[[], bool] = _never  # whether nothing may be asked for at the moment
 
     def begin(self) -> None:
         """Fetch the next state."""
@@ -58,7 +64,8 @@ class Transfer:
             alive = [donor for donor in named if self.world.alive(donor)]
             return alive if self.together else alive[:1]
 
-        StageTransfer(self.world, self.to, donors, lambda _: None, size_bytes, self.begin, self.part).begin()
+        what = size_bytes, self.begin, self.part, self.hold
+        StageTransfer(self.world, self.to, donors, lambda _: None, *what).begin()
 
     def _finish(self) -> None:
         if self.world.alive(self.to):
@@ -76,6 +83,8 @@ class StageTransfer:
     left_bytes: int
     done: Callable[[], None]  # called at the end, or when no donor is alive: the receiver checks
     part: Callable[[], None] | None = None  # called with each piece that has arrived
+    hold: Callable[[], bool] = _never  # whether nothing may be asked for at the moment
+    _looks: bool = field(init=False, default=False)  # whether it still is, soon
     _asked: Counter[ProcessId] = field(init=False, default_factory=Counter)  # pieces on their way, by donor
 
     def begin(self) -> None:
@@ -85,12 +94,22 @@ class StageTransfer:
             self.left_bytes, self.donors = 0, list
             self.world.clock.after(0.0, self._finish)
             return
+        if self.hold():
+            if not self._looks:
+                self._looks = True
+                self.world.clock.after(HELD_POLL_S, self._look)
+            return
         for donor in alive:
             ahead = LOADS_AHEAD_SHARED if self.share(donor) else LOADS_AHEAD
             while self._asked[donor] < ahead:
                 self._asked[donor] += 1
                 asked = self.world.network.path(self.to, donor).send(FRAME + HEADER, False, self.world.clock.now_s)
                 self.world.clock.at(asked.due_s, partial(self._answer, donor))
+
+    def _look(self) -> None:
+        self._looks = False
+        if self.left_bytes > 0 and self.world.alive(self.to):
+            self.begin()
 
     def _answer(self, donor: ProcessId) -> None:
         if self.left_bytes <= 0 or not self.world.alive(donor):

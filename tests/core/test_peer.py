@@ -174,6 +174,17 @@ def test_the_time_of_an_all_reduce_is_counted_where_there_is_one() -> None:
         assert of_type(bench.event(Sealed(EPOCH, 1, (("stage-0", 1.0, "x"),))), Count) == expected
 
 
+def test_it_reduces_from_the_ballot_until_its_results_are_told() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    assert not bench.peer.reduces
+    bench.prepare()
+    assert bench.peer.reduces
+    bench.event(Sealed(EPOCH, 1, (("stage-0", 1.0, "x"),)))
+    assert not bench.peer.reduces, "the commit may wait for copies"
+
+
 def test_it_prepares_only_with_exactly_what_is_listed() -> None:
     bench = Bench()
     bench.serve()

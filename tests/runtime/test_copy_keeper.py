@@ -135,6 +135,28 @@ async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) ->
         assert [path.name for path in (tmp_path / "peer").iterdir()] == ["version-00000008"]
 
 
+async def test_nothing_is_asked_for_while_a_copy_is_held_up(tmp_path: Path) -> None:
+    of = manifest()
+    checkpoint = written(of, tmp_path / "trainer", 4)
+    snapshot = Snapshot(4, checkpoint.digests)
+    reads: list[str] = []
+    read_before: list[int] = []  # each time that it looked
+
+    def held() -> bool:
+        read_before.append(len(reads))
+        return len(read_before) <= 3
+
+    async with processes(tmp_path, 2) as (trainer, peer):
+        serve(trainer, checkpoint, reads=reads)
+        keeper = CopyKeeper(tmp_path / "peer")
+        await keeper.begin(peer.session, of)
+        keeper.hold = held
+        keeper.keep(KeepCopies(snapshot, (1,), ((trainer.member,),)))
+        assert await peer.change() == CopiesChanged((Holding(snapshot, (1,)),))
+    assert read_before[:3] == [0, 0, 0]
+    assert reads, "then it was copied"
+
+
 async def test_a_holder_whose_bytes_are_wrong_is_passed_over(tmp_path: Path) -> None:
     of = manifest()
     right, wrong = written(of, tmp_path / "right", 8), written(of, tmp_path / "wrong", 8, seed=1)

@@ -113,9 +113,7 @@ class StepMembers:
         Amid a ballot all members, since it is void. If it were always all members, the messages that a peer receives
         would grow with the number of all others.
         """
-        if stage < 0 or ballot:
-            return self.roster.ids
-        return self.roster.around(stage, self.tied).ids
+        return self.roster.ids if stage < 0 or ballot else self.roster.around(stage, self.tied).ids
 
     def _introduce(self, members: Iterable[Member]) -> list[Action]:
         """Send new members the OpenStep as it would be now."""

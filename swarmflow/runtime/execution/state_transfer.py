@@ -21,6 +21,7 @@ from swarmflow.runtime.transport.requests import Arguments, Requests
 
 CHUNK_ELEMENTS = 1 << 18  # 1 MiB of fp32: a stream is as fast with it as with more
 CHUNKS_AHEAD = 4  # requested ahead: hides the round trip at the cost of little memory
+HELD_POLL_S = 0.25  # how often a copy that is held up looks whether it still is
 _ELEMENT_BYTES = 4
 
 _Chunk = tuple[str, int, int]
@@ -42,8 +43,17 @@ OnProgress = Callable[[ProcessId, int, int], None]
 """(donor, bytes received so far, bytes of all that the donor lists)."""
 
 
+Hold = Callable[[], bool]
+"""Whether nothing may be asked for at the moment."""
+
+
 def _nothing(donor: ProcessId, received_bytes: int, total_bytes: int) -> None:
     """Ignore progress."""
+
+
+def never() -> bool:
+    """Hold nothing up."""
+    return False
 
 
 ListState = Callable[[int, int, str], Listing]
@@ -106,6 +116,7 @@ class StateCopy:
     done: set[tuple[str, int]]  # chunks (tensor, first element) that are written; each one that is written is added
     on_progress: OnProgress = _nothing  # called before the first chunk and after each one
     file: str = ""  # the digest of the file on disk to copy from; empty: from memory, or any file of that version
+    hold: Hold = never
     _chunks: deque[_Chunk] = field(init=False, default_factory=deque)  # that nobody has been asked for
     _received_bytes: int = field(init=False, default=0)
     _failures: dict[ProcessId, str] = field(init=False, default_factory=dict)
@@ -134,9 +145,12 @@ class StateCopy:
         ahead: deque[tuple[_Chunk, asyncio.Task[memoryview]]] = deque()
         try:
             while self._chunks or ahead:
-                while self._chunks and len(ahead) < CHUNKS_AHEAD:
+                while self._chunks and len(ahead) < CHUNKS_AHEAD and not self.hold():
                     chunk = self._chunks.popleft()
                     ahead.append((chunk, asyncio.create_task(self._fetch(donor, *chunk))))
+                if not ahead:
+                    await asyncio.sleep(HELD_POLL_S)
+                    continue
                 (name, start, _), task = ahead[0]
                 data = await task
                 if not await asyncio.to_thread(_finite, data):
@@ -216,6 +230,7 @@ async def _parts(
     elements: Mapping[str, int],
     digest: str,
     on_progress: OnProgress,
+    hold: Hold,
 ) -> None:
     """Copy a stage's file from all donors that have it, a part from each.
 
@@ -236,7 +251,7 @@ async def _parts(
         raise NetworkError(f"stage {stage} at version {checkpoint.version} could not be copied: {'; '.join(failures)}")
     first = next(iter(listings.values()))
     with _writing(checkpoint, stage, elements) as writer:
-        copy = StateCopy(requests, stage, checkpoint.version, first, writer.write, set(), on_progress, digest)
+        copy = StateCopy(requests, stage, checkpoint.version, first, writer.write, set(), on_progress, digest, hold)
         await copy.run(tuple(listings))
         await asyncio.to_thread(checkpoint.add, stage, writer, digest)
 
@@ -259,8 +274,11 @@ async def copy_stage(
     elements: Mapping[str, int],
     digest: str | None = None,
     on_progress: OnProgress = _nothing,
+    hold: Hold = never,
 ) -> None:
     """Copy a stage's file to disk. digest: of the file, where known: then each donor gives a part of it.
+
+    hold: called before each chunk of it; while it is true none is asked for.
 
     Where the parts are not those of one file, the first donor is asked for all of it that sends the right one; and the
     first that has one, where the digest is not known. Raises NetworkError or WrongCopyError when no donor does,
@@ -277,7 +295,7 @@ async def copy_stage(
     failure: SwarmflowError | None = None
     for group in (tuple(donors), *((donor,) for donor in donors if len(donors) > 1)):
         try:
-            await _parts(requests, group, checkpoint, stage, elements, digest, on_progress)
+            await _parts(requests, group, checkpoint, stage, elements, digest, on_progress, hold)
         except (NetworkError, WrongCopyError) as error:
             failure = error
             if isinstance(error, NetworkError) and len(group) == len(donors):

@@ -133,6 +133,11 @@ class PeerState:
             return True
         return self.epoch_view is not None and len(self.epoch_view.alive().stages[self.stage]) == 1
 
+    @property
+    def reduces(self) -> bool:
+        """Whether the step waits for its sums: it asks for no copies meanwhile, which have time until the next ones."""
+        return self.ballot is not None and not self.ballot.answered
+
     def loaders_share(self, updates: bool) -> float:
         """Return the share of this peer's uplink that those who load its stage get, however busy it is.
 
