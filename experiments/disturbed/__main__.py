@@ -90,7 +90,7 @@ def disturbed(seeds: int, settings: tuple[str, ...], quick: bool, seed: int, jso
     rows = [each for setting, measured in found.items() for each in _rows(setting, measured, found.get(UNDISTURBED))]
     if json_file is not None:
         write_json(json_file, rows)
-    show("Llama-3-8B, 32 machines behind 200 Mb/s, 9 stages", rows)
+    show("Llama-3-8B, 32 machines behind 200 Mb/s, 8 stages", rows)
 
 
 def _rows(setting: str, measured: list[TroubledRun], undisturbed: list[TroubledRun] | None) -> list[Row]:

@@ -16,12 +16,11 @@ from swarmflow.simulator.network import Network
 from swarmflow.simulator.sizes import FRAME, HEADER
 
 # The runtime asks each donor for many small pieces (runtime/execution/piece_loading.py) or chunks (state_transfer.py)
-# ahead; a few larger ones give the same rate in fewer events.
+# ahead; a few larger ones give the same rate in fewer events. But it sends them between the parts of a tensor, and here
+# a tensor is sent as a whole, between two of which there have to be as many as the background's share allows.
 LOAD_BYTES = 2 << 20
-LOADS_AHEAD = 2  # of each donor
-# Of a donor that gives a share of its link: the runtime sends pieces between the parts of a tensor, and here a tensor
-# is sent as a whole, between two of which there have to be as many pieces as the share allows.
-LOADS_AHEAD_SHARED = 32
+LOADS_AHEAD = 8  # of each donor: with 2, copies of Llama-3-8B took half as long again, whatever their share was
+LOADS_AHEAD_SHARED = 32  # of one that gives a share of its link to those who load
 HELD_POLL_S = 0.25  # as in the runtime's state_transfer.py
 
 
