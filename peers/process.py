@@ -239,7 +239,7 @@ class _Life:
             speed = measure_speed(own.budget.device)
         machine = self._machine(found, copies.keeps, holdings, held, speed)
         loader.serve(machine.loaders_share)
-        copies.hold = lambda: machine.reduces
+        copies.hold = lambda: machine.holds_copies(asyncio.get_running_loop().time())
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
             lambda: {"phase": str(machine.phase), "version": machine.version, "load": machine.load},

@@ -47,7 +47,7 @@ class Storage:
     ) -> None:
         """Take the time that it takes to copy states (donors, stage), beside all other traffic; then call `then`.
 
-        aside: not while this process reduces.
+        aside: for a checkpoint, which has time (`PeerState.holds_copies`).
 
         each: the event of this process for each part that arrives. together: all donors of a state give a part of it.
         """
@@ -58,7 +58,7 @@ class Storage:
         size_of = self.world.hardware.state_bytes
         wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
         part = partial(self.world.deliver, self.process, each) if each is not None else None
-        hold = self._reduces if aside else lambda: False
+        hold = self._holds_copies if aside else lambda: False
         Transfer(self.world, self.process, wanted, then, part, together, hold).begin()
 
     def load(
@@ -82,9 +82,9 @@ class Storage:
         size_bytes = sums_bytes if follows else hardware.state_bytes(stage)
         StageTransfer(world, self.process, named, given, size_bytes, then, part).begin()
 
-    def _reduces(self) -> bool:
+    def _holds_copies(self) -> bool:
         machine = self.world.hosts[self.process].machine
-        return isinstance(machine, PeerMachine) and machine.reduces
+        return isinstance(machine, PeerMachine) and machine.holds_copies(self.world.clock.now_s)
 
     def _share(self, updates: bool, donor: ProcessId) -> float:
         """Return what a donor gives of its link, however busy that is."""

@@ -8,7 +8,7 @@ import pytest
 
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import EARLY_MAX, EARLY_S, PeerMachine
-from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.machines.serving.peer_state import HOLD_COPIES_S, PeerSettings
 from swarmflow.core.protocol.actions import (
     Action,
     Apply,
@@ -174,15 +174,16 @@ def test_the_time_of_an_all_reduce_is_counted_where_there_is_one() -> None:
         assert of_type(bench.event(Sealed(EPOCH, 1, (("stage-0", 1.0, "x"),))), Count) == expected
 
 
-def test_it_reduces_from_the_ballot_until_its_results_are_told() -> None:
-    bench = Bench()
+def test_it_asks_for_no_copies_from_the_ballot_until_its_results_are_told() -> None:
+    bench = Bench(now=4.0)
     bench.serve()
     bench.work()
-    assert not bench.peer.reduces
+    assert not bench.peer.holds_copies(4.0)
     bench.prepare()
-    assert bench.peer.reduces
+    assert bench.peer.holds_copies(4.0)
+    assert not bench.peer.holds_copies(4.0 + HOLD_COPIES_S), "an all-reduce may take most of every step"
     bench.event(Sealed(EPOCH, 1, (("stage-0", 1.0, "x"),)))
-    assert not bench.peer.reduces, "the commit may wait for copies"
+    assert not bench.peer.holds_copies(4.0), "the commit may wait for copies"
 
 
 def test_it_prepares_only_with_exactly_what_is_listed() -> None:

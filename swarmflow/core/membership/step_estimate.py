@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import reduce
 
 from swarmflow.core.protocol.types import Plan
 
@@ -63,10 +64,7 @@ def power_of_one(speed: float, slots: float, upload_rate: float) -> StagePower:
 
 def together(powers: Iterable[StagePower]) -> StagePower:
     """Return the peers of a stage, all together."""
-    total = StagePower()
-    for power in powers:
-        total = total.plus(power)
-    return total
+    return reduce(StagePower.plus, powers, StagePower())
 
 
 @dataclass(frozen=True, slots=True)

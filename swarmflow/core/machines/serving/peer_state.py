@@ -18,6 +18,7 @@ from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Plan, Proces
 from swarmflow.core.routing.flow.live import FlowNegotiation
 from swarmflow.core.routing.relays import Relays
 
+HOLD_COPIES_S = 120.0  # for so long no copies are asked for amid an all-reduce
 LOADERS_SHARE = 0.25  # of the uplink of a peer that serves its stage alone
 
 
@@ -133,10 +134,12 @@ class PeerState:
             return True
         return self.epoch_view is not None and len(self.epoch_view.alive().stages[self.stage]) == 1
 
-    @property
-    def reduces(self) -> bool:
-        """Whether the step waits for its sums: it asks for no copies meanwhile, which have time until the next ones."""
-        return self.ballot is not None and not self.ballot.answered
+    def holds_copies(self, now: float) -> bool:
+        """Whether it asks for no part of a copy for now, as the step waits for its sums; copies have time.
+
+        For two minutes at most: where links are slow, most of a step is an all-reduce.
+        """
+        return self.ballot is not None and not self.ballot.answered and now < self.ballot.began_s + HOLD_COPIES_S
 
     def loaders_share(self, updates: bool) -> float:
         """Return the share of this peer's uplink that those who load its stage get, however busy it is.
