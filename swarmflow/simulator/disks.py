@@ -114,6 +114,14 @@ class Disks:
         intact = all((name, version, stage) not in self.damaged for stage in range(self.stages))
         return intact and version in self.trainers.get(name, ())
 
+    def keepers(self, version: int) -> list[str]:
+        """Return the names of peers with a part of a version on their disks."""
+        return sorted(name for name in {*self.copies, *self.written} if version in self._kept(name))
+
+    def _kept(self, name: str) -> set[int]:
+        copied = {version for version, stages in self.copies.get(name, {}).items() if stages}
+        return copied | self.written.get(name, {}).keys()
+
     def digests(self, version: int) -> tuple[str, ...]:
         """Return the digests of the stages' files of a version that was written; version 0 has none."""
         return tuple(self.durable[version][stage] for stage in range(self.stages)) if version else ()

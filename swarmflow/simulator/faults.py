@@ -116,14 +116,17 @@ class Churn:
         self.world.clock.after(self.random.expovariate(1 / self.gap_s), self._strike)
 
     def _heed(self) -> None:
-        """Start the trainer whose disk has the newest version, where the leader still waits for disks of others."""
+        """Start those that the leader waits for: the peers that kept the version, or the trainer whose disk has it."""
         leader = self.world.leader
         lead = self.world.trainers[leader].lead if leader is not None else None
         if self.world.ended or lead is None or lead.recovery.restoring is None:
             return
-        disks = self.world.disks.trainers
-        for name in sorted(disks):
-            if self.world.disks.newest() in disks[name]:
+        disks, known = self.world.disks, lead.recovery.restoring.known
+        keepers = disks.keepers(known)
+        for name in keepers:
+            self.world.start_peer(name)
+        for name in sorted(disks.trainers):
+            if disks.newest() in disks.trainers[name] and (disks.newest() >= known or not keepers):
                 self.world.start_trainer(name, lead=True)
                 return
 
