@@ -19,7 +19,7 @@ from swarmflow.core.protocol.events import (
 )
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.simulator.kept import KeptState
-from swarmflow.simulator.transfer import StageTransfer, Transfer
+from swarmflow.simulator.transfer import StageTransfer, Transfer, never
 
 if TYPE_CHECKING:
     from swarmflow.simulator.world import World
@@ -43,11 +43,11 @@ class Storage:
         then: Callable[[], None],
         each: Progressed | None = None,
         together: bool = False,
-        aside: bool = False,
+        hold: Callable[[], bool] = never,
     ) -> None:
         """Take the time that it takes to copy states (donors, stage), beside all other traffic; then call `then`.
 
-        aside: for a checkpoint, which has time (`PeerState.holds_copies`).
+        hold: whether nothing may be asked for at the moment.
 
         each: the event of this process for each part that arrives. together: all donors of a state give a part of it.
         """
@@ -58,7 +58,6 @@ class Storage:
         size_of = self.world.hardware.state_bytes
         wanted = [([donor.process for donor in donors], size_of(stage)) for donors, stage in states]
         part = partial(self.world.deliver, self.process, each) if each is not None else None
-        hold = self._holds_copies if aside else lambda: False
         Transfer(self.world, self.process, wanted, then, part, together, hold).begin()
 
     def load(
@@ -148,7 +147,7 @@ class Storage:
         states = [(list(holders), stage) for stage, holders in wanted.items() if stage != own]
         then = partial(self._keep, action)
         if states:
-            self.fetch(states, then, together=True, aside=True)
+            self.fetch(states, then, together=True, hold=self._holds_copies)
         else:
             self.world.clock.after(0.0, then)
 

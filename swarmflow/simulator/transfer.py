@@ -24,7 +24,8 @@ LOADS_AHEAD_SHARED = 32  # of one that gives a share of its link to those who lo
 HELD_POLL_S = 0.25  # as in the runtime's state_transfer.py
 
 
-def _never() -> bool:
+def never() -> bool:
+    """Hold nothing up."""
     return False
 
 
@@ -50,7 +51,7 @@ class Transfer:
     done: Callable[[], None]  # called at the end: the receiver checks what had no donor that was alive
     part: Callable[[], None] | None = None  # called with each piece that has arrived
     together: bool = False  # each state from all its donors at a time, and not from the first that is alive
-    hold: Callable[[], bool] = _never  # whether nothing may be asked for at the moment
+    hold: Callable[[], bool] = never  # whether nothing may be asked for at the moment
 
     def begin(self) -> None:
         """Fetch the next state."""
@@ -82,7 +83,7 @@ class StageTransfer:
     left_bytes: int
     done: Callable[[], None]  # called at the end, or when no donor is alive: the receiver checks
     part: Callable[[], None] | None = None  # called with each piece that has arrived
-    hold: Callable[[], bool] = _never  # whether nothing may be asked for at the moment
+    hold: Callable[[], bool] = never  # whether nothing may be asked for at the moment
     _looks: bool = field(init=False, default=False)  # whether it still is, soon
     _asked: Counter[ProcessId] = field(init=False, default_factory=Counter)  # pieces on their way, by donor
 

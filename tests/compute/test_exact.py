@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -24,14 +23,6 @@ from swarmflow.core.protocol.actions import Reset
 from tests.compute.models import batch, config_of, stages_of
 
 MICROBATCHES = 4
-
-
-@pytest.fixture(params=[1, 2], ids=["one-thread", "two-threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def integers(fixed: FixedPoint, gradients: list[Tensor], elements: int) -> Tensor:

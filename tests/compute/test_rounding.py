@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -17,14 +16,6 @@ from swarmflow.compute.rounding import add_rounded, block_peaks, compiled, round
 
 CPU = torch.device("cpu")
 DITHER_ROWS = DITHER_ELEMENTS // BLOCK_ELEMENTS
-
-
-@pytest.fixture(params=[1, 3], ids=["one thread", "three threads"])
-def threads(request: pytest.FixtureRequest) -> Iterator[int]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(request.param)
-    yield request.param
-    torch.set_num_threads(before)
 
 
 def by_the_rule(rows: Tensor, scales: Tensor, first: int, number: int) -> Tensor:
@@ -69,7 +60,8 @@ def test_the_kernel_rounds_as_torch_does_and_as_the_rule_says(
     assert torch.equal(rows, given_), "autograd may have handed out the same memory twice"
 
 
-def test_all_threads_together_round_every_row_once(threads: int) -> None:
+@pytest.mark.usefixtures("threads")
+def test_all_threads_together_round_every_row_once() -> None:
     count = 5003  # the parts are not of one size
     rows, scales = torch.randn(count, BLOCK_ELEMENTS), torch.full((count,), 64.0)
     sums = torch.zeros(count, BLOCK_ELEMENTS, dtype=torch.int16)

@@ -10,7 +10,7 @@ from functools import reduce
 from swarmflow.core.protocol.types import Plan
 
 # A microbatch takes a slot for so many times as long as its tensors and passes alone: it waits behind others. Measured
-# in examples/llama-8b.toml, from the first stage and back.
+# in examples/llama-8b.toml, then in 9 stages, from the first one and back.
 QUEUES = 1.5
 QUEUES_OVERLAPPED = 4.0  # the same, before the last stage, where an all-reduce takes what is left of the links
 POWER = 8.0  # of the mean that stands for the longest time: a stage that is nearly the busiest counts too
