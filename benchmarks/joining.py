@@ -154,7 +154,7 @@ def run(folder: Path, case: Case) -> Joined:
         within = {name: shaped.inside(name) for name in rates}
         if case.cores:
             stack.enter_context(quota.machines_of(case.cores, peers))
-            within |= {name: (*quota.inside(name), *within[name]) for name in peers}
+            within |= {name: (*quota.inside(name, number), *within[name]) for number, name in enumerate(peers)}
         with LocalSwarm(folder / "swarm", case.settings(corpus), within=within) as swarm:
             trainer = swarm.start_trainer("--listen", f"{addresses['trainer-0']}:0")
             for name in peers[:-1]:
@@ -246,7 +246,7 @@ def main() -> int:
     parser.add_argument("--microbatches", type=int, default=64, help="of a step: they set how long it computes")
     parser.add_argument("--kill", action="store_true", help="kill a donor amid the load")
     parser.add_argument("--steps", type=int, default=5, help="measured before the join")
-    parser.add_argument("--cores", type=float, default=0.0, help="of each peer's machine; 0: they share all there are")
+    parser.add_argument("--cores", type=float, default=0.0, help="of each peer's machine, at most 1; 0: all share all")
     parser.add_argument("--checkpoint-every", type=int, default=0, help="steps; measure the first one after the join")
     given = parser.parse_args()
     reason = shaped.unavailable() or (quota.unavailable() if given.cores else None)

@@ -1,7 +1,9 @@
-"""Machines with few processors, all on this one: control groups, each with a part of the cores (Linux, root)."""
+"""Machines with a part of a processor each, all on this one: control groups and affinities (Linux, root)."""
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,7 +15,7 @@ PERIOD_US = 10_000  # a machine that has used up its part stands still for the r
 
 @contextmanager
 def machines_of(cores: float, names: Sequence[str]) -> Iterator[None]:
-    """Control groups of these names, each of which gets so many cores (0.5: half of one). Raises OSError."""
+    """Control groups of these names, each of which gets so much of a core (0.5: half of one). Raises OSError."""
     folders = [_folder(name) for name in names]
     made: list[Path] = []
     try:
@@ -27,19 +29,28 @@ def machines_of(cores: float, names: Sequence[str]) -> Iterator[None]:
             _remove(folder)
 
 
-def inside(name: str) -> tuple[str, ...]:
-    """The command that runs a command in such a group."""
-    return ("sh", "-c", f'echo $$ > {_folder(name)}/cgroup.procs && exec "$@"', "sh")
+def inside(name: str, number: int) -> tuple[str, ...]:
+    """The command that runs a command in such a group, on one processor: groups of different numbers share them evenly.
+
+    On several processors a group would lose a part of its quota: the kernel hands it out by slices of 5 ms to each
+    processor, and what one of them has left is not there for a thread on another one (docs.kernel.org, CFS bandwidth
+    control). A donor with 0.45 cores used 0.33 of them while it gave pieces beside its training.
+    """
+    processors = sorted(os.sched_getaffinity(0))
+    place = processors[number % len(processors)]
+    return ("sh", "-c", f'echo $$ > {_folder(name)}/cgroup.procs && exec taskset -c {place} "$@"', "sh")
 
 
 def unavailable() -> str | None:
     """Why processors cannot be shared out here; None: they can."""
     folder = _folder("probe")
+    if shutil.which("taskset") is None:
+        return "giving each machine a part of a processor needs `taskset` (util-linux)"
     try:
         with machines_of(1.0, ["probe"]):
             return None
     except OSError as error:
-        return f"giving each machine a part of the processors needs control groups: {folder}: {error.strerror}"
+        return f"giving each machine a part of a processor needs control groups: {folder}: {error.strerror}"
 
 
 def _folder(name: str) -> Path:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
+from swarmflow.authority.certificates import run_id_of
+from swarmflow.authority.policy import AccessPolicy
+from swarmflow.authority.policy_file import PolicyFile
 from swarmflow.errors import NetworkError
 from swarmflow.files import read_sealed, write_sealed
 from swarmflow.runtime.transport.addresses import lasting
@@ -14,7 +17,7 @@ log = logging.getLogger("swarmflow")
 
 
 class JoinedRun:
-    """The files of a peer's state folder about its run: `run` (its id) and `trainers` (their addresses).
+    """The files of a peer's state folder about its run: `run` (its id), `trainers` (their addresses) and `policy`.
 
     The trainers of an invite may be gone for good when a peer starts again, while others go on with the run.
     """
@@ -22,6 +25,7 @@ class JoinedRun:
     def __init__(self, folder: Path) -> None:
         self._run = folder / "run"
         self._trainers = folder / "trainers"
+        self._policy = PolicyFile(folder / "policy")
         self._kept: tuple[str, ...] = ()
         self._refused = False
 
@@ -43,8 +47,7 @@ class JoinedRun:
         known = self._known()
         if not known or not self.joined(invite.run_id):
             return invite
-        trainers = tuple(dict.fromkeys((*known[: TRAINERS_MAX // 2], *invite.trainers)))
-        return Invite(invite.run_id, invite.name, trainers[:TRAINERS_MAX])
+        return invite.at((*known[: TRAINERS_MAX // 2], *invite.trainers))
 
     def keep_trainers(self, addresses: tuple[str, ...]) -> None:
         """Keep multiaddrs of the run's trainers; malformed ones are dropped.
@@ -63,6 +66,14 @@ class JoinedRun:
             self._refused = True
         else:
             self._kept, self._refused = addresses, False
+
+    def policy(self, run_id: str) -> AccessPolicy | None:
+        """Return the policy of a run as last known."""
+        return self._policy.read(run_id)
+
+    def keep_policy(self, policy: AccessPolicy) -> None:
+        """Keep a policy of the run: whoever was put out stays out when this peer starts again."""
+        self._policy.keep(policy, run_id_of(policy.owner))
 
     def _known(self) -> tuple[str, ...]:
         return lasting((_read(self._trainers) or b"").decode("utf-8", "replace").split())

@@ -25,6 +25,7 @@ from peers.options import PeerOptions
 from peers.showing import show_peer
 from swarmflow import __version__
 from swarmflow.activity import doing
+from swarmflow.authority.access import AccessControl
 from swarmflow.compute.device import choose_device, measure_speed
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
@@ -73,12 +74,13 @@ FIRST_FIND_S = 20.0  # after that, a newcomer fails; a peer that has trained wai
 class OverLives:
     """What a peer measures of itself and may use, over all incarnations of its process."""
 
+    access: AccessControl
     report: PeerReport
     budget: MemoryBudget
     upload: UploadLimit | None  # None: it sends as much as its links take
 
     @classmethod
-    def of(cls, options: PeerOptions, metrics: Metrics, node: Node) -> OverLives:
+    def of(cls, options: PeerOptions, memory: JoinedRun, metrics: Metrics, node: Node) -> OverLives:
         """Return those of a process that has just started."""
 
         def used_bytes() -> int:
@@ -87,7 +89,10 @@ class OverLives:
         limits = options.memory_limit, options.capacity, options.journal_bytes_max
         budget = MemoryBudget(choose_device(options.device), *limits, used_bytes)
         upload = UploadLimit(options.upload_limit) if options.upload_limit is not None else None
-        return cls(PeerReport(metrics, options.metrics_host), budget, upload)
+        access = AccessControl(options.invite.run_id, options.invite.peer)
+        if (policy := memory.policy(options.invite.run_id)) is not None:
+            access.adopt(policy)
+        return cls(access, PeerReport(metrics, options.metrics_host), budget, upload)
 
 
 def main(options: PeerOptions, view: ProcessView | None = None) -> int:
@@ -125,7 +130,7 @@ async def _run(options: PeerOptions, folder: Path, view: ProcessView | None) -> 
         stack.callback(asyncio.get_running_loop().create_task(shown.keep_up()).cancel)
         if view is not None:
             view.name = node.name[-6:]
-        own = OverLives.of(options, metrics, node)
+        own = OverLives.of(options, memory, metrics, node)
         own.budget.begin()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
 
@@ -155,7 +160,8 @@ async def one_life(
     shown: RunDisplay | None = None,
 ) -> Exit | Rejoin:
     """One incarnation: from joining until it leaves or has to join again. After the first, it waits for a trainer."""
-    session = Session(node, options.invite.run_id, own.report.metrics, own.upload)
+    session = Session(node, own.access, own.report.metrics, own.upload)
+    session.on_policy = memory.keep_policy
     life = _Life(session, options, own, between, left, shown or RunDisplay(None))
     at_once = partial(session.end, Exit("left at once"))
     signals.handlers = (partial(session.end, Exit("left before it had joined")), at_once)

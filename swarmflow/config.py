@@ -19,13 +19,14 @@ EXPORT_DTYPES = ("float32", "bfloat16", "float16")
 class RunSection:
     """[run]: its name and where its results go (absolute once loaded).
 
-    export_every: steps between two `step-N`, 0: none, None: one with every checkpoint. keep_exports: how many of the
-    newest `step-N` stay, 0: all. export_dtype: of the numbers in exports; "source": of the weights that the run begins
-    from.
+    peers: whether a peer needs an invite from the run's owner, or anyone may serve a stage. export_every: steps between
+    two `step-N`, 0: none, None: one with every checkpoint. keep_exports: how many of the newest `step-N` stay, 0: all.
+    export_dtype: of the numbers in exports; "source": of the weights that the run begins from.
     """
 
     name: Annotated[str, check.name] = "run"
     output: Annotated[Path, check.text] = Path("out")
+    peers: Annotated[str, check.choice("invited", "anyone")] = "invited"
     export_every: Annotated[int | None, check.integer(0)] = None
     keep_exports: Annotated[int, check.integer(0)] = 2
     export_dtype: Annotated[str, check.choice("source", *EXPORT_DTYPES)] = "source"
@@ -121,6 +122,7 @@ _SECTIONS: dict[str, type] = {
 _FREE_KEYS = frozenset(
     {
         "run.output",
+        "run.peers",
         "run.export_every",
         "run.keep_exports",
         "model.path",

@@ -29,6 +29,10 @@ class NetworkError(SwarmflowError):
     """The network could not be joined, or an address, port or invite is of no use."""
 
 
+class AuthorityError(NetworkError):
+    """A key, certificate or policy is missing, expired, revoked, or not what the run's owner has signed."""
+
+
 class PortTakenError(NetworkError):
     """Another process listens on this port."""
 

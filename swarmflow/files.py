@@ -89,9 +89,9 @@ def _into_pipe(path: Path, data: bytes) -> None:
 # --- small files that are checked against a digest when they are read -------------------------------------------------
 
 
-def write_sealed(path: Path, data: bytes) -> None:
-    """Give a file this content, with its digest in a last line. Raises OSError."""
-    write_whole(path, data + b"\n# " + _digest(data) + b"\n")
+def write_sealed(path: Path, data: bytes, *, private: bool = False) -> None:
+    """Give a file this content, with its digest in a last line. private: as `write_whole`. Raises OSError."""
+    write_whole(path, data + b"\n# " + _digest(data) + b"\n", private=private)
 
 
 def read_sealed(path: Path, *, set_aside_corrupt: bool = True) -> bytes | None:

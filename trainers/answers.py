@@ -55,7 +55,7 @@ class TrainerAnswers:
         requests = self._session.requests
         requests.serve("describe", self._describe)
         requests.serve("status", self._status)
-        requests.serve("save", self._save)
+        requests.serve("save", self._save, for_trainers=True)
         requests.serve("tokenizer", self._tokenizer)
         DialBack(self._session.node).serve(requests)
 
@@ -90,7 +90,9 @@ class TrainerAnswers:
         else:
             addresses = tuple(self._session.node.addresses()) if machine.lead is not None else ()
             leader = (machine.leader.name, machine.leader.incarnation, addresses)
-        return [msgspec.json.encode(Description(__version__, leader)), manifest.encode()]
+        described = [msgspec.json.encode(Description(__version__, leader)), manifest.encode()]
+        policy = self._session.access.policy
+        return described if policy is None else [*described, policy.encode()]
 
     async def _status(self, sender: ProcessId, arguments: Arguments) -> tuple[bytes]:
         """Return the status; with arguments, those of a Question, what happened since as well."""

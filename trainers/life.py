@@ -245,7 +245,7 @@ class TrainerLife:
             if machine.lead is None:
                 continue
             try:
-                records = await session.directory.find("trainer")
+                records = await session.trainers()
             except NetworkError as error:
                 log.debug("looking for other leaders failed: %s", error)
                 continue

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from swarmflow.runtime.execution.metrics_server import read_token
-from swarmflow.runtime.transport.invite import Invite
+from swarmflow.runtime.transport.invite import Invite, read_invite
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,6 @@ class TrainerOptions:
                 **paths,
                 "run_toml": Path(values["run_toml"]),
                 "metrics_token": read_token(Path(values["metrics_token"]) if values["metrics_token"] else None),
-                "invite": Invite.parse(invite) if invite else None,
+                "invite": read_invite(invite) if invite else None,
             }
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import secrets
 
 from swarmflow import __version__
 from swarmflow.compute.demands import stage_demands
@@ -22,10 +21,8 @@ from trainers.data import Corpus, check_vocabulary
 log = logging.getLogger("swarmflow")
 
 
-def new_manifest(config: RunConfig, corpus: Corpus, run_id: str | None = None) -> Manifest:
+def new_manifest(config: RunConfig, corpus: Corpus, run_id: str) -> Manifest:
     """Return the manifest of a run. Measures the cut where RUN.toml leaves it open.
-
-    run_id: of a run that was changed before it began; a new run gets an id of its own.
 
     Raises SwarmflowError with all problems of the model and of its tokenizer.
     """
@@ -52,13 +49,13 @@ def new_manifest(config: RunConfig, corpus: Corpus, run_id: str | None = None) -
     return manifest
 
 
-def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_id: str | None = None) -> Manifest:
+def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_id: str) -> Manifest:
     """Return the manifest of a run with this model and these data. Raises ModelError."""
     train, optimizer = config.train, config.optimizer
     cut, costs = _cut(config, model)
     layouts = [stage_layout(model.config, cut, stage) for stage in range(len(cut) + 1)]
     return Manifest(
-        run_id=run_id or secrets.token_hex(8),
+        run_id=run_id,
         name=config.run.name,
         software=__version__,
         model=model.config,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import uvloop
 
 from swarmflow.activity import doing
+from swarmflow.authority.policy import AccessPolicy
 from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.core.protocol.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError, PortTakenError, SwarmflowError, TakenError, raise_all
@@ -81,13 +82,14 @@ async def _run(run: Run, view: ProcessView | None) -> int:
 def _own_manifest(run: Run) -> Manifest:
     """Return the manifest of the run that this trainer leads: the earlier one when it resumes, else a new one.
 
-    A changed run without a committed step keeps its id: its invite stays valid, and peers join it again.
+    A changed run without a committed step keeps its id: its invite stays valid, and peers join it again. Raises
+    AuthorityError where the owner's key cannot be made or read.
     """
     manifest = run.earlier()
     if manifest is None:
         former = run.former()
         with doing("checking the model, and cutting it into stages"):
-            manifest = new_manifest(run.config, run.corpus, former.run_id if former is not None else None)
+            manifest = new_manifest(run.config, run.corpus, run.authority.own_run())
         if former is not None:
             log.info("RUN.toml or the data have changed; no step was committed before, so the run begins with these")
         cut = ", ".join(str(block) for block in manifest.cut)
@@ -183,12 +185,12 @@ async def _one_life(
     """Run one incarnation: as a trainer of a run that another trainer leads, else as the leader."""
     manifest = _own_manifest(run) if invite is None else None
     run_id, name = (manifest.run_id, manifest.name) if manifest is not None else _named(invite)
-    session = Session(node, run_id, run.metrics)
+    session = _session(run, node, run_id)
     trainers = tuple(dict.fromkeys((*(invite.trainers if invite is not None else ()), *run.folder.trainers)))
 
     def own_invite() -> Invite:
         addresses = tuple(dict.fromkeys((*node.addresses(), *_beside(run, node), *trainers)))
-        return Invite(run_id, name, addresses[:ADDRESSES_MAX])
+        return run.authority.invite(run_id, name, addresses[:ADDRESSES_MAX], session.access.policy)
 
     def on_takeover() -> None:
         session.spawn(lead_on(run, own_invite()), "the claim to the output of who led before")
@@ -198,10 +200,9 @@ async def _one_life(
     session.open(life.effects(), life.read)
     announced.serve(session.requests)
     await session.links.start()
-    stop.on_first = lambda: session.end(Exit("left before it had joined"))
-    stop.on_second = lambda: session.end(Exit("left at once"))
+    stop.ends(session)
     try:
-        where = Invite(run_id, name, trainers[:ADDRESSES_MAX]) if trainers else None
+        where = run.authority.invite(run_id, name, trainers[:ADDRESSES_MAX], None) if trainers else None
         found = await _find(run, session, where, first, invited=invite is not None)
         if found is not None:
             run.yield_output()
@@ -212,12 +213,13 @@ async def _one_life(
             session.spawn(report_reach(session, own_invite(), found.leader), "trying what trainers announce")
         elif not session.ended.done():
             await _lead(run, session, life, manifest or _own_manifest(run))
+        session.spawn(_follow_policy(run, session), "the policy of the run")
         if session.ended.done():
             return await session.ended
         run.metrics.describe_process("trainer", node.name, run_id)
         session.spawn(stay_in_charge(run, life, own_invite), "the claim to the output")
-        async with answering(node.serve, run_id, life.answers.report) as counter:
-            with published(own_invite(), counter):
+        async with answering(node.serve, session.access, life.answers.report) as counter:
+            with published(run.authority.local_invite(own_invite(), session.access.policy), counter):
                 give_invite(run, own_invite(), leads=found is None)
                 stop.drain_with(life.drain)
                 outcome: Exit | Rejoin = await session.ended
@@ -236,6 +238,29 @@ async def take_up(run: Run, manifest: Manifest) -> None:
     run.folder.keep_manifest(manifest)
 
 
+def _session(run: Run, node: Node, run_id: str) -> Session:
+    """Return a session of a trainer of the run, which keeps new policies and passes them on. Raises AuthorityError."""
+    session = Session(node, run.authority.access(run_id), run.metrics)
+
+    def on_policy(policy: AccessPolicy) -> None:
+        run.authority.keep(policy, run_id)
+        session.spread(policy)
+        what = policy.number, policy.peers, len(policy.revoked)
+        log.info("the run's policy %d: peers: %s; revoked certificates: %d", *what)
+
+    session.on_policy = on_policy
+    return session
+
+
+async def _follow_policy(run: Run, session: Session) -> None:
+    """Take up the policy that another process writes into the output."""
+    while True:
+        policy = run.authority.changed(session.access.run_id)
+        if policy is not None:
+            session.adopt(policy)
+        await asyncio.sleep(_CLAIM_EVERY_S)
+
+
 async def _newest(run: Run, session: Session, manifest: Manifest) -> OnDisk | None:
     """Return the newest version, for which whole checkpoints are read. None: the session has ended meanwhile."""
     reading = asyncio.to_thread(newest_version, run.folder, run.output, manifest.fingerprint)
@@ -246,6 +271,8 @@ async def _newest(run: Run, session: Session, manifest: Manifest) -> OnDisk | No
 async def _lead(run: Run, session: Session, life: TrainerLife, manifest: Manifest) -> None:
     """Begin or resume the run, after all checks."""
     await take_up(run, manifest)  # not before: another trainer might have led the unchanged run
+    policy = run.authority.govern(manifest.fingerprint, run.config.run.peers, session.access.policy)
+    session.adopt(policy)
     newest = await _newest(run, session, manifest)
     if newest is None:
         return
@@ -350,6 +377,11 @@ class _Stop:
         self.on_second: Any = lambda: None
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, self._signalled)
+
+    def ends(self, session: Session) -> None:
+        """Have each signal end a session, as long as there is nothing to drain."""
+        self.on_first = lambda: session.end(Exit("left before it had joined"))
+        self.on_second = lambda: session.end(Exit("left at once"))
 
     def drain_with(self, drain: Callable[[], None]) -> None:
         """Have the first signal drain the process; at once, if there was one already."""

@@ -20,6 +20,7 @@ from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.operations.folders import shared_folder
 from swarmflow.runtime.transport.invite import Invite, is_invite
 from swarmflow.view.timeline import Timeline
+from trainers.authority import TrainerAuthority
 from trainers.data import Corpus, open_corpus
 from trainers.found import check_joins, earlier_manifest, has_begun, newest_version
 from trainers.lock import FolderLock
@@ -38,6 +39,7 @@ class Run:
     config: RunConfig
     corpus: Corpus
     folder: StateFolder
+    authority: TrainerAuthority
     metrics: Metrics
     steplog: StepLog | None
     timeline: Timeline = field(default_factory=lambda: Timeline(token_hex(8)))  # of the run, while this trainer leads
@@ -67,7 +69,8 @@ class Run:
         if options.metrics_port is not None:
             port = metrics.serve(options.metrics_port, options.metrics_host, options.metrics_token)
             log.info("metrics: http://%s:%d/metrics", options.metrics_host, port)
-        run = cls(options, config, corpus, folder, metrics, steplog)
+        authority = TrainerAuthority(config.run.output / "state", folder.path, options.invite)
+        run = cls(options, config, corpus, folder, authority, metrics, steplog)
         stack.callback(run.yield_output)
         return run
 

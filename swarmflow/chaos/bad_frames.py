@@ -10,7 +10,10 @@ from random import Random
 from typing import Any, Literal, cast, get_args
 
 import msgspec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from swarmflow.authority.access import AccessControl
+from swarmflow.authority.owner import Owner
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
@@ -30,7 +33,8 @@ from swarmflow.runtime.transport.requests import Requests
 from swarmflow.runtime.transport.wire import Evaluate, Request, Response, encode_header
 from swarmflow.simulator.hostile import KINDS, Mint
 
-RUN_ID = "run"
+OWNER = Owner(Ed25519PrivateKey.from_private_bytes(bytes(32)))
+CERTIFIED = OWNER.standing()
 ME, LEADER = ProcessId("victim", 1), ProcessId("leader", 1)
 PLAN = Plan(2, 4)
 EPOCH = Epoch(0, 0)
@@ -90,11 +94,12 @@ class Frames:
         asked = [Request(1, "status"), Response(1, "no"), Evaluate(1, 0, 1, "a", 1, (("b", 1),))]
         self._headers = tuple(encode_header(message) for message in (*made, *asked))
 
-    def stream(self) -> tuple[Damage, bytes]:
-        """Return the kind of the damage, and all the bytes of the stream."""
+    def stream(self, name: str) -> tuple[Damage, bytes]:
+        """Return the kind of the damage, and all the bytes of a stream of the process with this name."""
         draw = self.random
         damage = draw.choice(DAMAGES)
-        hello = pack_hello(Hello(RUN_ID, draw.choice(LANES), 1, 0)) + CONFIRMATION
+        credential = CERTIFIED.bind(name)
+        hello = pack_hello(Hello(OWNER.run_id, draw.choice(LANES), 1, 0, credential)) + CONFIRMATION
         if damage == "hello":
             return damage, self._flipped(hello, len(hello) - 1, 1 + draw.randrange(4))
         return damage, hello + self._frame(damage)
@@ -158,7 +163,7 @@ class Victim:
         self._links = Links(
             cast(Node, self._node),
             ME,
-            RUN_ID,
+            AccessControl(OWNER.run_id, CERTIFIED),
             on_message=self.driver.receive,
             on_lost=self.driver.lost,
             counters=Counters(self.metrics),
@@ -177,7 +182,7 @@ class Victim:
 
     def hear(self, message: Message) -> None:
         """Receive a message of its leader."""
-        self.driver.receive(LEADER, encode_header(message), [])
+        self.driver.receive(LEADER, encode_header(message), [], "trainer")
 
     async def take(self, name: str, stream: bytes) -> None:
         """Read a stream of this process to its end."""
@@ -211,9 +216,10 @@ async def bombard(frames: int, seed: int, on_sent: Callable[[int], None] = lambd
     stray: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: stray.append(context))
     for number in range(frames):
-        damage, stream = maker.stream()
+        name = f"sender-{number % SENDERS}"
+        damage, stream = maker.stream(name)
         sent[damage] += 1
-        await victim.take(f"sender-{number % SENDERS}", stream)
+        await victim.take(name, stream)
         assert not victim.failures, f"frame {number} ({damage}) ended the process: {victim.failures[0]!r}"
         assert not stray, f"frame {number} ({damage}) raised outside of any task: {stray[0]}"
         if number % 1000 == 0:

@@ -19,7 +19,7 @@ from typing import Any, Self, TypeVar
 from swarmflow.errors import SwarmflowError
 from swarmflow.local.forkserver import ForkedProcess, ForkServer
 from swarmflow.local.load_aware import LoadAwareTimeout, load_factor
-from swarmflow.runtime.transport.invite import TRAINERS_MAX, Invite
+from swarmflow.runtime.transport.invite import Invite
 
 POLL_S = 0.05
 STOP_S = 5.0
@@ -317,8 +317,7 @@ def terminable() -> Iterator[None]:
 def _merged(one: str, other: str) -> str:
     """Return an invite with the trainers of both."""
     first, second = Invite.parse(one), Invite.parse(other)
-    trainers = tuple(dict.fromkeys(first.trainers + second.trainers))[:TRAINERS_MAX]
-    return str(Invite(first.run_id, first.name, trainers))
+    return str(first.at(first.trainers + second.trainers))
 
 
 def toml_text(settings: RunSettings) -> str:

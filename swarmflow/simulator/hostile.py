@@ -240,7 +240,8 @@ class Attack:
         sizes = [draw.choice((0, 1, 1 << 20)) for _ in range(draw.randint(0, most))]
         bodies = tuple(world.store(to, "garbage", size) for size in sizes)
         self.sent[type(message).__name__] += 1
-        world.deliver(to, Received(sender, message, bodies))
+        role = None if sender == STRANGER else world.role(sender)
+        world.deliver(to, Received(sender, message, bodies, role))
 
     def _next_message(self, to: ProcessId, alive: list[ProcessId]) -> tuple[Message, ProcessId]:
         """Return a message and its sender: a stranger, a member of another role, or one that sends wrong values."""

@@ -158,7 +158,7 @@ class Transport:
                 return
         if there is not None and there.alive and across is None:
             refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
-            world.handle(there, Received(sender, action.message, refs))
+            world.handle(there, Received(sender, action.message, refs, world.role(sender)))
         elif here.alive:
             world.clock.after(world.hardware.broken_s() or DIAL_S, partial(self.lose, sender, receiver))
 

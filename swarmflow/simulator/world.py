@@ -13,7 +13,7 @@ from swarmflow.core.machines.trainer import TrainerMachine
 from swarmflow.core.protocol.actions import Action, Count, Exit, Forget, Log, Record, Rejoin, Saved, Send, TookOver
 from swarmflow.core.protocol.events import DrainAsked, Event, Received, Tick
 from swarmflow.core.protocol.messages import Commit, Heartbeat, LeaderHeartbeat, StepResult
-from swarmflow.core.protocol.types import ProcessId, Ref
+from swarmflow.core.protocol.types import ProcessId, Ref, Role
 from swarmflow.simulator.arithmetic import Sum
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.directory import INTRODUCE_EVERY_S, LeaderDirectory
@@ -151,6 +151,10 @@ class World:
     def alive_peers(self) -> list[ProcessId]:
         """Return the peers that are alive, in the order of their ids."""
         return sorted(p for p, host in self.hosts.items() if host.alive and p not in self.trainers)
+
+    def role(self, process: ProcessId) -> Role:
+        """Return the role that the certificate of a process gives it."""
+        return "trainer" if process in self.trainers else "peer"
 
     # --- events and actions -------------------------------------------------------------------------------------------
 

@@ -77,6 +77,11 @@ PACKAGES: dict[str, Package] = {
         ),
         virtual=True,
     ),
+    "authority": Package(
+        "who may take part in a run, by its owner's signature: keys, certificates, policy, access control",
+        ("errors", "files", "core/protocol"),
+        ("blake3", "cryptography", "msgspec"),
+    ),
     "view": Package("what those who watch a run see: its present state and its timeline", ("core",), virtual=True),
     "terminal": Package(
         "a run as text: what a terminal shows of it", ("activity", "clean_text", "errors"), ("msgspec", "rich")
@@ -99,19 +104,19 @@ PACKAGES: dict[str, Package] = {
     "runtime": Package("acts: the network, the clock and the threads behind the decisions"),
     "runtime/transport": Package(
         "the network: libp2p's daemon, the DHT, streams, frames, requests",
-        ("errors", "activity", "files", "ownership", "core/protocol", "core/routing"),
+        ("errors", "activity", "files", "ownership", "authority", "core/protocol", "core/routing"),
         ("cryptography", "hivemind", "msgspec", "numpy"),
     ),
     "runtime/execution": Package(
         "a process at work: its driver, threads, stage, state, metrics",
-        ("errors", "files", "manifest", "core/protocol", "core/commit", "compute", "runtime/transport"),
+        (*("errors", "files", "authority", "manifest", "core/protocol", "core/commit", "compute"), "runtime/transport"),
         ("msgspec", "numpy", "prometheus_client", "torch"),
     ),
     "runtime/operations": Package(
         "what a person asks of processes: finding a run, status, logs, folders, exports, the end",
         (
-            *(*BASE, "activity", "clean_text", "manifest", "core/protocol", "view", "page", "terminal", "compute"),
-            *("runtime/transport", "runtime/execution"),
+            *(*BASE, "activity", "clean_text", "authority", "manifest", "core/protocol", "view", "page", "terminal"),
+            *("compute", "runtime/transport", "runtime/execution"),
         ),
         ("blake3", "msgspec", "prometheus_client", "rich", "uvloop"),
     ),
@@ -151,21 +156,24 @@ PACKAGES: dict[str, Package] = {
     ),
     "chaos": Package(
         "local swarms under faults, compared with what they should learn",
-        ("compute", "core", "demo", "errors", "local", "ownership", "runtime", "simulator"),
-        ("msgspec", "prometheus_client", "rich", "torch", "transformers", "uvloop"),
+        ("authority", "compute", "core", "demo", "errors", "local", "ownership", "runtime", "simulator"),
+        ("cryptography", "msgspec", "prometheus_client", "rich", "torch", "transformers", "uvloop"),
     ),
     "commands": Package(
         "the command line of what is no role", ("chaos", "demo", "errors", "forecast", "page", "runtime"), ("click",)
     ),
     "peers": Package(
         "the role of a peer",
-        (*("activity", "compute", "core", "errors", "suggestions", "files", "manifest", "runtime", "terminal"), "view"),
+        (
+            *("activity", "authority", "compute", "core", "errors", "suggestions", "files", "manifest", "runtime"),
+            *("terminal", "view"),
+        ),
         ("click", "msgspec", "torch", "uvloop"),
     ),
     "trainers": Package(
         "the role of a trainer",
         (
-            *(*BASE, "activity", "compute", "config", "config_check", "core", "manifest"),
+            *(*BASE, "activity", "authority", "compute", "config", "config_check", "core", "manifest"),
             *("monitoring", "page", "runtime", "terminal", "view"),
         ),
         (

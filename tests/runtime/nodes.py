@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.authority.access import AccessControl
+from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.runtime.transport.frames import FrameLimits
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, LaneName, pack_hello, read_reply
 from swarmflow.runtime.transport.lanes import LaneSettings
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL, Links, OnMessage
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.upload_limit import UploadLimit
+from tests.owners import RUN_ID, trainer_access
 
-RUN_ID = "test-run"
 DEADLINE_S = 30.0
 
 
@@ -41,6 +42,9 @@ async def started(folder: Path, count: int) -> AsyncIterator[list[Node]]:
             await node.stop()
 
 
+Arrived = tuple[ProcessId, bytes, list[memoryview], Role | None]
+
+
 class End:
     """One process's links, with everything that they report, in order of arrival."""
 
@@ -49,7 +53,7 @@ class End:
         node: Node,
         incarnation: int,
         *,
-        run_id: str = RUN_ID,
+        access: AccessControl | None = None,
         limits: FrameLimits | None = None,
         settings: LaneSettings | None = None,
         on_message: OnMessage | None = None,
@@ -57,14 +61,14 @@ class End:
     ) -> None:
         self.node = node
         self.me = ProcessId(node.name, incarnation)
-        self.messages: asyncio.Queue[tuple[ProcessId, bytes, list[memoryview]]] = asyncio.Queue()
+        self.messages: asyncio.Queue[Arrived] = asyncio.Queue()
         self.losses: asyncio.Queue[tuple[ProcessId, str]] = asyncio.Queue()
         self.counts: Counter[str] = Counter()
         self.refusals: asyncio.Queue[str] = asyncio.Queue()
         self.links = Links(
             node,
             self.me,
-            run_id,
+            access or trainer_access(),
             on_message=on_message or (lambda *message: self.messages.put_nowait(message)),
             on_lost=lambda *loss: self.losses.put_nowait(loss),
             counters=self,
@@ -113,7 +117,7 @@ async def hostile_stream(
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A stream that was welcomed, on which a test writes whatever it likes."""
     reader, writer = await sender.open_stream(receiver.name, STREAM_PROTOCOL, receiver.addresses(), 5.0)
-    writer.write(pack_hello(Hello(RUN_ID, lane, incarnation, 0)))
+    writer.write(pack_hello(Hello(RUN_ID, lane, incarnation, 0, trainer_access().credential(sender.name))))
     reply = await read_reply(reader, 5.0)
     assert not reply.reason
     writer.write(CONFIRMATION)

@@ -17,9 +17,8 @@ import uvloop
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations import own_reach
 from swarmflow.runtime.operations.own_reach import DialBack, watch_reach
-from swarmflow.runtime.transport.invite import Invite
 from swarmflow.runtime.transport.node import Node
-from tests.runtime.nodes import RUN_ID
+from tests.owners import invite_of
 from tests.runtime.test_session import opened
 
 PUBLIC, PRIVATE = "9.9.9.1", "10.9.9.3"  # every process dials from the public one
@@ -48,7 +47,7 @@ async def peer(folder: Path, name: str, leader: Session, lines: LastLine) -> Non
             print(name, reach, lines.text, flush=True)
             reached.set()
 
-    session.spawn(watch_reach(session, Invite(RUN_ID, "run", tuple(addresses)), leader.me, found), "the reach")
+    session.spawn(watch_reach(session, invite_of(*addresses), leader.me, found), "the reach")
     try:
         await asyncio.wait_for(reached.wait(), FOUND_S)
     finally:

@@ -19,7 +19,7 @@ async def main(identity: str, address: str) -> None:
     end = End(node, 7)
     await end.links.start()
     end.links.send(ProcessId(peer_of(address), 0), b"here I am")
-    _, header, _ = await end.messages.get()
+    _, header, *_ = await end.messages.get()
     print(header, flush=True)
     await asyncio.Event().wait()
 

@@ -27,6 +27,7 @@ from swarmflow.runtime.execution.state_transfer import Listing, copy_stage, list
 from swarmflow.runtime.operations.exporting import state_tensor_lengths
 from swarmflow.runtime.transport.node import Node
 from tests.disks import no_more_files
+from tests.owners import trainer_access
 from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.nodes import DEADLINE_S, started
 from tests.runtime.test_kept_stage import APPLY, sealed
@@ -74,7 +75,7 @@ async def processes(folder: Path, count: int) -> AsyncIterator[list[Process]]:
 
 
 def _process(node: Node) -> Process:
-    session, recorded = Session(node, "run", Metrics()), RecordedEvents()
+    session, recorded = Session(node, trainer_access(), Metrics()), RecordedEvents()
     session.open({}, lambda body: bytes)
     session.driver.run(recorded, [])
     return Process(session, recorded)

@@ -13,6 +13,7 @@ import pytest
 from swarmflow import __version__
 from swarmflow.local.forkserver import ForkedProcess, ForkServer, ForkServerError
 from swarmflow.local.swarm import environment
+from tests.owners import invite_of
 
 END_S = 30.0
 # A command that waits for something: for a run that nobody has started, whose invite is well formed.
@@ -26,9 +27,7 @@ def server() -> Iterator[ForkServer]:
 
 
 def waiting_peer(server: ForkServer, log: Path) -> ForkedProcess:
-    from swarmflow.runtime.transport.invite import Invite
-
-    return server.start(["peer", "--join", str(Invite("run", "name", (NOBODY,))), "--listen", "127.0.0.1:0"], log)
+    return server.start(["peer", "--join", str(invite_of(NOBODY)), "--listen", "127.0.0.1:0"], log)
 
 
 def test_what_it_prints_is_in_its_log_and_its_exit_code_is_known(server: ForkServer, tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from swarmflow.runtime.transport.invite import (
     publish_local,
     runs_folder,
 )
+from tests.owners import OTHER, OWNER, RUN_ID, invite_of
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
-INVITE = Invite("3f6a", "shakespeare", (f"/ip4/192.0.2.7/tcp/7000/p2p/{NAME}",))
+INVITE = invite_of(f"/ip4/192.0.2.7/tcp/7000/p2p/{NAME}", name="shakespeare")
 
 
 def refused(text: str) -> str:
@@ -34,11 +35,13 @@ def refused(text: str) -> str:
     return str(caught.value)
 
 
-@given(st.from_regex(r"[A-Za-z0-9_-]{1,64}", fullmatch=True), st.text(max_size=256), st.integers(1, TRAINERS_MAX))
-def test_an_invite_is_read_as_it_was_written(run_id: str, name: str, trainers: int) -> None:
-    invite = Invite(run_id, name, tuple(f"/ip4/192.0.2.7/tcp/{port}/p2p/{NAME}" for port in range(trainers)))
+@given(st.binary(min_size=32, max_size=32), st.text(max_size=256), st.integers(1, TRAINERS_MAX), st.booleans())
+def test_an_invite_is_read_as_it_was_written(owner: bytes, name: str, trainers: int, certified: bool) -> None:
+    where = tuple(f"/ip4/192.0.2.7/tcp/{port}/p2p/{NAME}" for port in range(trainers))
+    keys = (OWNER.certify("peer", 1 << 34), OWNER.certify("trainer")) if certified else (None, None)
+    invite = Invite(OWNER.public if certified else owner, name, where, *keys)
     text = str(invite)
-    assert text.startswith("swarmflow1:")
+    assert text.startswith("swarmflow2:")
     assert Invite.parse(text) == invite
     assert Invite.parse(f"  {text[:40]}\n  {text[40:]}\n") == invite
 
@@ -46,20 +49,20 @@ def test_an_invite_is_read_as_it_was_written(run_id: str, name: str, trainers: i
 @given(st.data())
 def test_a_cut_invite_is_truncated(data: st.DataObject) -> None:
     text = str(INVITE)
-    cut = data.draw(st.integers(len("swarmflow1:"), len(text) - 1))
+    cut = data.draw(st.integers(len("swarmflow2:"), len(text) - 1))
     assert "truncated" in refused(text[:cut])
 
 
 @given(st.data())
 def test_a_mistyped_letter_is_noticed(data: st.DataObject) -> None:
     text = str(INVITE)
-    place = data.draw(st.integers(len("swarmflow1:"), len(text) - 2))
+    place = data.draw(st.integers(len("swarmflow2:"), len(text) - 2))
     letter = data.draw(st.sampled_from("ABCxyz019-_").filter(lambda letter: letter != text[place]))
     message = refused(text[:place] + letter + text[place + 1 :])
     assert "damaged" in message or "truncated" in message
 
 
-@pytest.mark.parametrize("text", ["", "hello", "http://example.org", "swarmflow1", "swarmflow1:a b!", "x" * 100_000])
+@pytest.mark.parametrize("text", ["", "hello", "http://example.org", "swarmflow2", "swarmflow2:a b!", "x" * 100_000])
 def test_other_text_is_no_invite(text: str) -> None:
     message = refused(text)
     assert "is no invite" in message
@@ -67,7 +70,7 @@ def test_other_text_is_no_invite(text: str) -> None:
 
 
 def test_another_version_is_told_apart_from_damage() -> None:
-    assert "version 2" in refused(str(INVITE).replace("swarmflow1:", "swarmflow2:"))
+    assert "version 3" in refused(str(INVITE).replace("swarmflow2:", "swarmflow3:"))
 
 
 @pytest.mark.parametrize(
@@ -77,17 +80,16 @@ def test_another_version_is_told_apart_from_damage() -> None:
 )
 def test_an_impossible_invite_cannot_be_made(trainers: tuple[str, ...]) -> None:
     with pytest.raises(NetworkError):
-        Invite("run", "name", trainers)
+        invite_of(*trainers)
 
 
-@pytest.mark.parametrize("run_id", ["", "..", "../../home", "/etc", "a/b", "a\\b", "a\0", "a.b", "\n", "x" * 65])
-def test_a_run_id_that_is_a_path_makes_no_invite(run_id: str) -> None:
-    """A peer names the folder of its copies by it."""
-    with pytest.raises(NetworkError, match="run id"):
-        Invite(run_id, "name", INVITE.trainers)
-    payload = msgspec.msgpack.encode((run_id, "name", INVITE.trainers))
-    data = len(payload).to_bytes(2) + payload + hashlib.sha256(payload).digest()[:4]
-    assert "run id" in refused(f"swarmflow1:{base64.urlsafe_b64encode(data).decode().rstrip('=')}")
+def test_a_certificate_of_another_run_or_role_makes_no_invite() -> None:
+    for keys in ((OTHER.standing(), None), (OWNER.certify("trainer"), None), (None, OWNER.certify("peer"))):
+        with pytest.raises(NetworkError, match="another run or role"):
+            Invite(OWNER.public, "name", INVITE.trainers, *keys)
+        payload = msgspec.msgpack.encode((OWNER.public, "name", INVITE.trainers, *keys))
+        data = len(payload).to_bytes(2) + payload + hashlib.sha256(payload).digest()[:4]
+        assert "another run or role" in refused(f"swarmflow2:{base64.urlsafe_b64encode(data).decode().rstrip('=')}")
 
 
 def test_only_files_of_the_form_that_trainers_write_are_looked_into_and_removed(tmp_path: Path) -> None:
@@ -123,9 +125,9 @@ def test_a_run_whose_trainer_was_killed_is_not_found_and_its_file_goes(tmp_path:
 
 
 def test_several_runs_are_named(tmp_path: Path) -> None:
-    other = Invite("77aa", "wikipedia", INVITE.trainers)
+    other = invite_of(*INVITE.trainers, owner=OTHER, name="wikipedia")
     publications = [publish_local(invite, tmp_path) for invite in (INVITE, other)]
-    with pytest.raises(NetworkError, match=r"shakespeare \(3f6a\), wikipedia \(77aa\)"):
+    with pytest.raises(NetworkError, match=rf"shakespeare \({RUN_ID}\), wikipedia \({OTHER.run_id}\)"):
         local_invite(tmp_path)
     publications[0].withdraw()
     assert local_invite(tmp_path) == other

@@ -14,12 +14,13 @@ from swarmflow.runtime.operations import asking
 from swarmflow.runtime.operations.answering import ANSWERING_MAX, Counter, answering
 from swarmflow.runtime.operations.asking import ask_status
 from swarmflow.runtime.operations.left_runs import RECORDS_MAX, LeftRun, forget_left, last_left, left_run, write_left
-from swarmflow.runtime.transport.invite import Invite, publish_local
+from swarmflow.runtime.transport.invite import publish_local
 from swarmflow.runtime.transport.node import StreamHandler
 from swarmflow.view.watching import Question
+from tests.owners import invite_of, trainer_access
 
 NAME = "12D3KooWBxdvPYPDgtpQ3fByWxjCUcsMzVr83AJo4rsta18wUC2m"
-INVITE = Invite("run-1", "mine", (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
+INVITE = invite_of(f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}", name="mine")
 STATUS = b'{"step":7}'
 
 
@@ -69,7 +70,7 @@ async def answered(
 ) -> T:
     """What `ask` gives while a trainer of this machine answers with `report`."""
     patch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    async with answering(apart, INVITE.run_id, report) as counter:
+    async with answering(apart, trainer_access(), report) as counter:
         publication = publish_local(INVITE, port=counter.port, token=counter.token)
         try:
             return await ask(counter)

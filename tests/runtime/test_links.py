@@ -25,7 +25,8 @@ from swarmflow.runtime.transport.hello import (
 from swarmflow.runtime.transport.lanes import LaneSettings
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL
 from swarmflow.runtime.transport.node import Node
-from tests.runtime.nodes import RUN_ID, End, linked, started
+from tests.owners import OTHER, RUN_ID, trainer_access
+from tests.runtime.nodes import End, linked, started
 
 MEBIBYTE = 1 << 20
 
@@ -38,7 +39,7 @@ async def test_messages_arrive_whole_and_in_order_in_both_directions(tmp_path: P
             one.links.send(two.me, b"to two %d" % index, [b"a" * index, memoryview(large)[index:]])
             two.links.send(one.me, b"to one %d" % index, lane="bulk" if index % 2 else "control")
         for index in range(50):
-            sender, header, bodies = await two.messages.get()
+            sender, header, bodies, _ = await two.messages.get()
             assert (sender, header) == (one.me, b"to two %d" % index)
             assert [bytes(body) for body in bodies] == [b"a" * index, large[index:]]
         headers = await one.headers(50)
@@ -72,7 +73,7 @@ async def test_the_largest_tensor_of_a_run_fits_where_usual_limits_are_too_small
         for end in (one, two):
             end.links.fit(len(tensor), 256)
         one.links.send(two.me, b"large", [tensor], lane="bulk")
-        _, header, [body] = await two.messages.get()
+        _, header, [body], _ = await two.messages.get()
         assert (header, len(body)) == (b"large", len(tensor))
 
 
@@ -171,14 +172,15 @@ async def test_a_hello_that_was_not_confirmed_replaces_nobody(tmp_path: Path) ->
         assert (await two.messages.get())[:2] == (one.me, b"on the same stream")
         assert two.losses.empty()
         reader, writer = await one.node.open_stream(two.node.name, STREAM_PROTOCOL, two.node.addresses(), 5.0)
-        writer.write(pack_hello(Hello(RUN_ID, "control", 1 << 60, 0)))
+        writer.write(pack_hello(Hello(RUN_ID, "control", 1 << 60, 0, trainer_access().credential(one.node.name))))
         assert "an earlier incarnation" in (await read_reply(reader, 5.0)).reason
 
 
 async def greeted(sender: Node, receiver: Node, incarnation: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A stream that was welcomed, and is not confirmed."""
     reader, writer = await sender.open_stream(receiver.name, STREAM_PROTOCOL, receiver.addresses(), 5.0)
-    writer.write(pack_hello(Hello(RUN_ID, "control", incarnation, 0)))
+    credential = trainer_access().credential(sender.name)
+    writer.write(pack_hello(Hello(RUN_ID, "control", incarnation, 0, credential)))
     assert not (await read_reply(reader, 5.0)).reason
     return reader, writer
 
@@ -187,7 +189,7 @@ async def greeted(sender: Node, receiver: Node, incarnation: int) -> tuple[async
 async def test_a_first_contact_need_not_know_the_incarnation(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
         one.links.send(ProcessId(two.me.name, 0), b"who are you?")
-        sender, header, _ = await two.messages.get()
+        sender, header, *_ = await two.messages.get()
         assert (sender, header) == (one.me, b"who are you?")
         two.links.send(sender, b"this")
         assert (await one.messages.get())[:2] == (two.me, b"this")
@@ -196,7 +198,7 @@ async def test_a_first_contact_need_not_know_the_incarnation(tmp_path: Path) -> 
 @pytest.mark.asyncio
 async def test_another_run_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
-        stranger = End(one.node, 9, run_id=RUN_ID + "-other")
+        stranger = End(one.node, 9, access=trainer_access(OTHER))
         stranger.links.set_addresses(two.me, two.node.addresses())
         stranger.links.send(two.me, b"hello")
         process, reason = await stranger.losses.get()

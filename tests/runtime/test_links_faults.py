@@ -12,12 +12,13 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import FrameError
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
 from swarmflow.runtime.transport.hello import PROTOCOL_VERSION, Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.lanes import LaneSettings
 from swarmflow.runtime.transport.links import PENDING_HELLOS_MAX, STREAM_PROTOCOL
+from tests.owners import RUN_ID
 from tests.runtime.nodes import End, hostile_stream, linked, started
 
 pytestmark = pytest.mark.asyncio
@@ -72,7 +73,7 @@ async def test_a_frame_that_stalls_is_given_up(tmp_path: Path) -> None:
 async def test_a_message_that_its_reader_refuses_counts_as_refused(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
 
-        def refuse(sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
+        def refuse(sender: ProcessId, header: bytes, bodies: list[memoryview], role: Role | None) -> None:
             raise FrameError("no such message")
 
         picky = End(two.node, 3, on_message=refuse)
@@ -100,7 +101,7 @@ async def test_a_stream_without_a_hello_is_refused(tmp_path: Path, data: bytes) 
 async def test_another_version_is_told_both_versions(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
         reader, writer = await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0)
-        writer.write(pack_hello(Hello("test-run", "control", 1, 0, version=99)))
+        writer.write(pack_hello(Hello(RUN_ID, "control", 1, 0, version=99)))
         reply = await read_reply(reader, 5.0)
         assert reply.reason == f"protocol version 99, this process speaks {PROTOCOL_VERSION}"
         writer.close()
@@ -148,7 +149,7 @@ async def test_a_killed_process_is_lost_as_its_connection_breaks(tmp_path: Path)
             cwd=Path(__file__).parents[2],
         )
         try:
-            sender, header, _ = await end.messages.get()
+            sender, header, *_ = await end.messages.get()
             assert header == b"here I am"
             end.links.send(sender, b"welcome")
             assert remote.stdout is not None

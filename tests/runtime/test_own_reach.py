@@ -13,9 +13,9 @@ import pytest
 
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.operations.own_reach import Answer, DialBack, ReachEvidence, direct_hosts, watch_reach
-from swarmflow.runtime.transport.invite import Invite
 from tests.namespaces import ALLOWED, REASON, ROOT, WITHIN
-from tests.runtime.nodes import RUN_ID, started, until
+from tests.owners import invite_of
+from tests.runtime.nodes import started, until
 from tests.runtime.test_session import opened
 
 OWN = ["/ip4/10.0.0.7/tcp/7000/p2p/QmMe"]
@@ -129,7 +129,7 @@ async def test_a_swarm_on_one_machine_is_local_and_an_answer_that_is_none_is_ign
 
         trainer.requests.serve("dial-back", lies)
         found: list[str] = []
-        invite = Invite(RUN_ID, "run", tuple(here.addresses()))
+        invite = invite_of(*here.addresses())
         watching = asyncio.create_task(watch_reach(peer, invite, trainer.me, found.append))
         await until(lambda: bool(found))
         assert found == ["local"]

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from peers.memory import JoinedRun
 from swarmflow.files import write_sealed
-from swarmflow.runtime.transport.invite import TRAINERS_MAX, Invite
+from swarmflow.runtime.transport.invite import TRAINERS_MAX
+from tests.owners import invite_of
 from tests.runtime.test_node import NAME, NO_PROCESSES
 
 FIRST, LATER = f"/ip4/192.0.2.7/tcp/7/p2p/{NAME}", f"/dns4/example.org/tcp/7/p2p/{NAME}"
-INVITE = Invite("run", "name", (FIRST,))
+INVITE = invite_of(FIRST)
 
 
 def test_what_is_no_address_of_a_process_is_not_remembered(tmp_path: Path) -> None:

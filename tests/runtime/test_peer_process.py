@@ -28,11 +28,11 @@ from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations.finding import Description
-from swarmflow.runtime.transport.invite import Invite
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Arguments
+from tests.owners import OWNER, RUN_ID, invite_of
 from tests.runtime.manifests import manifest
-from tests.runtime.nodes import RUN_ID, started, until
+from tests.runtime.nodes import started, until
 from tests.runtime.test_kept_stage import HELD
 from tests.runtime.test_session import opened
 from tests.runtime.test_stage_host import peers
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.asyncio
 
 def options(node: Node) -> PeerOptions:
     """Of a peer that was invited by a node."""
-    invite = Invite(RUN_ID, "run", tuple(node.addresses()))
+    invite = invite_of(*node.addresses())
     return PeerOptions(
         invite,
         stage=-1,
@@ -68,8 +68,9 @@ def options(node: Node) -> PeerOptions:
 async def life(folder: Path, trainer: Node, node: Node, left: LeftState, between: BetweenLives, stop: Signals) -> Exit:
     """That of a peer which was a member of the run once; as a rule it waits."""
     copies, given = CopyKeeper(folder / "copies", keeps=False), options(trainer)
-    own = OverLives.of(given, Metrics(), node)
-    outcome = await one_life(given, JoinedRun(folder), node, own, copies, left, between, stop, first=False)
+    memory = JoinedRun(folder)
+    own = OverLives.of(given, memory, Metrics(), node)
+    outcome = await one_life(given, memory, node, own, copies, left, between, stop, first=False)
     assert isinstance(outcome, Exit)
     return outcome
 
@@ -79,7 +80,9 @@ def describe(session: Session, software: str) -> None:
 
     async def answer(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         leader = (session.me.name, session.me.incarnation, tuple(session.node.addresses()))
-        return [msgspec.json.encode(Description(software, leader)), manifest(run_id=RUN_ID).encode()]
+        of = manifest(run_id=RUN_ID)
+        policy = OWNER.policy(0, of.fingerprint, "invited", ())
+        return [msgspec.json.encode(Description(software, leader)), of.encode(), policy.encode()]
 
     session.requests.serve("describe", answer)
 

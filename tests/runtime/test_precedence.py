@@ -145,7 +145,7 @@ async def test_a_tensor_overtakes_background_messages_to_another_process(tmp_pat
         )
         arrived: list[str] = []
         for end in (one, two):
-            end.links._on_message = lambda sender, header, bodies: arrived.append(header.decode())
+            end.links._on_message = lambda sender, header, bodies, role: arrived.append(header.decode())
             sender.links.set_addresses(end.me, end.node.addresses())
             await end.links.start()
         for number in range(4):

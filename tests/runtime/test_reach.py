@@ -14,9 +14,9 @@ import uvloop
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.runtime.operations.reach import ADDRESSES_MAX, Announced, local_addresses, report_reach, try_address
-from swarmflow.runtime.transport.invite import Invite
 from swarmflow.runtime.transport.requests import Arguments
-from tests.runtime.nodes import RUN_ID, started
+from tests.owners import invite_of
+from tests.runtime.nodes import started
 from tests.runtime.test_session import opened
 
 HERE, THERE = "/ip4/192.0.2.7/tcp/7400", "/dns4/train.example.org/tcp/7400"
@@ -71,7 +71,7 @@ async def test_a_trainer_that_announces_no_addresses_ends_nobody(tmp_path: Path)
         trainer.requests.serve("announced", announced)
         trainer.requests.serve("reached", reached)
         here.links.set_addresses(trainer.me, trainer.node.addresses())
-        invite = Invite(RUN_ID, "run", (*nodes[1].addresses(), f"/dns4/..a/tcp/1/p2p/{WHO}"))
+        invite = invite_of(*nodes[1].addresses(), f"/dns4/..a/tcp/1/p2p/{WHO}")
         await report_reach(here, invite, trainer.me)
         assert "/ip4/127.0.0.1/tcp/1" in await received
         await here.close()

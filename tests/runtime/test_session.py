@@ -16,13 +16,14 @@ from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Arguments
-from tests.runtime.nodes import DEADLINE_S, RUN_ID, started
+from tests.owners import trainer_access
+from tests.runtime.nodes import DEADLINE_S, started
 
 pytestmark = pytest.mark.asyncio
 
 
 async def opened(node: Node) -> Session:
-    session = Session(node, RUN_ID, Metrics())
+    session = Session(node, trainer_access(), Metrics())
     session.open({}, lambda body: b"")
     await session.links.start()
     return session

@@ -18,6 +18,7 @@ import pytest
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm, toml_text
 from swarmflow.runtime.transport.invite import Invite
+from tests.owners import invite_of
 from tests.swarm.commands import Ended, forked, swarmflow
 from tests.swarm.runs import TINY_LLAMA
 
@@ -140,8 +141,8 @@ def test_a_mistake_in_the_run_file_is_told_before_torch_is_loaded(name: str, wor
     assert ended.cpu_s < LIGHT_CPU_S
 
 
-GARBAGE = "swarmflow1:garbage!"
-GOOD = str(Invite("run", "run", (f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}",)))
+GARBAGE = "swarmflow2:garbage!"
+GOOD = str(invite_of(f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"))
 
 
 @pytest.mark.parametrize(
@@ -241,7 +242,7 @@ def test_another_version_of_the_software_is_told(live: LocalSwarm) -> None:
 
 
 def test_another_run_at_the_same_address_is_told(live: LocalSwarm, heavy: Callable[..., Ended], tmp_path: Path) -> None:
-    gone = str(Invite("gone", "gone", Invite.parse(live.invite).trainers))
+    gone = str(invite_of(*Invite.parse(live.invite).trainers))
     assert "another run" in swarmflow("status", "--join", gone).complaint
     assert "another run" in heavy("export", "--join", gone, "--out", tmp_path / "out").complaint
 
@@ -296,10 +297,17 @@ def test_changed_data_of_an_earlier_run_are_told(finished: Path, work: Path, tmp
     assert ended.cpu_s < LIGHT_CPU_S
 
 
-def test_one_corrupt_checkpoint_leaves_the_other(finished: Path, work: Path, tmp_path: Path, forks: ForkServer) -> None:
+@pytest.fixture
+def copied(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run with the output of the finished one, whose end this machine remembers elsewhere."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "runtime"))
     shutil.copytree(finished.with_name("out"), tmp_path / "run" / "out")
-    flip_a_byte(next(tmp_path.glob("run/out/state/trainer-0/checkpoints/version-00000004/stage-0.*")))
-    with LocalSwarm(tmp_path / "run", alone(work), forks=forks) as swarm:
+    return tmp_path / "run"
+
+
+def test_one_corrupt_checkpoint_leaves_the_other(copied: Path, work: Path, forks: ForkServer) -> None:
+    flip_a_byte(next(copied.glob("out/state/trainer-0/checkpoints/version-00000004/stage-0.*")))
+    with LocalSwarm(copied, alone(work), forks=forks) as swarm:
         trainer = swarm.start_trainer()
         log = trainer.log.read_text(encoding="utf-8")
         assert "stage-0.safetensors is corrupt" in log
@@ -309,12 +317,9 @@ def test_one_corrupt_checkpoint_leaves_the_other(finished: Path, work: Path, tmp
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "remove", "all"])
-def test_lost_checkpoints_never_start_a_run_anew(
-    damage: str, finished: Path, work: Path, tmp_path: Path, forks: ForkServer
-) -> None:
+def test_lost_checkpoints_never_start_a_run_anew(damage: str, copied: Path, work: Path, forks: ForkServer) -> None:
     """Others may have copies: it waits for them, and says what it lacks."""
-    shutil.copytree(finished.with_name("out"), tmp_path / "run" / "out")
-    checkpoints = tmp_path / "run" / "out" / "state" / "trainer-0" / "checkpoints"
+    checkpoints = copied / "out" / "state" / "trainer-0" / "checkpoints"
     for path in checkpoints.glob("*/stage-0.*"):
         if damage == "flip":
             flip_a_byte(path)
@@ -324,7 +329,7 @@ def test_lost_checkpoints_never_start_a_run_anew(
             path.unlink()
     if damage == "all":
         shutil.rmtree(checkpoints)
-    with LocalSwarm(tmp_path / "run", alone(work), forks=forks) as swarm:
+    with LocalSwarm(copied, alone(work), forks=forks) as swarm:
         trainer = swarm.start_trainer()
         swarm.start_peer()
         reason = "version 4, which nobody here holds: start the peers and trainers that kept it"

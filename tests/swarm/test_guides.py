@@ -45,7 +45,7 @@ def prepare_run_file(walk: Walkthrough) -> None:
 def prepare_run(walk: Walkthrough) -> None:
     """Start the run of somebody else: a trainer and a peer of each stage."""
     prepare_run_file(walk)
-    walk.background("swarmflow trainer RUN.toml", r"swarmflow1:\S+")
+    walk.background("swarmflow trainer RUN.toml", r"swarmflow2:\S+")
     for stage in range(2):
         # Its metrics are on the port of the service.
         port = "--metrics-port 9400" if stage == 0 else ""

@@ -17,6 +17,7 @@ from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalProcess, LocalSwarm
 from swarmflow.runtime.operations.asking import ASK_S
 from swarmflow.runtime.transport.invite import Invite
+from tests.owners import invite_of
 from tests.swarm.commands import Ended, started, swarmflow
 
 pytestmark = pytest.mark.swarm
@@ -102,12 +103,12 @@ def test_a_trainer_that_does_not_lead_asks_the_one_that_does(waiting: LocalSwarm
     joined = Invite.parse(next(line for line in log.splitlines() if "--join" in line).split("--join")[1])
     addresses = tuple(text for text in joined.trainers if text.endswith(follower))
     assert addresses
-    ended = asked("--json", "--join", str(Invite(invite.run_id, invite.name, addresses)), folder=tmp_path)
+    ended = asked("--json", "--join", str(invite.at(addresses)), folder=tmp_path)
     assert json.loads(ended.out)["trainers"] == status["trainers"]
 
 
 def test_another_run_is_not_told_of(waiting: LocalSwarm, tmp_path: Path) -> None:
-    other = str(Invite("other", "other", Invite.parse(waiting.invite).trainers))
+    other = str(invite_of(*Invite.parse(waiting.invite).trainers))
     assert "another run" in asked("--join", other, folder=tmp_path).complaint
 
 

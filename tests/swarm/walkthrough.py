@@ -117,7 +117,7 @@ class Walkthrough:
         started = self._start(command)
         self._started.append(started)
         self._wait(started, until)
-        if until.startswith("swarmflow1:"):
+        if until.startswith("swarmflow2:"):
             found = re.search(until, started.output())
             assert found is not None
             self.invite = found[0]

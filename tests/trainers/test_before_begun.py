@@ -15,7 +15,7 @@ import pytest
 
 from swarmflow.errors import ConfigError, DataError, ForeignFileError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.transport.invite import Invite
+from tests.owners import invite_of
 from tests.runtime.test_copy_keeper import written
 from trainers.options import TrainerOptions
 from trainers.plan import new_manifest
@@ -66,7 +66,7 @@ def begun(folder: Path) -> Manifest:
         run = opened(stack, folder)
         assert run.earlier() is None
         assert run.former() is None
-        manifest = new_manifest(run.config, run.corpus)
+        manifest = new_manifest(run.config, run.corpus, run.authority.own_run())
         run.folder.keep_manifest(manifest)
         assert run.earlier() == manifest
         return manifest
@@ -79,7 +79,7 @@ def test_before_the_first_step_a_corrected_run_takes_the_place_of_the_former(tmp
             run = opened(stack, tmp_path, seed, text)
             assert run.earlier() is None
             assert run.former() == former
-            manifest = new_manifest(run.config, run.corpus, former.run_id)
+            manifest = new_manifest(run.config, run.corpus, run.authority.own_run())
             assert manifest.run_id == former.run_id  # the invite stays good
             assert manifest.fingerprint != former.fingerprint  # who had joined has to join again
 
@@ -123,7 +123,7 @@ def test_a_folder_where_the_run_has_begun_counts_more_than_one_where_it_has_not(
 
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
-INVITE = Invite("theirs", "name", (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
+INVITE = invite_of(f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}")
 
 
 @pytest.mark.parametrize("holds", ["its own folder", "a folder beside"])

@@ -15,7 +15,8 @@ from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.view.timeline import Timeline
 from tests.disks import small_disk
-from tests.runtime.nodes import RUN_ID, started, until
+from tests.owners import RUN_ID, trainer_access
+from tests.runtime.nodes import started, until
 from tests.trainers.test_before_begun import INVITE, opened
 from tests.trainers.test_lock import held_elsewhere
 from trainers.exports import exports_bytes
@@ -29,7 +30,7 @@ from trainers.run import Run
 async def _leading(run: Run, session: Session) -> TrainerLife:
     life = TrainerLife(session, run.config, run.corpus, run.folder, None, Timeline(), lambda: None)
     session.open(life.effects(), life.read)
-    life.lead(new_manifest(run.config, run.corpus), OnDisk(None, 0))
+    life.lead(new_manifest(run.config, run.corpus, RUN_ID), OnDisk(None, 0))
     return life
 
 
@@ -42,7 +43,7 @@ async def test_a_disk_that_refuses_ends_no_heir(tmp_path: Path, caplog: pytest.L
     ):
         run = opened(stack, tmp_path, state="elsewhere")
         async with started(tmp_path, 1) as [node]:
-            session = Session(node, RUN_ID, Metrics())
+            session = Session(node, trainer_access(), Metrics())
             life = await _leading(run, session)
             (run.output / "state" / "leader.lock").touch()
             disk.remount("ro")

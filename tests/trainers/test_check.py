@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from swarmflow.config import load
 from swarmflow.errors import SwarmflowError
 from tests.compute.models import config_of, stages_of, whole_model
+from tests.owners import RUN_ID
 from trainers.check import run
 from trainers.check.command import check
 from trainers.data import open_corpus
@@ -124,5 +125,5 @@ def test_a_trainer_finds_the_same_before_there_is_an_invite(tmp_path: Path) -> N
     run_config = load(tmp_path / "RUN.toml")
     corpus = open_corpus(run_config, None, tmp_path / "cache")
     with pytest.raises(SwarmflowError) as caught:
-        new_manifest(run_config, corpus)
+        new_manifest(run_config, corpus, RUN_ID)
     assert str(caught.value) == f"3 problems: (1) {problems[0]}; (2) {problems[1]}; (3) {problems[2]}"

@@ -16,6 +16,7 @@ from swarmflow.commands.export import export
 from swarmflow.compute.families import to_config
 from swarmflow.config import EXPORT_DTYPES, load
 from swarmflow.files import write_sealed
+from tests.owners import RUN_ID
 from tests.runtime.manifests import manifest
 from tests.runtime.test_copy_keeper import written
 from trainers.data import open_corpus
@@ -44,7 +45,7 @@ def planned(folder: Path, run: str = "") -> str:
     (folder / "text").write_bytes(b"the quick brown fox " * 20)
     (folder / "RUN.toml").write_text(RUN.format(run=run))
     config = load(folder / "RUN.toml")
-    return new_manifest(config, open_corpus(config, None, folder / "cache")).export_dtype
+    return new_manifest(config, open_corpus(config, None, folder / "cache"), RUN_ID).export_dtype
 
 
 def model_in(folder: Path, dtype: torch.dtype) -> Path:

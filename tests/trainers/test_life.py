@@ -15,8 +15,9 @@ from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.view.timeline import Timeline
+from tests.owners import trainer_access
 from tests.runtime.manifests import manifest
-from tests.runtime.nodes import RUN_ID, started
+from tests.runtime.nodes import started
 from tests.runtime.test_node import NAME
 from tests.trainers.test_data import configured, opened
 from trainers.found import OnDisk
@@ -37,7 +38,7 @@ async def test_a_trainer_remembers_the_others_from_the_opening_of_their_first_st
     with ExitStack() as stack:
         folder = StateFolder.open(stack, tmp_path / "trainer", tmp_path / "out")
         async with started(tmp_path, 1) as [node]:
-            session = Session(node, RUN_ID, Metrics())
+            session = Session(node, trainer_access(), Metrics())
             life = TrainerLife(
                 session, config, opened(tmp_path, path=str(text)), folder, None, Timeline(), lambda: None
             )

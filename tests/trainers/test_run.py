@@ -11,7 +11,7 @@ import pytest
 from swarmflow.errors import CheckpointError, ForeignFileError
 from swarmflow.files import write_sealed
 from swarmflow.runtime.operations.export_command import export_folder, export_run
-from swarmflow.runtime.transport.invite import Invite
+from tests.owners import invite_of
 from tests.runtime.manifests import manifest
 from tests.runtime.test_copy_keeper import written
 from trainers.exports import check_exports, prune_exports
@@ -75,7 +75,7 @@ def test_what_is_in_the_way_is_refused_and_stays(what: str, tmp_path: Path) -> N
 
 
 def test_its_own_files_are_gone_on_with(tmp_path: Path) -> None:
-    (tmp_path / "invite").write_text(f"{Invite('run', 'name', (f'/ip4/192.0.2.7/tcp/7000/p2p/{NAME}',))}\n")
+    (tmp_path / "invite").write_text(f"{invite_of(f'/ip4/192.0.2.7/tcp/7000/p2p/{NAME}')}\n")
     (tmp_path / "log").write_text('{"step": 0, "loss": 1.0, "tokens": 8, "version": 1}\n{"step": 1, "lo')
     options = {"invite_file": tmp_path / "invite", "json_file": tmp_path / "log", "state_dir": tmp_path / "state"}
     for _ in range(2):
@@ -111,7 +111,7 @@ async def test_where_nothing_can_be_written_nobody_is_asked_for_anything(tmp_pat
     written(of, trainer / "checkpoints", 4)
     write_sealed(trainer / "run.json", of.encode())
     (tmp_path / "file").write_text("x")
-    invite = Invite(of.run_id, "name", (f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}",))
+    invite = invite_of(f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}")
     for out, error, line in (
         (tmp_path / "file" / "out", CheckpointError, "file/out cannot be written: Not a directory"),
         (tmp_path / ("a" * 256), ForeignFileError, "cannot be read: File name too long"),

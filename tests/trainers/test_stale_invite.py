@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.runtime.transport.invite import Invite
-from tests.runtime.nodes import RUN_ID, started, until
+from tests.owners import invite_of
+from tests.runtime.nodes import started, until
 from tests.trainers.test_before_begun import opened
 from trainers.inviting import write_invite
 from trainers.lock import FolderLock
@@ -31,11 +31,11 @@ async def test_where_nobody_answers_the_present_leaders_invite_is_waited_for(
         lock = FolderLock.acquire(run.output / "state" / "leader.lock")
         assert lock is not None
         stack.callback(lock.release)
-        write_invite(run.invite_path, Invite(RUN_ID, "test", (DEAD,)))
+        write_invite(run.invite_path, invite_of(DEAD))
         async with started(tmp_path, 1) as [leader]:
             joining = asyncio.create_task(lead_or_join(run, partial(start_node, run, first=True)))
             await until(lambda: "leads nowhere" in caplog.text or joining.done())
-            present = Invite(RUN_ID, "test", tuple(leader.addresses()))
+            present = invite_of(*leader.addresses())
             write_invite(run.invite_path, present)
             invite, node = await joining
             await node.stop()

@@ -17,7 +17,7 @@ _HEAD = """\
 # A line that begins with "# " and a key shows a default, or an example: remove the "# " to set it.
 # Every key is explained in docs/run-toml.md. After a change: swarmflow check {file}
 # Once the first step is committed, these may still change: steps, checkpoint_every, validate_every,
-# validation_path, output, export_every, keep_exports. Paths are relative to this file.
+# validation_path, output, peers, export_every, keep_exports. Paths are relative to this file.
 """
 
 
@@ -71,6 +71,7 @@ def _run_lines(run: NewRun) -> list[KeyLine]:
     return [
         KeyLine("name", run.name, "shown in invites, logs and metrics"),
         KeyLine("output", run.output, "final/: the trained model, step-N/: earlier ones, state/: checkpoints"),
+        _default(RunSection, "peers", "who may serve a stage: who has an invite; or anyone"),
         KeyLine("export_every", run.checkpoint_every, "steps between two step-N/; 0: none", active=False),
         _default(RunSection, "keep_exports", "how many of the newest step-N/ stay"),
         _default(RunSection, "export_dtype", "of the weights at the beginning; or float32, bfloat16, float16"),

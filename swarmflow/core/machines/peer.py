@@ -82,7 +82,7 @@ class PeerMachine(PeerState):
         return self._say(actions, now) + self._due(now)
 
     def _from_leader(self, event: Received) -> bool:
-        return event.sender == self.lease.leader and not event.bodies
+        return event.sender == self.lease.leader and event.role == "trainer" and not event.bodies
 
     def _beat(self, event: Received, now: float) -> list[Action]:
         """As many events are this one as all others. Nothing waits for it, and what time brings comes with a Tick."""
@@ -95,7 +95,7 @@ class PeerMachine(PeerState):
         if type(event) is Received:
             if not self.counter.received(event) and event.sender == self.leader and self.phase is not PeerPhase.GONE:
                 return self.leave(f"the link from the leader {self.leader} loses messages")
-            wrong = self.checks.wrong(event.message, len(event.bodies))
+            wrong = self.checks.wrong(event.message, len(event.bodies), event.role)
             return self._received(event, now) if wrong is None else refusing.refuse(self, event, wrong, now)
         if isinstance(event, Lost) and (event.process != self.leader or self.phase is PeerPhase.JOINING):
             self.counter.lost(event.process)  # a leader that comes back has to notice what it has missed

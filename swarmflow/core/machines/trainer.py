@@ -190,7 +190,7 @@ class TrainerMachine(TrainerState):
     def _arrived(self, event: Received, now: float) -> list[Action]:
         """Check a message, and take it. A link to or from the leader that has lost messages counts as broken."""
         itself, bodies = event.sender == self.me.process, len(event.bodies)
-        wrong = None if itself else self.checks.wrong(event.message, bodies)
+        wrong = None if itself else self.checks.wrong(event.message, bodies, event.role)
         if wrong is not None:
             return self._refused(event, wrong, now)
         if self.counter.received(event) or (self.lead is None and event.sender != self.leader):

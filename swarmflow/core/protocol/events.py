@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from swarmflow.core.protocol.messages import Message, PeerSummary
 from swarmflow.core.protocol.piece_format import FP32, PieceFormat
-from swarmflow.core.protocol.types import Epoch, Holding, Microbatch, ProcessId, Ref
+from swarmflow.core.protocol.types import Epoch, Holding, Microbatch, ProcessId, Ref, Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +16,7 @@ class Received:
     sender: ProcessId
     message: Message
     bodies: tuple[Ref, ...] = ()
+    role: Role | None = "trainer"  # by the sender's certificate; None: it has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from itertools import chain
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from swarmflow.core.protocol.timeouts import Timeouts
+
+Role = Literal["trainer", "peer"]
 
 
 class ProcessId(NamedTuple):

@@ -11,13 +11,13 @@ from typing import Any, Protocol
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.events import BlamedError, Event, Lost, Mishandled, Received, Tick
 from swarmflow.core.protocol.messages import YIELDING, Message
-from swarmflow.core.protocol.types import Body, Padding, ProcessId, Ref
+from swarmflow.core.protocol.types import Body, Padding, ProcessId, Ref, Role
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
 from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.requests import Requests
-from swarmflow.runtime.transport.wire import Evaluate, Request, Response, decode_header, encode_header
+from swarmflow.runtime.transport.wire import Evaluate, PolicyChanged, Request, Response, decode_header, encode_header
 
 log = logging.getLogger("swarmflow")
 
@@ -51,6 +51,7 @@ class Driver:
         fail: Callable[[BaseException], None],
         read: Callable[[Body], Any],
         evaluate: Callable[[Evaluate, list[memoryview]], None] | None = None,
+        on_policy: Callable[[list[memoryview]], None] = lambda bodies: None,
     ) -> None:
         self.me = me
         self.store = store
@@ -61,6 +62,7 @@ class Driver:
         self._fail = fail  # called with the error that ends the driving
         self._read = read  # returns the bytes of a slice of a gradient
         self._evaluate = evaluate  # called with an Evaluate and its bodies
+        self._on_policy = on_policy  # called with the bodies of a PolicyChanged
         self._machine: Machine | None = None
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
@@ -124,25 +126,30 @@ class Driver:
         reason = f"sent {name}, which could not be handled ({type(error).__name__})"
         return machine.handle(Mishandled(sender, reason), self._loop.time())
 
-    def receive(self, sender: ProcessId, header: bytes, bodies: list[memoryview]) -> None:
-        """Handle a frame. Raises FrameError when it is no message, which closes its stream."""
+    def receive(self, sender: ProcessId, header: bytes, bodies: list[memoryview], role: Role | None) -> None:
+        """Handle a frame. Raises FrameError when it is no message, which closes its stream.
+
+        role: by the sender's certificate; None: it has none.
+        """
         message = decode_header(header)
         match message:
             case Request():
                 if self.requests is not None:
-                    self.requests.on_request(sender, message)
+                    self.requests.on_request(sender, message, role)
             case Response():
                 if self.requests is not None:
-                    self.requests.on_response(sender, message, bodies)
+                    self.requests.on_response(sender, message, bodies, role)
             case Evaluate():
                 if self._evaluate is not None:
                     self._evaluate(message, bodies)
+            case PolicyChanged():
+                self._on_policy(bodies)
             case _:
                 refs = tuple(self.store.add(body) for body in bodies)
                 if self._machine is None:
                     self.store.release(refs)
                 else:
-                    self.post(Received(sender, message, refs))
+                    self.post(Received(sender, message, refs, role))
 
     def lost(self, process: ProcessId, reason: str) -> None:
         """Handle a broken connection."""

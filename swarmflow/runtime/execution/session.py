@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import binascii
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, TypeVar
 
+from swarmflow.authority.access import AccessControl
+from swarmflow.authority.policy import AccessPolicy
 from swarmflow.core.protocol.actions import Connect, Count, Exit, Forget, Log, Rejoin
 from swarmflow.core.protocol.types import Body, ProcessId
-from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.errors import AuthorityError, FrameError, NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.driver import Driver, Effect
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
-from swarmflow.runtime.transport.directory import Directory
+from swarmflow.runtime.transport.directory import Directory, Field
 from swarmflow.runtime.transport.incarnations import new_incarnation
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Requests
 from swarmflow.runtime.transport.upload_limit import UploadLimit
-from swarmflow.runtime.transport.wire import Evaluate, message_name
+from swarmflow.runtime.transport.wire import Evaluate, PolicyChanged, encode_header, message_name
 
 log = logging.getLogger("swarmflow")
 
@@ -60,15 +64,18 @@ class Session:
     A process that has to join again opens another session on the same node.
     """
 
-    def __init__(self, node: Node, run_id: str, metrics: Metrics, upload: UploadLimit | None = None) -> None:
-        """upload: limit of the bytes per second that the process sends; None: as much as its links take."""
+    def __init__(self, node: Node, access: AccessControl, metrics: Metrics, upload: UploadLimit | None = None) -> None:
+        """access: to the run. upload: limit of the bytes per second that the process sends; None: what links take."""
         self.node = node
         self._upload = upload
-        self.run_id = run_id
+        self.access = access
+        self.on_policy: Callable[[AccessPolicy], None] = lambda policy: (
+            None
+        )  # called with a newer policy, once it holds
         self.metrics = metrics
         self.me = ProcessId(node.name, new_incarnation())
         self.store = Store()
-        self.directory = Directory(node, run_id)
+        self.directory = Directory(node, access.run_id)
         self.ended: asyncio.Future[Exit | Rejoin] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -85,11 +92,12 @@ class Session:
             Log: self.log,
             Count: self._count,
         }
-        self.driver = Driver(self.me, self.store, self.metrics, {**shared, **effects}, self.fail, read, evaluate)
+        does = {**shared, **effects}, self.fail, read, evaluate, self._on_policy
+        self.driver = Driver(self.me, self.store, self.metrics, *does)
         self.links = Links(
             self.node,
             self.me,
-            self.run_id,
+            self.access,
             on_message=self.driver.receive,
             on_lost=self.driver.lost,
             counters=Counters(self.metrics),
@@ -102,6 +110,18 @@ class Session:
     def fit(self, manifest: Manifest) -> None:
         """Set the limits of the links to the sizes of a run, as soon as that is known."""
         self.links.fit(manifest.tensor_bytes_max, manifest.microbatches)
+
+    def adopt(self, policy: AccessPolicy) -> None:
+        """Go by this policy of the run from now on, if it is newer than the known one."""
+        if self.access.adopt(policy):
+            self.links.drop_excluded()
+            self.on_policy(policy)
+
+    def spread(self, policy: AccessPolicy) -> None:
+        """Send a policy to all processes with a connection to this one."""
+        header, body = encode_header(PolicyChanged()), policy.encode()
+        for process in self.links.connected():
+            self.links.send(process, header, (body,))
 
     def spawn(self, work: Awaitable[object], what: str) -> asyncio.Task[None]:
         """Run a task beside the driver; an error that it raises ends the session."""
@@ -152,6 +172,24 @@ class Session:
         """
         self.spawn(self._announce(kind, value), "the announcement")
 
+    async def trainers(self, timeout_s: float = 20.0) -> dict[str, dict[str, Field]]:
+        """Return the records in the directory of those that prove to be trainers of the run, by their names.
+
+        Raises NetworkError when the DHT does not answer in time.
+        """
+        records = await self.directory.find("trainer", timeout_s)
+        return {name: record for name, record in records.items() if self._is_trainers(name, record)}
+
+    def _is_trainers(self, name: str, record: Mapping[str, Field]) -> bool:
+        credential = record.get("credential")
+        try:
+            shown = base64.b64decode(credential) if isinstance(credential, str) else b""
+            certificate = self.access.admit(name, shown)
+        except (binascii.Error, ValueError, AuthorityError) as error:
+            log.debug("a record of %s as a trainer is ignored: %s", name[-6:], error)
+            return False
+        return certificate is not None and certificate.role == "trainer"
+
     async def close(self, flush_s: float = 2.0) -> None:
         """Send what is queued, and stop."""
         self.driver.halt()
@@ -169,7 +207,9 @@ class Session:
         while True:
             name = kind()
             if name is not None and (name != announced or loop.time() >= again_s):
-                record = {"incarnation": self.me.incarnation, "addresses": self.node.addresses(), **value()}
+                credential = base64.b64encode(self.access.credential(self.me.name)).decode()
+                where = {"incarnation": self.me.incarnation, "addresses": self.node.addresses()}
+                record = {**where, "credential": credential, **value()}
                 try:
                     if announced is not None and announced != name:
                         await self.directory.withdraw(announced)
@@ -188,6 +228,13 @@ class Session:
         for member in action.members:
             if member.addresses:
                 self.links.set_addresses(member.process, member.addresses)
+
+    def _on_policy(self, bodies: list[memoryview]) -> None:
+        """Take a policy that another process passes on. Raises FrameError where it is none."""
+        try:
+            self.adopt(AccessPolicy.decode(b"".join(bodies), self.access.run_id))
+        except AuthorityError as error:
+            raise FrameError(str(error)) from None
 
     def _forget(self, action: Forget) -> None:
         """Close the connections of a process: a frozen one would keep them open, and requests would wait for it."""

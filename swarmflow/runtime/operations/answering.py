@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import hmac
 import logging
 import secrets
@@ -12,6 +13,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from swarmflow.authority.access import AccessControl
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.operations.asking import LOOPBACK, STATUS_PROTOCOL, StatusReply
 from swarmflow.runtime.transport.node import StreamHandler
@@ -19,7 +21,7 @@ from swarmflow.view.watching import Question
 
 log = logging.getLogger(__name__)
 
-QUESTION_BYTES_MAX = 512
+QUESTION_BYTES_MAX = 2048  # with a credential
 QUESTION_S = 5.0
 ANSWERING_MAX = 32  # requests that are answered at a time; more are refused
 
@@ -36,7 +38,7 @@ class Counter:
 
 
 @asynccontextmanager
-async def answering(serve: Serve, run_id: str, report: Report) -> AsyncIterator[Counter]:
+async def answering(serve: Serve, access: AccessControl, report: Report) -> AsyncIterator[Counter]:
     """Answer with the result of `report` (JSON), or with the SwarmflowError that it raises, until the block ends.
 
     report: called with the question of those who watch; None: the status alone is asked for.
@@ -45,10 +47,20 @@ async def answering(serve: Serve, run_id: str, report: Report) -> AsyncIterator[
     desk = _Desk(report)
 
     async def from_afar(name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await desk.serve(run_id, "another run", reader, writer)
+        def check(command: str) -> None:
+            run_id, _, credential = command.partition(":")
+            if run_id != access.run_id:
+                raise NetworkError("another run")
+            access.admit(name, base64.b64decode(credential))
+
+        await desk.serve(check, reader, writer)
 
     async def from_here(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await desk.serve(token, "only processes that can read where it was published may ask", reader, writer)
+        def check(command: str) -> None:
+            if not hmac.compare_digest(command.encode(), token.encode()):
+                raise NetworkError("only processes that can read where it was published may ask")
+
+        await desk.serve(check, reader, writer)
 
     token = secrets.token_hex(16)
     await serve(STATUS_PROTOCOL, from_afar)
@@ -74,14 +86,14 @@ class _Desk:
     _busy: int = 0
 
     async def serve(
-        self, command: str, refusal: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, check: Callable[[str], None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        """Answer one request: with the status if it is the command, else with a refusal."""
+        """Answer one request: with the status, or with the NetworkError that the check of its command raises."""
         self._busy += 1
         try:
             async with asyncio.timeout(QUESTION_S):
                 line = await reader.readuntil(b"\n")
-                writer.write(msgspec.json.encode(await self._reply(line, command, refusal)))
+                writer.write(msgspec.json.encode(await self._reply(line, check)))
                 await writer.drain()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError) as error:
             log.debug("a question about the status was none: %r", error)
@@ -89,18 +101,17 @@ class _Desk:
             self._busy -= 1
             writer.close()
 
-    async def _reply(self, line: bytes, command: str, refusal: str) -> StatusReply:
+    async def _reply(self, line: bytes, check: Callable[[str], None]) -> StatusReply:
         try:
-            given, _, question = line.strip().partition(b" ")
-            if not hmac.compare_digest(given, command.encode()):
-                raise NetworkError(refusal)
+            command, _, question = line.strip().partition(b" ")
+            check(command.decode(errors="replace"))
             if self._busy > ANSWERING_MAX:
                 raise NetworkError("busy; ask again")
             if self.closed:
                 raise NetworkError("its trainer is about to leave")
             asked = msgspec.json.decode(question, type=Question) if question else None
             return StatusReply(msgspec.Raw(await self.report(asked)))
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, ValueError) as error:
             return StatusReply(error=f"a question that cannot be read: {error}")
         except SwarmflowError as error:
             return StatusReply(error=str(error))

@@ -2,12 +2,13 @@
 
 A trainer of this machine is asked over a loopback port that only this user's processes know of; others over a p2pd that
 listens nowhere. The asker writes one line, a command and perhaps a question (view/watching.py), and reads the answer to
-its end.
+its end. On this machine the command is the token, elsewhere the run's id and the asker's credential.
 """
 
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Coroutine, Mapping
 
 import msgspec
@@ -102,7 +103,9 @@ async def _ask_trainer(
 ) -> bytes:
     await daemon.connect(name, addresses, ASK_S)
     stream = await daemon.open_stream(name, STATUS_PROTOCOL, ASK_S)
-    return await ask_over(_line(invite.run_id, question), *stream)
+    credential = invite.key.bind(daemon.name) if invite.key is not None else b""
+    command = f"{invite.run_id}:{base64.b64encode(credential).decode()}"
+    return await ask_over(_line(command, question), *stream)
 
 
 def _line(command: str, question: Question | None) -> bytes:

@@ -63,7 +63,7 @@ async def export_run(invite: Invite, out: Path, dtype: str | None = None) -> int
     with ExitStack() as stack:
         scratch = _scratch(stack, out, invite.run_id)  # before anybody is asked for anything
         async with visit(invite) as (session, found):
-            saved = await session.requests.ask(found.leader, "save", timeout_s=_SAVE_TIMEOUT_S)
+            saved = await session.requests.ask(found.leader, "save", timeout_s=_SAVE_TIMEOUT_S, of_trainer=True)
             version = msgspec.json.decode(saved[0], type=int)
             manifest, leader = found.manifest, Member(found.leader, -1)
             checkpoint = Checkpoint.begin(scratch, version, manifest.fingerprint, manifest.stages)

@@ -10,8 +10,9 @@ import msgspec
 
 from swarmflow import __version__
 from swarmflow.activity import doing
+from swarmflow.authority.policy import AccessPolicy
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.errors import IncompatibleError, NetworkError
+from swarmflow.errors import AuthorityError, IncompatibleError, NetworkError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.transport.addresses import peer_of
@@ -37,6 +38,7 @@ class FoundRun:
 
     leader: ProcessId
     manifest: Manifest
+    policy: AccessPolicy  # which the session goes by from now on
 
 
 async def find_leader(session: Session, invite: Invite, timeout_s: float | None = 20.0) -> FoundRun:
@@ -91,7 +93,7 @@ async def leads_itself(session: Session, name: str, addresses: tuple[str, ...]) 
     A record of the directory may be half a minute old, and its owner dead since.
     """
     try:
-        description, _ = await _describe(session, name, addresses)
+        description, *_ = await _describe(session, name, addresses)
     except (NetworkError, IncompatibleError) as error:
         log.debug("%s was said to lead: %s", name[-6:], error)
         return None
@@ -102,7 +104,7 @@ async def _trainers(session: Session, invite: Invite) -> dict[str, tuple[str, ..
     """Return name -> addresses of trainers: first the leader by the DHT, then those of the invite."""
     known: dict[str, tuple[str, ...]] = {}
     try:
-        records = await session.directory.find("trainer", timeout_s=_ASK_TIMEOUT_S)
+        records = await session.trainers(timeout_s=_ASK_TIMEOUT_S)
     except NetworkError as error:
         log.debug("the directory did not answer: %s", error)
         records = {}
@@ -119,25 +121,29 @@ async def _trainers(session: Session, invite: Invite) -> dict[str, tuple[str, ..
 
 async def _ask(session: Session, name: str, addresses: tuple[str, ...]) -> FoundRun | None:
     """Ask a trainer, and then the leader that it names. None: it knows no leader."""
-    description, manifest = await _describe(session, name, addresses)
+    description, manifest, policy = await _describe(session, name, addresses)
     if description.leader is None:
         return None
     leader_name, incarnation, where = description.leader
     if leader_name == session.me.name:
         return None  # an earlier life of this very process, whose death was not noticed yet
     if leader_name != name:
-        itself, manifest = await _describe(session, leader_name, where)
+        itself, manifest, policy = await _describe(session, leader_name, where)
         if itself.leader is None or itself.leader[:2] != (leader_name, incarnation):
             return None
     leader = ProcessId(leader_name, incarnation)
     session.links.set_addresses(leader, where or addresses)
-    return FoundRun(leader, manifest)
+    session.adopt(policy)
+    return FoundRun(leader, manifest, policy)
 
 
-async def _describe(session: Session, name: str, addresses: tuple[str, ...]) -> tuple[Description, Manifest]:
+async def _describe(
+    session: Session, name: str, addresses: tuple[str, ...]
+) -> tuple[Description, Manifest, AccessPolicy]:
+    """Ask a trainer. Raises NetworkError, IncompatibleError, and AuthorityError where it cannot prove what it says."""
     stranger = ProcessId(name, 0)  # whichever life of it answers
     session.links.set_addresses(stranger, addresses)
-    answer = await session.requests.ask(stranger, "describe", timeout_s=_ASK_TIMEOUT_S)
+    answer = await session.requests.ask(stranger, "describe", timeout_s=_ASK_TIMEOUT_S, of_trainer=True)
     try:
         description = msgspec.json.decode(answer[0], type=Description)
     except (msgspec.DecodeError, IndexError) as error:
@@ -146,6 +152,9 @@ async def _describe(session: Session, name: str, addresses: tuple[str, ...]) -> 
         raise IncompatibleError(
             f"this run uses swarmflow {description.software}, not {__version__}: install that version"
         )
-    if len(answer) != 2:
+    if len(answer) != 3:
         raise NetworkError(f"{name[-6:]} does not hold the manifest of the run yet")
-    return description, Manifest.decode(answer[1])
+    manifest, policy = Manifest.decode(answer[1]), AccessPolicy.decode(answer[2], session.access.run_id)
+    if (manifest.run_id, manifest.fingerprint) != (session.access.run_id, policy.manifest):
+        raise AuthorityError(f"{name[-6:]} describes another run than the one that its owner has signed")
+    return description, manifest, policy

@@ -26,10 +26,14 @@ STATE = names(
     r"tokenizer",
     r"copies",
     r"left",
+    r"policy",
+    r"certificate",
     r".*\.corrupt(\.\d+)?",
     r".+\.[0-9a-f]{8}\.tmp",
 )
-SHARED = names(r"leader\.lock", r"invite", r"cache", r"trainer-[0-9a-f]+", r".+\.[0-9a-f]{8}\.tmp")
+SHARED = names(
+    r"leader\.lock", r"invite", r"owner\.key", r"policy", r"cache", r"trainer-[0-9a-f]+", r".+\.[0-9a-f]{8}\.tmp"
+)
 
 
 _KEY_START = b"\x08\x00\x12"  # of an RSA key as libp2p stores it

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.types import Body
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.metrics import Metrics
@@ -30,7 +31,7 @@ async def visit(invite: Invite) -> AsyncIterator[tuple[Session, FoundRun]]:
         identity = Path(scratch) / "identity.key"
         node = await Node.start(identity_path=identity, bootstrap=list(invite.trainers), client_mode=True)
         try:
-            session = Session(node, invite.run_id, Metrics())
+            session = Session(node, AccessControl(invite.run_id, invite.key), Metrics())
             session.open(effects={}, read=_has_no_gradient)
             try:
                 await session.links.start()

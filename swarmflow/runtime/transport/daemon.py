@@ -31,6 +31,7 @@ GOGC_PERCENT = "50"
 _CONFIGURATION = b'{"Relay": {"Enabled": false}}'
 OUTPUT_LINE_BYTES_MAX = 1 << 20
 STALE_SOCKET_AGE_S = 60.0
+_NAME = "Peer ID:"  # in its output, before its libp2p name
 TERMINATE_TIMEOUT_S = 3.0
 
 
@@ -39,6 +40,7 @@ class Daemon:
 
     def __init__(self, process: asyncio.subprocess.Process, socket_path: Path, stop_s: float) -> None:
         self.socket_path = socket_path  # its control socket
+        self.name = ""  # of this process in the network, once it listens
         self._stop_s = stop_s  # from SIGTERM to SIGKILL; 0: SIGKILL at once
         self._process = process
         self._last_lines: deque[str] = deque(maxlen=20)
@@ -104,7 +106,8 @@ class Daemon:
             log.debug("p2pd: %s", text)
             if text:
                 self._last_lines.append(text)
-            if text.startswith("Peer ID:"):
+            if text.startswith(_NAME):
+                self.name = text.removeprefix(_NAME).strip()
                 self._ready.set()
 
     @property

@@ -7,16 +7,18 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
+from swarmflow.authority.certificates import CREDENTIAL_BYTES_MAX
 from swarmflow.errors import FrameError
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 RUN_ID_BYTES_MAX = 256
 REASON_BYTES_MAX = 512
 CONFIRMATION = b"\x01"  # from the dialler, after a welcome: it is alive, and the stream is to be used
 
 _MAGIC = b"swarmflo"
-# Magic, protocol version, lane, reserved (0), incarnation, expected incarnation, bytes of the run id that follows.
-_HELLO = struct.Struct("!8sHBBQQH")
+# Magic, protocol version, lane, reserved (0), incarnation, expected incarnation, bytes of the run id and of the
+# credential that follow.
+_HELLO = struct.Struct("!8sHBBQQHH")
 _REPLY = struct.Struct("!8sBQH")  # magic, 1: welcome or 0: refused, incarnation, bytes of the reason that follows
 
 LaneName = Literal["control", "bulk", "sums", "background"]
@@ -33,6 +35,7 @@ class Hello:
     lane: LaneName
     incarnation: int  # the dialler's own
     expected: int  # the incarnation that the dialler wants to reach; 0: any
+    credential: bytes = b""  # what proves the dialler's role in the run; empty: nothing
     version: int = PROTOCOL_VERSION
 
 
@@ -45,28 +48,35 @@ class HelloReply:
 
 
 def pack_hello(hello: Hello) -> bytes:
-    """Return the bytes of a hello. Raises ValueError when the run id is over RUN_ID_BYTES_MAX."""
+    """Return the bytes of a hello. Raises ValueError when the run id or the credential is over its limit."""
     run_id = hello.run_id.encode()
     if len(run_id) > RUN_ID_BYTES_MAX:
         raise ValueError(f"a run id of {len(run_id)} bytes is over the limit of {RUN_ID_BYTES_MAX}")
-    lane = LANES.index(hello.lane)
-    front = _HELLO.pack(_MAGIC, hello.version, lane, 0, hello.incarnation, hello.expected, len(run_id))
-    return front + run_id
+    if len(hello.credential) > CREDENTIAL_BYTES_MAX:
+        raise ValueError(f"a credential of {len(hello.credential)} bytes is over the limit of {CREDENTIAL_BYTES_MAX}")
+    lane, sizes = LANES.index(hello.lane), (len(run_id), len(hello.credential))
+    front = _HELLO.pack(_MAGIC, hello.version, lane, 0, hello.incarnation, hello.expected, *sizes)
+    return front + run_id + hello.credential
 
 
 async def read_hello(reader: asyncio.StreamReader, timeout_s: float) -> Hello:
     """Read a hello. Raises FrameError when the bytes are not one, TimeoutError when it does not arrive in time."""
     async with asyncio.timeout(timeout_s):
-        magic, version, lane, reserved, incarnation, expected, size = _HELLO.unpack(await _exactly(reader, _HELLO.size))
+        magic, version, lane, reserved, incarnation, expected, *sizes = _HELLO.unpack(
+            await _exactly(reader, _HELLO.size)
+        )
         if magic != _MAGIC:
             raise FrameError("refused a stream that does not begin with a hello of swarmflow")
-        if lane >= len(LANES) or reserved or size > RUN_ID_BYTES_MAX or not incarnation:
+        run_id_bytes, credential_bytes = sizes
+        too_long = run_id_bytes > RUN_ID_BYTES_MAX or credential_bytes > CREDENTIAL_BYTES_MAX
+        if lane >= len(LANES) or reserved or too_long or not incarnation:
             raise FrameError("refused a stream with an impossible hello")
         try:
-            run_id = (await _exactly(reader, size)).decode()
+            run_id = (await _exactly(reader, run_id_bytes)).decode()
         except UnicodeDecodeError:
             raise FrameError("refused a stream whose hello names a run in broken UTF-8") from None
-    return Hello(run_id, LANES[lane], incarnation, expected, version)
+        credential = await _exactly(reader, credential_bytes)
+    return Hello(run_id, LANES[lane], incarnation, expected, credential, version)
 
 
 def pack_reply(reply: HelloReply) -> bytes:

@@ -8,17 +8,17 @@ import fcntl
 import hashlib
 import os
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
 import msgspec
 
+from swarmflow.authority.certificates import CertifiedKey, Key, run_id_of
 from swarmflow.errors import NetworkError
-from swarmflow.ownership import RUN_ID
 
-VERSION = 1
+VERSION = 2
 TEXT_CHARS_MAX = 8192
 TRAINERS_MAX = 16
 NAME_CHARS_MAX = 256
@@ -27,6 +27,7 @@ _CHECKSUM_BYTES = 4
 _SIZE_BYTES = 2
 _TEXT = re.compile(r"swarmflow(\d{1,9}):([A-Za-z0-9_-]*)")
 _LOCAL_FILE = re.compile(r"[0-9a-f]{16}-\d+\.json")  # name of the file that publishes a run on its machine
+_Parts = tuple[Key, str, tuple[str, ...], CertifiedKey | None, CertifiedKey | None]
 _ADDRESS = re.compile(r"/[\x21-\x7e]{1,500}/p2p/[1-9A-HJ-NP-Za-km-z]{20,100}")
 
 
@@ -34,14 +35,17 @@ _ADDRESS = re.compile(r"/[\x21-\x7e]{1,500}/p2p/[1-9A-HJ-NP-Za-km-z]{20,100}")
 class Invite:
     """What a newcomer needs to join a run."""
 
-    run_id: str
+    owner: bytes  # public key of the run's owner, which names the run
     name: str  # of the run, for people
     trainers: tuple[str, ...]  # where trainers listen: multiaddrs with /p2p/NAME
+    peer: CertifiedKey | None = None  # by which its bearer may serve a stage; None: needs none, or was given none
+    trainer: CertifiedKey | None = None  # by which its bearer may be a trainer
 
     def __post_init__(self) -> None:
         """Raises NetworkError when a part is impossible."""
-        if not RUN_ID.fullmatch(self.run_id):
-            raise NetworkError("an invite's run id is 1 to 64 letters, digits, '_' and '-': ask for a new invite")
+        for role, key in (("peer", self.peer), ("trainer", self.trainer)):
+            if key is not None and (key.certificate.role, key.certificate.owner) != (role, self.owner):
+                raise NetworkError("an invite's certificate is for another run or role: ask for a new invite")
         if len(self.name) > NAME_CHARS_MAX:
             raise NetworkError(f"an invite's name has {NAME_CHARS_MAX} characters at most: ask for a new invite")
         if not 0 < len(self.trainers) <= TRAINERS_MAX:
@@ -51,7 +55,7 @@ class Invite:
                 raise NetworkError(f"an invite's address must be a multiaddr ending in /p2p/NAME, not {address!r}")
 
     def __str__(self) -> str:
-        payload = msgspec.msgpack.encode((self.run_id, self.name, self.trainers))
+        payload = msgspec.msgpack.encode((self.owner, self.name, self.trainers, self.peer, self.trainer))
         data = len(payload).to_bytes(_SIZE_BYTES) + payload + _checksum(payload)
         return f"swarmflow{VERSION}:{base64.urlsafe_b64encode(data).decode().rstrip('=')}"
 
@@ -72,10 +76,24 @@ class Invite:
             )
         payload = _payload(match[2])
         try:
-            run_id, name, trainers = msgspec.msgpack.decode(payload, type=tuple[str, str, tuple[str, ...]])
+            parts = msgspec.msgpack.decode(payload, type=_Parts)
         except msgspec.DecodeError:
             raise NetworkError("the invite holds something else than an invite: ask for a new one") from None
-        return cls(run_id, name, trainers)
+        return cls(*parts)
+
+    @property
+    def run_id(self) -> str:
+        """The id of the run."""
+        return run_id_of(self.owner)
+
+    @property
+    def key(self) -> CertifiedKey | None:
+        """What its bearer can prove most with."""
+        return self.trainer or self.peer
+
+    def at(self, trainers: Iterable[str]) -> Invite:
+        """Return the same invite with other addresses, of which it takes as many as an invite may have."""
+        return replace(self, trainers=tuple(dict.fromkeys(trainers))[:TRAINERS_MAX])
 
 
 def is_address(text: str) -> bool:
@@ -167,8 +185,7 @@ def find_local_invites(folder: Path | None = None) -> list[Invite]:
     by_run: dict[str, Invite] = {}
     for _, invite in _publications(folder):
         earlier = by_run.get(invite.run_id)
-        trainers = invite.trainers if earlier is None else tuple(dict.fromkeys(earlier.trainers + invite.trainers))
-        by_run[invite.run_id] = Invite(invite.run_id, invite.name, trainers[:TRAINERS_MAX])
+        by_run[invite.run_id] = invite if earlier is None else invite.at(earlier.trainers + invite.trainers)
     return list(by_run.values())
 
 
@@ -221,5 +238,12 @@ def local_invite(folder: Path | None = None) -> Invite:
 
 
 def read_invite(text: str | None) -> Invite:
-    """Return the given invite, or that of the one run on this machine. Raises NetworkError."""
-    return Invite.parse(text) if text else local_invite()
+    """Return the given invite, or that of the one run on this machine. Raises NetworkError.
+
+    For the run of a trainer on this machine, an invite is completed with what that one has published here.
+    """
+    if not text:
+        return local_invite()
+    given = Invite.parse(text)
+    here = next((found for found in find_local_invites() if found.run_id == given.run_id), given)
+    return replace(given, peer=given.peer or here.peer, trainer=given.trainer or here.trainer)

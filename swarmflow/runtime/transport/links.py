@@ -8,8 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from swarmflow.core.protocol.types import ProcessId
-from swarmflow.errors import FrameError
+from swarmflow.authority.access import AccessControl
+from swarmflow.authority.certificates import Certificate
+from swarmflow.core.protocol.types import ProcessId, Role
+from swarmflow.errors import AuthorityError, FrameError
 from swarmflow.runtime.transport.frames import FrameLimits, FrameRefusedError, read_frame
 from swarmflow.runtime.transport.hello import (
     PROTOCOL_VERSION,
@@ -32,7 +34,7 @@ log = logging.getLogger(__name__)
 STREAM_PROTOCOL = "/swarmflow/messages"
 PENDING_HELLOS_MAX = 8  # handshakes at a time with one name; more streams of it are refused
 
-OnMessage = Callable[[ProcessId, bytes, list[memoryview]], None]
+OnMessage = Callable[[ProcessId, bytes, list[memoryview], Role | None], None]
 OnLost = Callable[[ProcessId, str], None]
 
 
@@ -41,6 +43,7 @@ class _Inbound:
     """A stream that another process opened. The end of one that is dropped or notified is not a new loss."""
 
     writer: asyncio.StreamWriter
+    certificate: Certificate | None  # of the process; None: it has none, and needs none
     dropped: bool = False  # closed by this process on purpose
     notified: bool = False  # its loss has been reported, and nothing has arrived since
 
@@ -63,15 +66,16 @@ class Links:
     Control, bulk (tensors), sums (pieces of an all-reduce) and background: each of the last two gives way to all before
     it, to whichever process they go. Order is kept within a lane. A broken stream loses what was queued to that process
     and is reported once, by `on_lost`; nothing is sent again, and the next `send` opens anew. `on_message` and
-    `on_lost` are called on the event loop, never from inside `send`. `on_message(sender, header, bodies)` owns the
-    bodies (writable uint8 views); when it raises FrameError, the message counts as refused and its stream is closed.
+    `on_lost` are called on the event loop, never from inside `send`. `on_message(sender, header, bodies, role)` owns
+    the bodies (writable uint8 views), and has the role that the sender's certificate gives it (None: it has none); when
+    it raises FrameError, the message counts as refused and its stream is closed.
     """
 
     def __init__(
         self,
         node: Node,
         local: ProcessId,
-        run_id: str,
+        access: AccessControl,
         *,
         on_message: OnMessage,
         on_lost: OnLost,
@@ -82,7 +86,8 @@ class Links:
     ) -> None:
         self.local = local
         self._node = node
-        self._run_id = run_id
+        self._access = access  # to the run
+        self._credential = access.credential(local.name)
         self._on_message = on_message
         self._on_lost = on_lost
         self._counters = counters
@@ -151,6 +156,16 @@ class Links:
             for stream in link.inbound.values():
                 stream.drop()
 
+    def drop_excluded(self) -> None:
+        """Close the connections of processes that the policy, a new one, does not admit; each counts as lost."""
+        for process, link in list(self._links.items()):
+            for reason in filter(None, [self._access.excludes(each.certificate) for each in link.inbound.values()]):
+                for stream in link.inbound.values():
+                    stream.drop()
+                link.inbound.clear()
+                self._lose(process, link, reason)
+                break
+
     def connected(self) -> list[ProcessId]:
         """Return the processes with an open stream in either direction, or one that is being opened."""
         return sorted(process for process, link in self._links.items() if link.outbound or link.inbound)
@@ -193,7 +208,7 @@ class Links:
 
         opened = OutboundLane(
             open_stream,
-            Hello(self._run_id, lane, self.local.incarnation, to.incarnation),
+            Hello(self._access.run_id, lane, self.local.incarnation, to.incarnation, self._credential),
             limits=self._limits,
             settings=self._settings,
             counters=self._counters,
@@ -243,17 +258,21 @@ class Links:
             raise RuntimeError("streams are accepted in a task")
         self._accepted[task] = writer
         try:
-            hello = await self._welcome(name, reader, writer)
-            if hello is not None:
-                await self._read(ProcessId(name, hello.incarnation), hello.lane, reader, writer)
+            welcomed = await self._welcome(name, reader, writer)
+            if welcomed is not None:
+                hello, certificate = welcomed
+                stream = _Inbound(writer, certificate)
+                await self._read(ProcessId(name, hello.incarnation), hello.lane, reader, stream)
         except OSError as error:
             log.debug("a stream from %s broke: %s", name, error)
         finally:
             del self._accepted[task]
             writer.close()
 
-    async def _welcome(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
-        """Return the hello of a stream that is accepted; None, and count it, when it is refused."""
+    async def _welcome(
+        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Hello, Certificate | None] | None:
+        """Return hello and certificate of a stream that is accepted; None, and count it, when it is refused."""
         if self._pending_hellos[name] >= PENDING_HELLOS_MAX or self._closed:
             self._counters.refused("hello")
             return None
@@ -269,9 +288,15 @@ class Links:
             if not self._pending_hellos[name]:
                 del self._pending_hellos[name]
 
-    async def _handshake(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> Hello | None:
+    async def _handshake(
+        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> tuple[Hello, Certificate | None] | None:
         hello = await read_hello(reader, self._settings.open_timeout_s)
-        reason = self._refusal(name, hello)
+        reason, certificate = self._refusal(name, hello), None
+        try:
+            certificate = None if reason else self._access.admit(name, hello.credential)
+        except AuthorityError as error:
+            reason = str(error)
         challenge = self._lives.challenge()
         writer.write(pack_reply(HelloReply(self.local.incarnation, reason)))
         if reason:
@@ -282,13 +307,13 @@ class Links:
         if self._closed or not self._record_answer(ProcessId(name, hello.incarnation), challenge):
             log.debug("a hello of an earlier life of %s was read late", name)
             return None
-        return hello
+        return hello, certificate
 
     def _refusal(self, name: str, hello: Hello) -> str:
         """Return why a hello is refused; empty: it is accepted."""
         if hello.version != PROTOCOL_VERSION:
             return f"protocol version {hello.version}, this process speaks {PROTOCOL_VERSION}"
-        if hello.run_id != self._run_id:
+        if hello.run_id != self._access.run_id:
             return "another run"
         if hello.expected not in (0, self.local.incarnation):
             return "another incarnation: this process was started anew"
@@ -296,11 +321,9 @@ class Links:
             return "an earlier incarnation than the one that is connected"
         return ""
 
-    async def _read(
-        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _read(self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: _Inbound) -> None:
         """Deliver the messages of an accepted stream until it ends, and report the loss where it is one."""
-        stream = self._register(sender, lane, writer)
+        self._register(sender, lane, stream)
         reason = "the connection broke"
         try:
             reason = await self._read_frames(sender, lane, reader, stream)
@@ -322,6 +345,7 @@ class Links:
         self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: _Inbound
     ) -> str:
         """Deliver messages; return the reason of the stream's end. Raises FrameError, OSError."""
+        role = stream.certificate.role if stream.certificate is not None else None
         sequence = 0
         while True:
             frame = await read_frame(reader, sequence, self._limits, self._settings.stall_timeout_s)
@@ -332,16 +356,15 @@ class Links:
                 return "said goodbye"
             stream.notified = False
             self._counters.received(lane, frame.header, frame.size_bytes)
-            self._on_message(sender, frame.header, frame.bodies)
+            self._on_message(sender, frame.header, frame.bodies, role)
             sequence += 1
 
-    def _register(self, sender: ProcessId, lane: LaneName, writer: asyncio.StreamWriter) -> _Inbound:
+    def _register(self, sender: ProcessId, lane: LaneName, stream: _Inbound) -> None:
         link = self._links.setdefault(sender, _Link())
         replaced = link.inbound.pop(lane, None)
         if replaced is not None:
             replaced.drop()
-        link.inbound[lane] = _Inbound(writer)
-        return link.inbound[lane]
+        link.inbound[lane] = stream
 
     def _unregister(self, sender: ProcessId, lane: LaneName, stream: _Inbound, reason: str) -> None:
         link = self._links.get(sender)

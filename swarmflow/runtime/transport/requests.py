@@ -6,8 +6,9 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.links import Links
@@ -27,6 +28,15 @@ class BusyError(NetworkError):
     """A process handles as many requests as it can at a time."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A request whose answer is awaited."""
+
+    asked: ProcessId | None  # None: any process may answer
+    future: asyncio.Future[list[memoryview]]
+    of_trainer: bool
+
+
 class Requests:
     """Sends requests to other processes, and answers theirs."""
 
@@ -34,30 +44,44 @@ class Requests:
         self._links = links
         self._handlers: dict[str, Handler] = {}
         self._lanes: dict[str, LaneName] = {}  # of the bodies of the answers, by topic
+        self._for_trainers: set[str] = set()  # topics
         self._ids = itertools.count(1)
-        self._pending: dict[int, tuple[ProcessId | None, asyncio.Future[list[memoryview]]]] = {}  # by request number
+        self._pending: dict[int, _Pending] = {}  # by request number
         self._answering: set[asyncio.Task[None]] = set()
 
-    def serve(self, topic: str, handler: Handler, lane: LaneName = "bulk") -> None:
+    def serve(self, topic: str, handler: Handler, lane: LaneName = "bulk", *, for_trainers: bool = False) -> None:
         """Answer requests of a topic with the result of the handler, or with the SwarmflowError that it raises.
 
-        lane: of answers with bodies.
+        lane: of answers with bodies. for_trainers: only who has the certificate of one is answered.
         """
         self._handlers[topic], self._lanes[topic] = handler, lane
+        if for_trainers:
+            self._for_trainers.add(topic)
 
     async def ask(
-        self, to: ProcessId, topic: str, arguments: Arguments | None = None, timeout_s: float = 20.0
+        self,
+        to: ProcessId,
+        topic: str,
+        arguments: Arguments | None = None,
+        timeout_s: float = 20.0,
+        *,
+        of_trainer: bool = False,
     ) -> list[memoryview]:
-        """Return the bodies of the answer. Raises NetworkError when there is none in time, or a refusal."""
-        number, future = self.expect(to)
+        """Return the bodies of the answer. Raises NetworkError when there is none in time, or a refusal.
+
+        of_trainer: an answer without the certificate of a trainer is a refusal.
+        """
+        number, future = self.expect(to, of_trainer=of_trainer)
         self._links.send(to, encode_header(Request(number, topic, arguments or {})))
         return await self.wait(number, future, f"{to} did not answer to {topic!r}", timeout_s)
 
-    def expect(self, to: ProcessId | None = None) -> tuple[int, asyncio.Future[list[memoryview]]]:
+    def expect(
+        self, to: ProcessId | None = None, *, of_trainer: bool = False
+    ) -> tuple[int, asyncio.Future[list[memoryview]]]:
         """Return a new request number, and the future of its answer from `to` (None: from any process)."""
         number = next(self._ids)
         future: asyncio.Future[list[memoryview]] = asyncio.get_running_loop().create_future()
-        self._pending[number] = (to, future)
+        self._pending[number] = _Pending(to, future, of_trainer)
         return number, future
 
     async def wait(
@@ -72,8 +96,12 @@ class Requests:
         finally:
             self._pending.pop(number, None)
 
-    def on_request(self, sender: ProcessId, message: Request) -> None:
+    def on_request(self, sender: ProcessId, message: Request, role: Role | None) -> None:
         """Answer a request that has arrived, in a task of its own."""
+        if message.topic in self._for_trainers and role != "trainer":
+            refusal = f"{message.topic!r} is for trainers: ask the run's owner for an invite for one"
+            self._links.send(sender, encode_header(Response(message.id, refusal)))
+            return
         if len(self._answering) >= ANSWERING_MAX:
             self._links.send(sender, encode_header(Response(message.id, BUSY)))
             return
@@ -81,22 +109,26 @@ class Requests:
         self._answering.add(task)
         task.add_done_callback(self._answering.discard)
 
-    def on_response(self, sender: ProcessId, message: Response, bodies: list[memoryview]) -> None:
+    def on_response(self, sender: ProcessId, message: Response, bodies: list[memoryview], role: Role | None) -> None:
         """Complete the request that a response belongs to; ignore one that was not asked for."""
-        asked, future = self._pending.get(message.id, (None, None))
-        if future is None or future.done() or (asked is not None and asked.name != sender.name):
+        pending = self._pending.get(message.id)
+        if pending is None or pending.future.done():
+            return
+        if pending.asked is not None and pending.asked.name != sender.name:
             return
         if message.error:
             kind = BusyError if message.error == BUSY else NetworkError
-            future.set_exception(kind(f"{sender}: {message.error}"))
+            pending.future.set_exception(kind(f"{sender}: {message.error}"))
+        elif pending.of_trainer and role != "trainer":
+            pending.future.set_exception(NetworkError(f"{sender} answers without the certificate of a trainer"))
         else:
-            future.set_result(bodies)
+            pending.future.set_result(bodies)
 
     def on_process_lost(self, process: ProcessId, reason: str) -> None:
         """Fail the requests to a process that is lost."""
-        for asked, future in list(self._pending.values()):
-            if asked == process and not future.done():
-                future.set_exception(NetworkError(f"lost {process}: {reason}"))
+        for pending in list(self._pending.values()):
+            if pending.asked == process and not pending.future.done():
+                pending.future.set_exception(NetworkError(f"lost {process}: {reason}"))
 
     async def _answer(self, sender: ProcessId, message: Request) -> None:
         handler = self._handlers.get(message.topic)

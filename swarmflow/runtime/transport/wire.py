@@ -41,9 +41,14 @@ class Evaluate:
     path: tuple[tuple[str, int], ...]  # the peers that follow, (name, incarnation) each
 
 
-Wire = Message | Request | Response | Evaluate
+@dataclass(frozen=True, slots=True)
+class PolicyChanged:
+    """The run's policy, a newer one. Body: the policy (authority/policy.py), which proves itself."""
 
-_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in (*get_args(Message), Request, Response, Evaluate)}
+
+Wire = Message | Request | Response | Evaluate | PolicyChanged
+
+_TYPES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Wire)}
 _DECODERS = {
     name: msgspec.msgpack.Decoder(flow_wire.Packed if kind is Negotiate else kind) for name, kind in _TYPES.items()
 }
@@ -61,7 +66,7 @@ def message_name(header: bytes | bytearray | memoryview) -> str:
     """Return the name of the message in a header; `unknown` for any other bytes."""
     try:
         name, _ = _ENVELOPE.decode(header)
-    except (msgspec.DecodeError, RecursionError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return "unknown"
     return name if name in _TYPES else "unknown"
 
@@ -76,5 +81,5 @@ def decode_header(header: bytes | bytearray | memoryview) -> Wire:
         decoded = decoder.decode(fields)
         message: Wire = flow_wire.unpack(decoded) if isinstance(decoded, flow_wire.Packed) else decoded
         return message
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FrameError(f"a header does not decode: {error}") from error

@@ -75,6 +75,7 @@ from swarmflow.core.protocol.messages.step import (
 )
 
 __all__ = [
+    "FROM_TRAINERS",
     "TO_LEADER",
     "YIELDING",
     "Accepted",
@@ -236,5 +237,31 @@ TO_LEADER = frozenset(
         Left,
     )
 )
+
+FROM_TRAINERS = frozenset(
+    (
+        OpenStep,
+        RosterDelta,
+        MemberEntered,
+        MemberFailed,
+        Assign,
+        Prepare,
+        Commit,
+        StepResult,
+        Refused,
+        Welcome,
+        Granted,
+        TakeSnapshot,
+        KeepCopy,
+        Surplus,
+        Released,
+        Needed,
+        Postponed,
+        Evicted,
+        Finished,
+        LeaderHeartbeat,
+        Elect,
+    )
+)  # what a leader sends, or who wants to lead; all others may come from peers too
 
 YIELDING = frozenset((ReducePart, ReduceSum))  # their bodies wait in an uplink for those of all others

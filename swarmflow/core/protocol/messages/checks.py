@@ -15,11 +15,13 @@ from functools import lru_cache
 from typing import Any
 
 from swarmflow.core.protocol.messages import (
+    FROM_TRAINERS,
     Backward,
     Commit,
     ElectionReport,
     ElectorateChange,
     Forward,
+    Join,
     KeepCopy,
     Message,
     OpenStep,
@@ -42,6 +44,7 @@ from swarmflow.core.protocol.types import (
     Microbatch,
     Plan,
     ProcessId,
+    Role,
     Roster,
 )
 
@@ -184,9 +187,14 @@ class MessageChecks:
         self._fields = {kind: named for kind, (named, _) in made.items()}
         self._checks = {kind: check for kind, (_, check) in made.items()}
 
-    def wrong(self, message: Message, bodies: int = 0) -> str | None:
-        """What is wrong with a message that has so many bodies, in words; None: all of it may be as it is."""
+    def wrong(self, message: Message, bodies: int = 0, role: Role | None = "trainer") -> str | None:
+        """What is wrong with a message that has so many bodies, in words; None: all of it may be as it is.
+
+        role: that its sender's certificate gives it; None: it has none.
+        """
         kind = type(message)
+        if role != "trainer" and _needs_trainer(message):
+            return f"{kind.__name__} without the certificate of a trainer"
         if bodies and bodies > _bodies_max(message):
             return f"{kind.__name__} with {bodies} bodies"
         if self._checks[kind](message):
@@ -300,6 +308,12 @@ def _bodies_max(message: Message) -> int:
     """How many bodies it may have; who carries a message for another one gives as many as that one has."""
     inner = (message.forward or message.backward) if isinstance(message, RelayTensor | RelayedTensor) else None
     return BODIES_MAX.get(type(inner or message), 0)
+
+
+def _needs_trainer(message: Message) -> bool:
+    """Whether only a trainer may send this."""
+    join = message.join if isinstance(message, ElectionReport) else message
+    return type(message) in FROM_TRAINERS or (isinstance(join, Join) and join.role == "trainer")
 
 
 def _one_inner(message: RelayTensor | RelayedTensor) -> bool:

@@ -1,0 +1,66 @@
+"""Access control of one process: which processes may connect to it, and with which role."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import lru_cache
+
+from swarmflow.authority.certificates import Certificate, CertifiedKey, check_credential
+from swarmflow.authority.policy import AccessPolicy
+from swarmflow.errors import AuthorityError
+
+CHECKED_MAX = 4096  # credentials whose signatures need not be checked again: a process opens several streams
+
+
+class AccessControl:
+    """Checks the credentials of others against the policy of a run, and has that of this process.
+
+    Until it knows the policy, it admits nobody without a certificate.
+    """
+
+    def __init__(self, run_id: str, key: CertifiedKey | None, now: Callable[[], float] = time.time) -> None:
+        """key: of this process; None: it has no certificate. now: returns the Unix time."""
+        self.run_id = run_id
+        self.policy: AccessPolicy | None = None
+        self._key = key
+        self._now = now
+        self._checked = lru_cache(maxsize=CHECKED_MAX)(self._check)
+
+    def credential(self, name: str) -> bytes:
+        """Return what this process shows to others, under its libp2p name; empty: it has no certificate."""
+        return b"" if self._key is None else self._key.bind(name)
+
+    def admit(self, name: str, credential: bytes) -> Certificate | None:
+        """Return the certificate of the process with this libp2p name; None: it has none, and needs none.
+
+        credential: as it has shown it; empty: nothing. Raises AuthorityError where it may not connect.
+        """
+        certificate = self._checked(name, credential) if credential else None
+        if certificate is not None:
+            certificate.check_time(self._now())
+        if reason := self.excludes(certificate):
+            raise AuthorityError(reason)
+        return certificate
+
+    def excludes(self, certificate: Certificate | None) -> str:
+        """Return why a process with this certificate may not take part by the policy; empty: it may.
+
+        certificate: one that was checked; None: the process has none.
+        """
+        if certificate is None:
+            open_to_all = self.policy is not None and self.policy.peers == "anyone"
+            return "" if open_to_all else "the run is for invited peers: join with an invite from its owner"
+        if self.policy is not None and certificate.id in self.policy.revoked:
+            return f"its certificate {certificate.id} was revoked: ask the run's owner for a new invite"
+        return ""
+
+    def adopt(self, policy: AccessPolicy) -> bool:
+        """Go by a policy of the run, unless an equally new one is known; return whether that changes anything."""
+        if self.policy is not None and policy.number <= self.policy.number:
+            return False
+        self.policy = policy
+        return True
+
+    def _check(self, name: str, credential: bytes) -> Certificate:
+        return check_credential(credential, self.run_id, name)

@@ -1,0 +1,141 @@
+"""Certificates: the owner's signature that the holder of a key may take part in the run, as a trainer or as a peer.
+
+A certified key travels in an invite, so an invite is a bearer token. A process binds the key to its libp2p name, which
+its connections prove: what it shows to others is of no use to them.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Annotated
+
+import msgspec
+from blake3 import blake3
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from swarmflow.core.protocol.types import Role
+from swarmflow.errors import AuthorityError
+
+Key = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]  # Ed25519, public or private, raw (RFC 8032)
+Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
+
+CREDENTIAL_BYTES_MAX = 512
+RUN_ID_BYTES = 16  # of the digest: nobody finds a second key for a given run id (2^128 tries)
+CERTIFICATE_ID_BYTES = 8
+
+# Each kind of statement begins with other bytes, so that a signature of one is never one of another.
+_CERTIFIES = b"swarmflow certificate 1\0"
+_BINDS = b"swarmflow process 1\0"
+
+
+class Certificate(msgspec.Struct, frozen=True, array_like=True):
+    """The owner's statement about one key."""
+
+    role: Role
+    key: Key  # public
+    expires_s: Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]  # Unix time; 0: never
+    owner: Key  # public
+    signature: Signature  # by the owner, of all fields above
+
+    @property
+    def id(self) -> str:
+        """The name by which the owner revokes it: 16 hexadecimal digits."""
+        return blake3(self.key).hexdigest(length=CERTIFICATE_ID_BYTES)
+
+    @property
+    def run_id(self) -> str:
+        """The run that it is for."""
+        return run_id_of(self.owner)
+
+    def check(self, run_id: str) -> None:
+        """Raises AuthorityError unless the owner of this run has issued it."""
+        if self.run_id != run_id:
+            raise AuthorityError("its certificate is for another run")
+        signed = statement(self.role, self.key, self.expires_s, self.owner)
+        if not is_signed(self.owner, signed, self.signature):
+            raise AuthorityError("its certificate is not signed by the run's owner")
+
+    def check_time(self, now_s: float) -> None:
+        """Raises AuthorityError where it has expired. now_s: Unix time."""
+        if 0 < self.expires_s <= now_s:
+            raise AuthorityError("its certificate has expired: ask for a new invite")
+
+
+class CertifiedKey(msgspec.Struct, frozen=True, array_like=True):
+    """A certificate and the private key that it certifies: what an invite carries. To be kept secret."""
+
+    certificate: Certificate
+    secret: Key
+
+    def __repr__(self) -> str:
+        return f"CertifiedKey({self.certificate.role}, {self.certificate.id})"
+
+    def encode(self) -> bytes:
+        """As bytes, for invites and files."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def decode(cls, data: bytes) -> CertifiedKey:
+        """From bytes. Raises AuthorityError."""
+        try:
+            found = msgspec.msgpack.decode(data, type=cls)
+            public = Ed25519PrivateKey.from_private_bytes(found.secret).public_key().public_bytes_raw()
+        except (msgspec.DecodeError, RecursionError, ValueError):
+            raise AuthorityError("it holds no key with a certificate") from None
+        if public != found.certificate.key:
+            raise AuthorityError("its key is not the one that its certificate is about")
+        return found
+
+    def bind(self, name: str) -> bytes:
+        """Return the credential of the process with this libp2p name."""
+        binding = Ed25519PrivateKey.from_private_bytes(self.secret).sign(_binding(self.certificate.run_id, name))
+        return msgspec.msgpack.encode(Credential(self.certificate, binding))
+
+
+class Credential(msgspec.Struct, frozen=True, array_like=True):
+    """What a process shows to others."""
+
+    certificate: Certificate
+    binding: Signature  # by the certified key, of the run and the process' libp2p name
+
+
+def check_credential(data: bytes, run_id: str, name: str) -> Certificate:
+    """Return the certificate of the process with this libp2p name; it may have expired, or be revoked.
+
+    Raises AuthorityError where the data prove nothing.
+    """
+    if len(data) > CREDENTIAL_BYTES_MAX:
+        raise AuthorityError(f"its credential has {len(data)} bytes, more than {CREDENTIAL_BYTES_MAX}")
+    try:
+        credential = msgspec.msgpack.decode(data, type=Credential)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise AuthorityError("its credential does not decode") from None
+    certificate = credential.certificate
+    certificate.check(run_id)
+    if not is_signed(certificate.key, _binding(run_id, name), credential.binding):
+        raise AuthorityError("its credential is another process'")
+    return certificate
+
+
+def run_id_of(owner: bytes) -> str:
+    """Return the id of the run with this owner (a public key): 26 lower-case letters and digits."""
+    return base64.b32encode(blake3(owner).digest(length=RUN_ID_BYTES)).decode().rstrip("=").lower()
+
+
+def statement(role: Role, key: bytes, expires_s: int, owner: bytes) -> bytes:
+    """Return what the owner signs of a certificate."""
+    return _CERTIFIES + msgspec.msgpack.encode((role, key, expires_s, owner))
+
+
+def is_signed(key: bytes, data: bytes, signature: bytes) -> bool:
+    """Return whether a signature of the data is that of a public key."""
+    try:
+        Ed25519PublicKey.from_public_bytes(key).verify(signature, data)
+    except (InvalidSignature, ValueError):  # ValueError: no point of the curve
+        return False
+    return True
+
+
+def _binding(run_id: str, name: str) -> bytes:
+    return _BINDS + msgspec.msgpack.encode((run_id, name))
