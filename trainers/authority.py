@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,6 +43,7 @@ class TrainerAuthority:
         self._policies = PolicyFile(shared / "policy"), PolicyFile(own / "policy")
         self._invite = invite
         self._owner: Owner | None = None
+        self._keys: Keys | None = None
 
     @property
     def owner(self) -> Owner | None:
@@ -76,11 +78,13 @@ class TrainerAuthority:
 
         Raises AuthorityError.
         """
-        invite, kept = self._invite, self._kept_keys()
+        if self._keys is not None and self._keys.trainer.certificate.run_id == run_id:
+            return self._keys
+        invite, kept = self._invite, self._kept_keys(run_id)
         if invite is not None and invite.run_id == run_id and invite.trainer is not None:
             found = Keys(invite.trainer, invite.peer)
-        elif kept is not None and kept.trainer.certificate.run_id == run_id:
-            return kept
+        elif kept is not None:
+            found = kept
         elif self.owner is not None and self.owner.run_id == run_id:
             found = Keys(self.owner.certify("trainer"), None)
         else:
@@ -88,10 +92,12 @@ class TrainerAuthority:
                 f"this trainer has no certificate for run {run_id}: join with an invite that the run's owner makes by "
                 "`swarmflow invite RUN.toml --trainer`"
             )
-        try:
-            write_sealed(self._keys_file, msgspec.msgpack.encode(found), private=True)
-        except OSError as error:
-            log.warning("the certificate is not kept in %s: %s", self._keys_file, error.strerror)
+        self._keys = found
+        if found != kept:
+            try:
+                write_sealed(self._keys_file, msgspec.msgpack.encode(found), private=True)
+            except OSError as error:
+                log.warning("the certificate is not kept in %s: %s", self._keys_file, error.strerror)
         return found
 
     def govern(self, manifest: str, peers: str, known: AccessPolicy | None) -> AccessPolicy:
@@ -144,9 +150,15 @@ class TrainerAuthority:
             return keys.peer
         return self.owner.standing(policy.revoked if policy is not None else ())
 
-    def _kept_keys(self) -> Keys | None:
+    def _kept_keys(self, run_id: str) -> Keys | None:
+        """Return the keys for a run that were kept; None: there are none, or they are of no use any more."""
         try:
             data = read_sealed(self._keys_file, set_aside_corrupt=False)
-            return msgspec.msgpack.decode(data, type=Keys) if data is not None else None
-        except (OSError, msgspec.DecodeError):
+            kept = msgspec.msgpack.decode(data, type=Keys) if data is not None else None
+        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
             return None
+        if kept is None or kept.trainer.certificate.run_id != run_id:
+            return None
+        revoked = [policy.revoked for file in self._policies if (policy := file.read(run_id)) is not None]
+        out_of_use = any(kept.trainer.certificate.id in ids for ids in revoked)
+        return None if out_of_use or kept.trainer.certificate.has_expired(time.time()) else kept

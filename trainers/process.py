@@ -245,8 +245,9 @@ def _session(run: Run, node: Node, run_id: str) -> Session:
     def on_policy(policy: AccessPolicy) -> None:
         run.authority.keep(policy, run_id)
         session.spread(policy)
-        what = policy.number, policy.peers, len(policy.revoked)
-        log.info("the run's policy %d: peers: %s; revoked certificates: %d", *what)
+        if policy.number:  # not the first one, by which the run begins
+            what = policy.number, policy.peers, len(policy.revoked)
+            log.info("the run's policy %d: peers: %s; revoked certificates: %d", *what)
 
     session.on_policy = on_policy
     return session

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
-from swarmflow.authority.certificates import Certificate, CertifiedKey, check_credential
+from swarmflow.authority.certificates import Certificate, CertifiedKey, check_credential, states
 from swarmflow.authority.policy import AccessPolicy
 from swarmflow.errors import AuthorityError
 
@@ -37,8 +37,8 @@ class AccessControl:
         credential: as it has shown it; empty: nothing. Raises AuthorityError where it may not connect.
         """
         certificate = self._checked(name, credential) if credential else None
-        if certificate is not None:
-            certificate.check_time(self._now())
+        if certificate is not None and certificate.has_expired(self._now()):
+            raise AuthorityError(f"its certificate {certificate.id} has expired: ask for a new invite")
         if reason := self.excludes(certificate):
             raise AuthorityError(reason)
         return certificate
@@ -54,6 +54,16 @@ class AccessControl:
         if self.policy is not None and certificate.id in self.policy.revoked:
             return f"its certificate {certificate.id} was revoked: ask the run's owner for a new invite"
         return ""
+
+    def sign(self, name: str, data: bytes) -> tuple[bytes, bytes]:
+        """Return the credential of this process and its signature of a statement; both empty without a certificate."""
+        return (b"", b"") if self._key is None else (self._key.bind(name), self._key.sign(data))
+
+    def check_trainer(self, name: str, credential: bytes, signature: bytes, data: bytes) -> None:
+        """Raises AuthorityError unless the process with this libp2p name is a trainer and has signed a statement."""
+        certificate = self.admit(name, credential)
+        if certificate is None or certificate.role != "trainer" or not states(certificate, data, signature):
+            raise AuthorityError("it is not signed by a trainer of the run")
 
     def adopt(self, policy: AccessPolicy) -> bool:
         """Go by a policy of the run, unless an equally new one is known; return whether that changes anything."""

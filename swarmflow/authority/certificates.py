@@ -27,6 +27,7 @@ CERTIFICATE_ID_BYTES = 8
 # Each kind of statement begins with other bytes, so that a signature of one is never one of another.
 _CERTIFIES = b"swarmflow certificate 1\0"
 _BINDS = b"swarmflow process 1\0"
+_STATES = b"swarmflow statement 1\0"
 
 
 class Certificate(msgspec.Struct, frozen=True, array_like=True):
@@ -56,10 +57,9 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True):
         if not is_signed(self.owner, signed, self.signature):
             raise AuthorityError("its certificate is not signed by the run's owner")
 
-    def check_time(self, now_s: float) -> None:
-        """Raises AuthorityError where it has expired. now_s: Unix time."""
-        if 0 < self.expires_s <= now_s:
-            raise AuthorityError("its certificate has expired: ask for a new invite")
+    def has_expired(self, now_s: float) -> bool:
+        """Return whether it lets nobody in any more. now_s: Unix time."""
+        return 0 < self.expires_s <= now_s
 
 
 class CertifiedKey(msgspec.Struct, frozen=True, array_like=True):
@@ -91,6 +91,10 @@ class CertifiedKey(msgspec.Struct, frozen=True, array_like=True):
         """Return the credential of the process with this libp2p name."""
         binding = Ed25519PrivateKey.from_private_bytes(self.secret).sign(_binding(self.certificate.run_id, name))
         return msgspec.msgpack.encode(Credential(self.certificate, binding))
+
+    def sign(self, data: bytes) -> bytes:
+        """Return the signature of a statement, which says itself what it is about."""
+        return Ed25519PrivateKey.from_private_bytes(self.secret).sign(_STATES + data)
 
 
 class Credential(msgspec.Struct, frozen=True, array_like=True):
@@ -126,6 +130,11 @@ def run_id_of(owner: bytes) -> str:
 def statement(role: Role, key: bytes, expires_s: int, owner: bytes) -> bytes:
     """Return what the owner signs of a certificate."""
     return _CERTIFIES + msgspec.msgpack.encode((role, key, expires_s, owner))
+
+
+def states(certificate: Certificate, data: bytes, signature: bytes) -> bool:
+    """Return whether the holder of a certified key has signed a statement."""
+    return is_signed(certificate.key, _STATES + data, signature)
 
 
 def is_signed(key: bytes, data: bytes, signature: bytes) -> bool:

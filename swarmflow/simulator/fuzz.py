@@ -16,6 +16,7 @@ from swarmflow.simulator.partition_faults import AIMED
 from swarmflow.simulator.world import Settings, World
 
 PARTITIONS_SHARE = 0.35  # of the seeds, where nothing else is asked for
+STRANGERS_SHARE = 0.3  # of the seeds: some or all of their peers have no certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class Hunt:
             found = replace(found, scenario=replace(found.scenario, settings=delayed))
         if self.earlier:
             return found
+        found = _with_strangers(found, Random(f"strangers of {seed}"))
         more = Random(f"more of {seed}")
         split = more.random() < PARTITIONS_SHARE or self.partitions
         if split and not self.only:
@@ -64,6 +66,13 @@ class Hunt:
 
 
 PLAIN = Hunt()
+
+
+def _with_strangers(found: Hunted, draw: Random) -> Hunted:
+    """Return the same, in a share of the seeds with peers that have no certificate, or none but such."""
+    share = draw.choice((0.3, 1.0)) if draw.random() < STRANGERS_SHARE else 0.0
+    settings = replace(found.scenario.settings, uncertified=share)
+    return replace(found, scenario=replace(found.scenario, settings=settings))
 
 
 def _with_partitions(found: Hunted, more: Random) -> Hunted:

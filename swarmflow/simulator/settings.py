@@ -33,6 +33,7 @@ class Settings:
     unusable: float = 0.0  # the share of computations whose input does not decode
     poisoned: int = -1  # the microbatch of each step whose values are not finite on any computer, -1: none
     keeps: bool = True  # of every peer: it keeps copies on its disk
+    uncertified: float = 0.0  # share of the peers that have no certificate, and so no vote
     peers_first: int = 0  # peers that have to be ready before the first step is opened
     timeout_s: float = 0.0  # of the baseline swarm-restart
 

@@ -74,6 +74,7 @@ class World:
     # CPU time of the computer that simulates: with it the cost of decisions is measured, and nothing else changes.
     stopwatch: Callable[[], float] | None = field(init=False, default=None)
     _refs: int = field(init=False, default=0)  # bodies that were stored so far
+    _certified: dict[str, bool] = field(init=False, default_factory=dict)  # peers, by name
     _witness: Witness = field(init=False)
 
     def __post_init__(self, make_environment: Callable[[Random], Environment] | None) -> None:
@@ -152,9 +153,16 @@ class World:
         """Return the peers that are alive, in the order of their ids."""
         return sorted(p for p, host in self.hosts.items() if host.alive and p not in self.trainers)
 
-    def role(self, process: ProcessId) -> Role:
-        """Return the role that the certificate of a process gives it."""
-        return "trainer" if process in self.trainers else "peer"
+    def role(self, process: ProcessId) -> Role | None:
+        """Return the role that the certificate of a process gives it; None: it has none."""
+        if process in self.trainers:
+            return "trainer"
+        if not self.settings.uncertified:
+            return "peer"
+        name = process.name
+        if name not in self._certified:
+            self._certified[name] = Random(f"certificate of {name} {self.seed}").random() >= self.settings.uncertified
+        return "peer" if self._certified[name] else None
 
     # --- events and actions -------------------------------------------------------------------------------------------
 

@@ -60,6 +60,27 @@ def test_who_came_before_its_certificate_has_ended_does_not_come_after() -> None
     assert admitted(access, credential) == "no", "its signatures were checked before, and its time is over"
 
 
+def test_a_statement_counts_from_a_trainer_that_has_signed_it() -> None:
+    """Whoever passes it on can change nothing of it, and make none."""
+    access, trainer = AccessControl(RUN_ID, PEER), AccessControl(RUN_ID, OWNER.certify("trainer"))
+    access.adopt(ANYONE)
+    credential, signature = trainer.sign(NAME, b"statement")
+    access.check_trainer(NAME, credential, signature, b"statement")
+    peers = AccessControl(RUN_ID, PEER).sign(NAME, b"statement")
+    others = AccessControl(RUN_ID, OWNER.certify("trainer")).sign(NAME, b"statement")
+    for name, *rest in (
+        (NAME, credential, signature, b"another"),
+        ("another", credential, signature, b"statement"),
+        (NAME, credential, others[1], b"statement"),
+        (NAME, b"", signature, b"statement"),
+        (NAME, *peers, b"statement"),
+        (NAME, credential, b"", b"statement"),
+    ):
+        with pytest.raises(AuthorityError):
+            access.check_trainer(name, *rest)
+    assert AccessControl(RUN_ID, None).sign(NAME, b"statement") == (b"", b"")
+
+
 POLICY = OWNER.policy(7, "f" * 32, "invited", ("a" * 16, "b" * 16))
 
 

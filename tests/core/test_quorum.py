@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from swarmflow.core.commit.quorum import Electorate, Quorum, change_since, electorate_before, electorate_of
-from swarmflow.core.protocol.messages import ElectorateChange, OpenStep
-from swarmflow.core.protocol.types import Epoch, Member, ProcessId, Roster
+from swarmflow.core.commit.quorum import Electorate, Quorum, change_since, electorate_before, electorate_of, quorum_size
+from swarmflow.core.protocol.messages import ElectionReport, ElectorateChange, Heartbeat, Join, OpenStep
+from swarmflow.core.protocol.messages.votes import with_vote
+from swarmflow.core.protocol.types import Epoch, Member, ProcessId, Role, Roster
 from tests.core.samples import LINEAGE, member, process
 
 
@@ -29,8 +31,9 @@ def some(names: str) -> set[ProcessId]:
     ("promised", "commits", "elects"),
     [
         ("tu", True, False),  # every trainer: whoever stands has promised
-        ("tab", True, True),
-        ("abc", True, False),  # nobody of them may lead
+        ("tuab", True, True),
+        ("tabc", True, True),
+        ("tab", False, False),  # 3 of 5, one of whom may lie: another 3 may share nobody else
         ("ta", False, False),
         ("txyz", False, False),  # strangers do not count
     ],
@@ -40,6 +43,41 @@ def test_a_majority_or_every_trainer_commits_and_a_majority_with_a_trainer_elect
 ) -> None:
     voters = electorate_of(opened("abc", "tu"))
     assert (voters.commits(some(promised)), voters.elects(some(promised))) == (commits, elects)
+
+
+@given(st.integers(1, 300))
+def test_two_majorities_share_more_voters_than_may_lie_and_as_many_as_do_not_lie_are_one(voters: int) -> None:
+    most, liars = quorum_size(voters), voters // 5
+    assert 2 * most - voters > liars
+    assert 2 * (most - 1) - voters <= liars, "no more than needed"
+    assert most <= voters - liars or liars == 0, "liars that keep silent hold nothing up"
+
+
+def test_peers_without_a_certificate_have_no_vote_however_many_they_are() -> None:
+    rows = (tuple(replace(member(name), votes=name in "ab") for name in "abcdefgh"),)
+    roster = Roster(rows, (member("t", -1), member("u", -1)))
+    whole = OpenStep(1, Epoch(0, 0), roster, LINEAGE)
+    assert electorate_of(whole) == Electorate(frozenset(some("abtu")), frozenset(some("tu")), 4)
+    part = whole.seen_from(0, tied=False)
+    assert electorate_of(replace(part, whole="digest", named=whole.voters)).size == 4
+    assert not electorate_of(whole).elects(some("tacdefgh"))
+    assert electorate_of(whole).elects(some("tab"))
+    only = Roster((tuple(replace(member(name), votes=False) for name in "abc"),), (member("t", -1),))
+    alone = electorate_of(OpenStep(1, Epoch(0, 0), only, LINEAGE))
+    assert (alone.commits(some("t")), alone.elects(some("t")), alone.commits(some("abc"))) == (True, True, False)
+
+
+def test_what_a_sender_says_of_its_own_vote_counts_for_nothing() -> None:
+    for claims in (True, False):
+        join = Join("peer", "1", "run", replace(member("a"), votes=claims))
+        report = ElectionReport(2, join, replace(member("a"), votes=claims), True, 0, False, opened("a", "t"))
+        roles: tuple[tuple[Role | None, bool], ...] = ((None, False), ("peer", True), ("trainer", True))
+        for role, votes in roles:
+            joined, reported = with_vote(join, role), with_vote(report, role)
+            assert isinstance(joined, Join)
+            assert isinstance(reported, ElectionReport)
+            assert [joined.member.votes, reported.join.member.votes, reported.member.votes] == [votes] * 3
+    assert with_vote(Heartbeat(), None) == Heartbeat()
 
 
 def test_newcomers_have_no_vote() -> None:
@@ -61,9 +99,9 @@ def test_an_open_says_how_its_electorate_differs_from_the_one_before() -> None:
 def test_both_electorates_have_to_agree() -> None:
     quorum = Quorum.of(opened("ade", "tv", 1, electorate_of(opened("abc", "tu"))))
     assert not quorum.commits(some("tvade")), "2 of the 5 that were named before, and not all trainers"
-    assert quorum.commits(some("tvab"))
-    assert not quorum.elects(some("vabc")), "no trainer of those before: their trainers may have committed"
-    assert quorum.elects(some("tvab"))
+    assert quorum.commits(some("tvabc"))
+    assert not quorum.elects(some("vabcde")), "no trainer of those before: their trainers may have committed"
+    assert quorum.elects(some("tvabcd"))
 
 
 names = st.tuples(st.sets(st.sampled_from("abcd"), min_size=1), st.sets(st.sampled_from("tuv"), min_size=1))

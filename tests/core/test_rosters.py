@@ -58,7 +58,7 @@ def test_a_peer_hears_of_its_neighbours_and_of_how_many_there_are() -> None:
     for stage, near in ((0, {0, 1}), (3, {2, 3, 4}), (5, {4, 5})):
         [(_, told)] = messages(announce(said, said.roster.stages[stage][:1], tied=False), OpenStep)
         assert {m.stage for m in told.roster.peers} == near
-        assert (told.roster.trainers, told.digest, told.size) == (TRAINERS, said.roster.digest, 63)
+        assert (told.roster.trainers, told.digest, told.voters) == (TRAINERS, said.roster.digest, 63)
     [(_, first)] = messages(announce(said, said.roster.stages[0][:1], tied=True), OpenStep)
     assert {m.stage for m in first.roster.peers} == {0, 1, 5}, "they share a weight"
 
@@ -160,7 +160,7 @@ def test_an_heir_puts_an_epoch_together_from_the_parts_that_others_know() -> Non
     tried.report(told[0].member.process, told[0])
     first = tried.latest()
     assert {m.stage for m in first.roster.peers} == {0, 1}
-    assert first.size == 32, "a majority is one of all, known or not"
+    assert first.voters == 32, "a majority is one of all, known or not"
     for each in told[1:9]:  # those of stages 0 and 1
         assert not tried.elected(200.0)
         tried.report(each.member.process, each)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,12 +17,14 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.transport import links
+from swarmflow.runtime.transport.directory import Directory, Field
 from swarmflow.runtime.transport.hello import Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Arguments
 from tests.owners import OTHER, OWNER, RUN_ID, trainer_access
-from tests.runtime.nodes import End, started
+from tests.runtime.nodes import DEADLINE_S, End, started
 
 pytestmark = pytest.mark.asyncio
 PEER, TRAINER = OWNER.certify("peer"), OWNER.certify("trainer")
@@ -111,6 +115,23 @@ async def test_who_is_revoked_is_put_out_and_stays_out_and_the_others_stay(tmp_p
         assert other.losses.empty()
 
 
+async def test_streams_that_are_kept_half_open_hold_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many names their owner makes: for each further one the oldest is closed."""
+    monkeypatch.setattr(links, "HANDSHAKES_MAX", 6)
+    async with ends(tmp_path, TRAINER, PEER, None, None) as (here, honest, *flooders):
+        silent = [
+            await flooder.node.open_stream(here.node.name, STREAM_PROTOCOL, here.node.addresses(), 5.0)
+            for _ in range(6)
+            for flooder in flooders
+        ]
+        for reader, _ in silent[:6]:
+            assert await reader.read() == b"", "the oldest are closed"
+        honest.links.send(here.me, b"hello")
+        assert (await here.messages.get())[:2] == (honest.me, b"hello")
+        for _, writer in silent:
+            writer.close()
+
+
 async def opened(node: Node, access: AccessControl) -> Session:
     session = Session(node, access, Metrics())
     session.open({}, lambda body: b"")
@@ -155,5 +176,23 @@ async def test_a_policy_that_is_passed_on_holds_at_once_and_an_older_or_a_forged
             await trainer.requests.ask(peer.me, "describe")
         assert adopted == [ANYONE]
         assert peer.access.policy == ANYONE
+        await trainer.close(0.0)
+        await peer.close(0.0)
+
+
+async def test_records_that_prove_nothing_hide_no_trainer(tmp_path: Path) -> None:
+    """Processes of the run neither store them nor find them; whoever stores them itself is asked in vain."""
+    async with started(tmp_path, 3) as nodes:
+        trainer, peer = await opened(nodes[0], trainer_access()), await opened(nodes[1], access_with(PEER))
+        outside = Directory(nodes[2], RUN_ID)
+        claim: dict[str, Field] = {"leads": True, "incarnation": 1, "addresses": nodes[2].addresses()}
+        for shown in ({}, {"credential": base64.b64encode(PEER.bind(nodes[2].name)).decode()}):
+            await outside.announce("trainer", {**claim, **shown}, 60.0)
+        trainer.announce(lambda: "trainer", lambda: {"leads": True, "version": 1})
+        async with asyncio.timeout(DEADLINE_S):
+            while not (found := await peer.trainers()):
+                await asyncio.sleep(0.05)
+        assert list(found) == [trainer.me.name]
+        assert list(await peer.directory.find("trainer")) == [trainer.me.name]
         await trainer.close(0.0)
         await peer.close(0.0)

@@ -21,7 +21,7 @@ from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations.finding import find_leader
 from swarmflow.runtime.transport.addresses import peer_of
-from swarmflow.runtime.transport.directory import Field
+from swarmflow.runtime.transport.directory import Directory, Field
 from swarmflow.runtime.transport.invite import Invite
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.wire import decode_header, encode_header
@@ -123,7 +123,7 @@ async def test_a_stranger_learns_that_there_is_a_run_and_no_more(swarm: LocalSwa
 
 @pytest.mark.asyncio
 async def test_a_record_that_claims_to_lead_is_followed_by_nobody(swarm: LocalSwarm, tmp_path: Path) -> None:
-    """Neither without a certificate, nor with that of a peer; it is in the DHT for everybody to find."""
+    """Neither without a certificate, nor with that of a peer."""
     invite = Invite.parse(swarm.invite)
     async with attacker(swarm, tmp_path, invite.peer) as (session, _):
         here, me = session.node.addresses(), session.me
@@ -136,8 +136,7 @@ async def test_a_record_that_claims_to_lead_is_followed_by_nobody(swarm: LocalSw
                 "version": FOR_EVER,
                 **shown,
             }
-            assert await session.directory.announce("trainer", record, WAIT_S)
-        assert me.name in await session.directory.find("trainer")
+            await Directory(session.node, session.access.run_id).announce("trainer", record, WAIT_S)
         assert me.name not in await session.trainers()
         found = await find_leader(session, invite, timeout_s=WAIT_S)
         assert found.leader.name == peer_of(invite.trainers[0])
@@ -165,6 +164,7 @@ async def test_the_certificate_of_a_peer_leads_nobody_and_saves_nothing(swarm: L
         assert not [message for message in received if isinstance(message, ElectionReport | Welcome)]
 
 
+@pytest.mark.extended
 def test_the_owner_invites_a_trainer_elsewhere_and_puts_it_out(
     swarm: LocalSwarm, tmp_path: Path, forks: ForkServer
 ) -> None:
@@ -188,3 +188,20 @@ def test_the_owner_invites_a_trainer_elsewhere_and_puts_it_out(
         swarm.wait(lambda: trainers() == 1, "the revoked trainer to be gone", WAIT_S)
         swarm.wait(lambda: "was revoked" in joined.log.read_text(), "it to be told why", WAIT_S)
     assert "1" in swarm.trainers[0].log.read_text().split("revoked certificates: ")[-1]
+
+
+def test_a_run_for_anyone_is_served_by_peers_without_a_certificate(
+    swarm: LocalSwarm, tmp_path: Path, forks: ForkServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its invite holds no secret, and with it nobody gets more than to work."""
+    data = {**DATA, "path": str(swarm.folder.parent / "text")}
+    settings = {**RUN, "run": {**RUN["run"], "peers": "anyone"}, "data": data, "train": {**RUN["train"], "steps": 8}}
+    settings["train"]["checkpoint_every"] = 8
+    with LocalSwarm(tmp_path / "open", settings, forks=forks) as opened:
+        opened.start_trainer()
+        assert Invite.parse(opened.invite).key is None
+        monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # as on another machine
+        opened.start_peer()
+        opened.start_peer()
+        opened.wait_finished(WAIT_S)
+        assert [step["step"] for step in opened.steps()] == list(range(8))

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from swarmflow.authority.policy import AccessPolicy
 from swarmflow.errors import AuthorityError, ConfigError, NetworkError
+from swarmflow.files import write_sealed
 from swarmflow.runtime.transport.invite import Invite
 from tests.owners import OTHER, OWNER, RUN_ID, invite_of
-from trainers.authority import TrainerAuthority
+from trainers.authority import Keys, TrainerAuthority
 from trainers.granting import Granting
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
@@ -30,6 +32,18 @@ def test_trainers_of_one_output_need_nothing_typed(tmp_path: Path) -> None:
     assert first.keys(run_id).trainer.certificate.role == beside.keys(run_id).trainer.certificate.role == "trainer"
     assert authority(tmp_path).keys(run_id) == first.keys(run_id), "it keeps its certificate"
     assert (tmp_path / "state" / "trainer-0" / "certificate").stat().st_mode & 0o777 == 0o400
+
+
+def test_where_the_owners_key_is_a_certificate_that_is_of_no_use_any_more_is_replaced(tmp_path: Path) -> None:
+    trainer = authority(tmp_path)
+    run_id = trainer.own_run()
+    old = trainer.keys(run_id).trainer.certificate.id
+    assert trainer.owner is not None
+    trainer.keep(trainer.owner.policy(1, "manifest", "invited", (old,)), run_id)
+    assert authority(tmp_path).keys(run_id).trainer.certificate.id != old
+    ended = Keys(trainer.owner.certify("trainer", expires_s=1), None)
+    write_sealed(tmp_path / "state" / "trainer-0" / "certificate", msgspec.msgpack.encode(ended))
+    assert authority(tmp_path).keys(run_id) != ended
 
 
 def test_elsewhere_an_invite_for_trainers_makes_a_trainer_and_one_for_peers_does_not(tmp_path: Path) -> None:

@@ -17,9 +17,18 @@ from swarmflow.core.protocol.messages import ElectorateChange, OpenStep
 from swarmflow.core.protocol.types import ProcessId, Roster
 
 
+def quorum_size(voters: int) -> int:
+    """Return how many of these voters are a majority: more than (n + f)/2, where f = n/5 of them may lie.
+
+    Any two such sets share more than f voters, and so one that does not lie (Malkhi and Reiter, Byzantine quorum
+    systems, STOC 1997).
+    """
+    return (voters + voters // 5) // 2 + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Electorate:
-    """The members of one OpenStep that vote: peers and trainers, without those that came in for its update alone."""
+    """The members of one OpenStep that vote: those certified by the owner, without newcomers for its update alone."""
 
     processes: frozenset[ProcessId]
     trainers: frozenset[ProcessId]
@@ -34,14 +43,14 @@ class Electorate:
         return self._are_most(promised) and not self.trainers.isdisjoint(promised)
 
     def _are_most(self, promised: Set[ProcessId]) -> bool:
-        return 2 * len(self.processes & promised) > self.size
+        return len(self.processes & promised) >= quorum_size(self.size)
 
 
 def electorate_of(opened: OpenStep) -> Electorate:
     """Return the electorate of an OpenStep."""
-    processes = opened.roster.id_set.difference(opened.newcomers)
+    processes = opened.roster.voters.difference(opened.newcomers)
     trainers = frozenset(member.process for member in opened.roster.trainers)
-    return Electorate(processes, trainers, opened.size - len(opened.newcomers))
+    return Electorate(processes, trainers, opened.voters)
 
 
 def electorate_before(opened: OpenStep) -> Electorate | None:
@@ -82,6 +91,6 @@ def change_since(before: Electorate | None, roster: Roster) -> ElectorateChange 
     """Return how a roster differs from the electorate of the last committed step."""
     if before is None:
         return None
-    now = roster.id_set
+    now = roster.voters
     joined, left = now - before.processes, before.processes - now
     return ElectorateChange(tuple(sorted(joined)), tuple(sorted(left)), tuple(sorted(left & before.trainers)))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.commit import ahead
-from swarmflow.core.commit.quorum import Quorum
+from swarmflow.core.commit.quorum import Quorum, quorum_size
 from swarmflow.core.commit.step import Step, StepFailure
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT
 from swarmflow.core.election.epoch_view import EpochView
@@ -125,7 +125,7 @@ class Candidacy:
         """Return whether this trainer leads now."""
         latest, answered = self.latest(), len(self.reports) + len(self._lost)
         early = answered < len(self._asked) and now - self.began_s <= SETTLE_S
-        if early or 2 * len(self.reports) <= latest.size - len(latest.newcomers):
+        if early or len(self.reports) < quorum_size(latest.voters):
             return False  # asked at each event: among 10,000 reports only what is cheap comes before this
         return Quorum.of(latest).elects(self.reports.keys()) and self.settled(now)
 

@@ -90,7 +90,7 @@ class EpochView:
         opened = self.opened
         change = self.change if self.base == known != opened.digest else None
         if change is not None or opened.digest == known:
-            opened = replace(opened, roster=Roster(), whole=opened.digest, named=opened.size)
+            opened = replace(opened, roster=Roster(), whole=opened.digest, named=opened.voters)
         return ElectionReport(
             term,
             join,

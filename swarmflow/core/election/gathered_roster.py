@@ -22,23 +22,22 @@ class GatheredRoster:
         """Add the OpenStep of one member."""
 
         def fullness(received: OpenStep) -> tuple[bool, int, int]:
-            return not received.partial, len(received.roster.trainers), received.size - len(received.newcomers)
+            return not received.partial, len(received.roster.trainers), received.voters
 
         if fullness(opened) > fullness(self.fullest):
             self.fullest = opened
         if opened.partial:
             self._members |= {member.process: member for member in opened.roster.peers}
             self._newcomers |= dict.fromkeys(opened.newcomers)
-            self._began = max(self._began, opened.size - len(opened.newcomers))
+            self._began = max(self._began, opened.voters)
 
     def opened(self) -> OpenStep:
-        """Return all that is known of it. `named` counts all members, known or not: a majority is one of those."""
+        """Return all that is known of it. `named` counts all voters, known or not: a majority is one of those."""
         if not self.fullest.partial:
             return self.fullest
         members = (*sorted(self._members.values()), *self.fullest.roster.trainers)
         roster = _roster(members, len(self.fullest.roster.stages))
-        named = self._began + len(self._newcomers)
-        return replace(self.fullest, roster=roster, newcomers=tuple(sorted(self._newcomers)), named=named)
+        return replace(self.fullest, roster=roster, newcomers=tuple(sorted(self._newcomers)), named=self._began)
 
 
 def _roster(members: Iterable[Member], stages: int) -> Roster:

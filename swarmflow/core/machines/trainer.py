@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swarmflow.core.machines.feeding import candidate, disk, epochs, leaving
@@ -40,6 +40,7 @@ from swarmflow.core.protocol.messages import (
     Evicted,
     Finished,
     Heartbeat,
+    Join,
     KeepCopy,
     LeaderHeartbeat,
     MemberEntered,
@@ -61,6 +62,7 @@ from swarmflow.core.protocol.messages import (
     Welcome,
 )
 from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
+from swarmflow.core.protocol.messages.votes import with_vote
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.flow.live import TRAINER, negotiation_of
@@ -193,6 +195,8 @@ class TrainerMachine(TrainerState):
         wrong = None if itself else self.checks.wrong(event.message, bodies, event.role)
         if wrong is not None:
             return self._refused(event, wrong, now)
+        if isinstance(event.message, Join | ElectionReport):
+            event = replace(event, message=with_vote(event.message, event.role))
         if self.counter.received(event) or (self.lead is None and event.sender != self.leader):
             return self._received(event, now)
         if self.lead is None:

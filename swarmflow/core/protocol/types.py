@@ -133,13 +133,15 @@ ADDRESSES_MAX = 16  # addresses of one process that are announced and dialled
 class Member:
     """A process as the leader publishes it. stage -1: a trainer. capacity: microbatches it holds at a time.
 
-    addresses: libp2p multiaddrs where it can be dialled, ADDRESSES_MAX at most.
+    addresses: libp2p multiaddrs where it can be dialled, ADDRESSES_MAX at most. votes: its promises count, since the
+    run's owner has certified it.
     """
 
     process: ProcessId
     stage: int
     capacity: int = 1
     addresses: tuple[str, ...] = ()
+    votes: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,6 +196,11 @@ class Roster:
     def id_set(self) -> frozenset[ProcessId]:
         """All peers and trainers, for membership tests."""
         return frozenset(self.ids)
+
+    @cached_property
+    def voters(self) -> frozenset[ProcessId]:
+        """Those whose promises count."""
+        return frozenset([member.process for member in self.members if member.votes])
 
     @cached_property
     def peer_ids(self) -> frozenset[ProcessId]:

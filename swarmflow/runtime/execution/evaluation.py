@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from swarmflow.compute.codec import encode_tokens
 from swarmflow.core.protocol.types import ProcessId, Roster
-from swarmflow.errors import FrameError, NetworkError
+from swarmflow.errors import AuthorityError, FrameError, NetworkError
 from swarmflow.runtime.execution.session import Session, log
 from swarmflow.runtime.execution.stage_host import Evaluated, StageHost
 from swarmflow.runtime.transport.wire import Evaluate, Response, encode_header
@@ -37,10 +37,17 @@ class EvaluationService:
         """Run a batch through the stage that is served. bodies: token ids or the activation, and the targets.
 
         `message.path` has the peers of the stages that follow. A path that this process cannot be on is dropped, as is
-        a batch of another version: the trainer has a deadline. Bytes that do not decode are answered with an error.
+        a batch of another version, or one that no trainer has signed: a trainer has a deadline. Bytes that do not
+        decode are answered with an error.
         """
         stages, me = self._host.manifest.stages, self._session.me.name
         if len(message.path) >= stages or me in (message.asker, *(name for name, _ in message.path)):
+            return
+        signed = _signed(message.ask, message.version, message.asker_incarnation)
+        try:
+            self._session.access.check_trainer(message.asker, message.credential, message.signature, signed)
+        except AuthorityError as error:
+            log.debug("a validation batch in the name of %s is dropped: %s", message.asker[-6:], error)
             return
 
         def done(result: Evaluated) -> None:  # on the event loop: an activation, or the LossSum of the last stage
@@ -103,9 +110,15 @@ async def measure_loss(
     return math.fsum(loss for loss, _ in results) / targets if targets else math.nan
 
 
+def _signed(ask: int, version: int, incarnation: int) -> bytes:
+    """Return what a trainer signs of its Evaluate: peers change the rest on the way."""
+    return msgspec.msgpack.encode(("evaluate", ask, version, incarnation))
+
+
 async def _pass_forward(session: Session, version: int, path: list[ProcessId], batch: Batch) -> LossSum:
     """Send a batch through the peers of a path, and wait for its loss. Raises NetworkError."""
-    ask, future = session.requests.expect()
+    ask, future = session.requests.expect(*path)
+    credential, signature = session.access.sign(session.me.name, _signed(ask, version, session.me.incarnation))
     message = Evaluate(
         ask,
         version,
@@ -113,6 +126,8 @@ async def _pass_forward(session: Session, version: int, path: list[ProcessId], b
         asker=session.me.name,
         asker_incarnation=session.me.incarnation,
         path=tuple((process.name, process.incarnation) for process in path[1:]),
+        credential=credential,
+        signature=signature,
     )
     bodies = [encode_tokens(batch[0]), encode_tokens(batch[1])]
     session.links.send(path[0], encode_header(message), bodies, lane="bulk")

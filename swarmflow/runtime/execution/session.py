@@ -76,6 +76,7 @@ class Session:
         self.me = ProcessId(node.name, new_incarnation())
         self.store = Store()
         self.directory = Directory(node, access.run_id)
+        self.directory.require("trainer", self._is_trainers)
         self.ended: asyncio.Future[Exit | Rejoin] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.transport.node import Node
-from swarmflow.runtime.transport.records import VALUE_BYTES_MAX, OwnedRecords, owner_of
+from swarmflow.runtime.transport.records import VALUE_BYTES_MAX, owner_of
 
 ENTRIES_MAX = 10_000  # records of one kind that are read
 TOMBSTONE_S = 1.0  # how much later an empty record expires than the one that it replaces
@@ -30,7 +30,8 @@ class Directory:
 
     def __init__(self, node: Node, run_id: str) -> None:
         self._dht = node.dht
-        self._own_subkey = OwnedRecords(node.key).own_subkey
+        self._records = node.records
+        self._own_subkey = self._records.own_subkey
         self._run_id = run_id
         self._expiry: dict[str, float] = {}  # kind -> Unix time in s at which the last record expires
 
@@ -80,6 +81,15 @@ class Directory:
             if name is not None and value is not None and entry.expiration_time > now:
                 records[name] = value
         return dict(sorted(records.items()))
+
+    def require(self, kind: str, check: Callable[[str, Mapping[str, Field]], bool]) -> None:
+        """Store, forward and find only those records of a kind that pass a check, by their owners' names."""
+
+        def accepts(name: str, data: bytes) -> bool:
+            value = _decoded(data)
+            return value is not None and check(name, value)
+
+        self._records.require(self._key(kind), accepts)
 
     def _key(self, kind: str) -> str:
         return f"swarmflow/{self._run_id}/{kind}"

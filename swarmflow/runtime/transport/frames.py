@@ -48,7 +48,7 @@ class FrameLimits:
 
     # A header is a whole message without its bodies; no list in it has a limit in bytes of its own. The longest lists
     # name MEMBERS_MAX members (core/protocol/messages/checks.py), which leaves 335 bytes for each; a member with two
-    # addresses takes 267 (docs/decisions/rosters.md).
+    # addresses takes 274 (docs/decisions/rosters.md).
     header_bytes_max: int = 1 << 25
     body_bytes_max: int = 1 << 28
     bodies_max: int = 4

@@ -33,6 +33,9 @@ log = logging.getLogger(__name__)
 # Constant over all versions, so that the hello of another version is refused with a reason.
 STREAM_PROTOCOL = "/swarmflow/messages"
 PENDING_HELLOS_MAX = 8  # handshakes at a time with one name; more streams of it are refused
+# Handshakes at a time with all names; for another one the oldest gives way. An honest one takes a round trip, so that
+# whoever makes names, and keeps streams half open with them, holds up nobody else.
+HANDSHAKES_MAX = 512
 
 OnMessage = Callable[[ProcessId, bytes, list[memoryview], Role | None], None]
 OnLost = Callable[[ProcessId, str], None]
@@ -99,6 +102,7 @@ class Links:
         self._lives = IncarnationTracker()
         self._addresses: dict[str, tuple[str, ...]] = {}  # name -> multiaddrs to dial
         self._pending_hellos: Counter[str] = Counter()  # by name: streams whose handshake is not finished
+        self._handshakes: dict[asyncio.StreamWriter, None] = {}  # streams whose handshake is not finished, oldest first
         self._accepted: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # by the task that reads the stream
         self._aborted: set[asyncio.Task[None]] = set()  # tasks of dropped lanes that have not ended yet
         self._closed = False
@@ -276,7 +280,12 @@ class Links:
         if self._pending_hellos[name] >= PENDING_HELLOS_MAX or self._closed:
             self._counters.refused("hello")
             return None
+        if len(self._handshakes) >= HANDSHAKES_MAX:
+            oldest = next(iter(self._handshakes))
+            del self._handshakes[oldest]
+            oldest.transport.abort()
         self._pending_hellos[name] += 1
+        self._handshakes[writer] = None
         try:
             return await self._handshake(name, reader, writer)
         except (FrameError, TimeoutError) as error:
@@ -284,6 +293,7 @@ class Links:
             self._counters.refused("hello")
             return None
         finally:
+            self._handshakes.pop(writer, None)
             self._pending_hellos[name] -= 1
             if not self._pending_hellos[name]:
                 del self._pending_hellos[name]

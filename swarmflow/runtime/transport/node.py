@@ -54,8 +54,11 @@ _CLOCKS = re.compile(r"local: ([\d.]+), peer: ([\d.]+)")  # two clocks in s, in 
 class Node:
     """The running node, made by `start`."""
 
-    def __init__(self, key: IdentityKey, daemon: Daemon, p2p: P2P, dht: DHTNode, resources: AsyncExitStack) -> None:
+    def __init__(
+        self, key: IdentityKey, records: OwnedRecords, daemon: Daemon, p2p: P2P, dht: DHTNode, resources: AsyncExitStack
+    ) -> None:
         self.key = key
+        self.records = records  # which of them this process stores, forwards and finds
         self.name = key.name  # its libp2p name (base58), which `key` proves
         self.dht = dht
         self._daemon = daemon
@@ -96,6 +99,7 @@ class Node:
         async with AsyncExitStack() as resources:
             resources.enter_context(IdentityLock(identity_path))
             key = load_identity(identity_path)
+            records = OwnedRecords(key)
             entries = {text: name for text, name in entries.items() if name != key.name}
             options = _daemon_options(identity_path, listening, announced, list(entries), client_mode, public)
             with doing(f"waiting for the port of {', '.join(listen)}"):
@@ -108,8 +112,8 @@ class Node:
             with doing(f"connecting to the run at {_some(bootstrap)}"):
                 reached = await _reach(daemon, entries, may_be_alone, patient)
             with doing(f"joining the DHT by way of {_some(reached)}" if reached else "beginning a DHT"):
-                dht = await _join(p2p, key, reached, client_mode, patient)
-            node = cls(key, daemon, p2p, dht, resources)
+                dht = await _join(p2p, records, reached, client_mode, patient)
+            node = cls(key, records, daemon, p2p, dht, resources)
             node.listening = tuple(listening)
             await node.refresh_addresses()
             node._resources = resources.pop_all()
@@ -250,12 +254,12 @@ async def _reach(daemon: Daemon, entries: Mapping[str, str], may_be_alone: bool,
     return [text for text, error in zip(entries, errors, strict=True) if error is None]
 
 
-async def _join(p2p: P2P, key: IdentityKey, reached: Sequence[str], client_mode: bool, patient: bool) -> DHTNode:
+async def _join(p2p: P2P, records: OwnedRecords, reached: Sequence[str], client_mode: bool, patient: bool) -> DHTNode:
     """Join the DHT; retry where a process that has just started accepts connections, but does not answer in the DHT."""
     dht = await DHTNode.create(
         p2p=p2p,
         client_mode=client_mode,
-        record_validator=OwnedRecords(key),
+        record_validator=records,
         cache_locally=False,
         cache_nearest=0,
         reuse_get_requests=False,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from hivemind.dht.crypto import RSASignatureValidator
+from hivemind.dht.routing import DHTID
 from hivemind.dht.validation import DHTRecord
 from hivemind.utils import MSGPackSerializer
 
@@ -16,6 +18,7 @@ from swarmflow.runtime.transport.identity import IdentityKey, name_of
 
 VALUE_BYTES_MAX = 4096
 _ENVELOPE_BYTES_MAX = 1024  # of a record beyond its value: the signature and the encoding
+Check = Callable[[str, bytes], bool]  # of the libp2p name of a record's owner, and the value
 _OWNER = re.compile(rb"\[owner:(ssh-rsa [A-Za-z0-9+/=]{1,1500})\]")
 
 
@@ -28,6 +31,14 @@ class OwnedRecords(RSASignatureValidator):  # type: ignore[misc]  # hivemind is 
 
     def __init__(self, key: IdentityKey) -> None:
         super().__init__(key)
+        self._checks: dict[bytes, Check] = {}  # by the key in the DHT
+
+    def require(self, key: str, check: Check) -> None:
+        """Accept only those records under a key that pass a check, and empty ones.
+
+        Whoever makes keys of its own could otherwise hide the records of others behind thousands of records.
+        """
+        self._checks[DHTID.generate(source=key).to_bytes()] = check
 
     @property
     def own_subkey(self) -> bytes:
@@ -40,9 +51,11 @@ class OwnedRecords(RSASignatureValidator):  # type: ignore[misc]  # hivemind is 
             return False
         try:
             subkey = MSGPackSerializer.loads(record.subkey)
-            if not isinstance(subkey, bytes) or owner_of(subkey) is None or not super().validate(record):
+            owner = owner_of(subkey) if isinstance(subkey, bytes) else None
+            if owner is None or not super().validate(record):
                 return False
-            return isinstance(MSGPackSerializer.loads(self.strip_value(record)), bytes)
+            value, check = MSGPackSerializer.loads(self.strip_value(record)), self._checks.get(record.key)
+            return isinstance(value, bytes) and (check is None or not value or check(owner, value))
         except (ValueError, TypeError, RecursionError, UnsupportedAlgorithm):
             return False
 

@@ -32,7 +32,7 @@ class BusyError(NetworkError):
 class _Pending:
     """A request whose answer is awaited."""
 
-    asked: ProcessId | None  # None: any process may answer
+    asked: tuple[ProcessId, ...]  # any of these may answer
     future: asyncio.Future[list[memoryview]]
     of_trainer: bool
 
@@ -75,13 +75,11 @@ class Requests:
         self._links.send(to, encode_header(Request(number, topic, arguments or {})))
         return await self.wait(number, future, f"{to} did not answer to {topic!r}", timeout_s)
 
-    def expect(
-        self, to: ProcessId | None = None, *, of_trainer: bool = False
-    ) -> tuple[int, asyncio.Future[list[memoryview]]]:
-        """Return a new request number, and the future of its answer from `to` (None: from any process)."""
+    def expect(self, *of: ProcessId, of_trainer: bool = False) -> tuple[int, asyncio.Future[list[memoryview]]]:
+        """Return a new request number, and the future of its answer, which may come from any of these processes."""
         number = next(self._ids)
         future: asyncio.Future[list[memoryview]] = asyncio.get_running_loop().create_future()
-        self._pending[number] = _Pending(to, future, of_trainer)
+        self._pending[number] = _Pending(of, future, of_trainer)
         return number, future
 
     async def wait(
@@ -114,7 +112,7 @@ class Requests:
         pending = self._pending.get(message.id)
         if pending is None or pending.future.done():
             return
-        if pending.asked is not None and pending.asked.name != sender.name:
+        if sender.name not in [process.name for process in pending.asked]:
             return
         if message.error:
             kind = BusyError if message.error == BUSY else NetworkError
@@ -127,7 +125,7 @@ class Requests:
     def on_process_lost(self, process: ProcessId, reason: str) -> None:
         """Fail the requests to a process that is lost."""
         for pending in list(self._pending.values()):
-            if pending.asked == process and not pending.future.done():
+            if process in pending.asked and not pending.future.done():
                 pending.future.set_exception(NetworkError(f"lost {process}: {reason}"))
 
     async def _answer(self, sender: ProcessId, message: Request) -> None:

@@ -31,7 +31,10 @@ class Response:
 
 @dataclass(frozen=True, slots=True)
 class Evaluate:
-    """A forward pass alone, to measure the loss of a version. Bodies: input and targets, of `rows` sequences each."""
+    """A forward pass alone, to measure the loss of a version. Bodies: input and targets, of `rows` sequences each.
+
+    credential, signature: of the asker, a trainer; peers pass them on (runtime/execution/evaluation.py).
+    """
 
     ask: int  # the number of the request that the loss answers
     version: int
@@ -39,6 +42,8 @@ class Evaluate:
     asker: str  # name of the process that gets the loss
     asker_incarnation: int
     path: tuple[tuple[str, int], ...]  # the peers that follow, (name, incarnation) each
+    credential: bytes = b""
+    signature: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

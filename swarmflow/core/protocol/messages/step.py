@@ -31,7 +31,7 @@ class OpenStep:
     newcomers: tuple[ProcessId, ...] = ()  # of the roster: those that come in for the update alone
     exponent: int = DEFAULT_EXPONENT  # where gradients add up as integers, one unit is 2^-exponent
     whole: str = ""  # where the roster is a part: digest of the whole one
-    named: int = 0  # where the roster is a part: size of the whole one
+    named: int = 0  # where the roster is a part: voters of the whole one
     careful: bool = False  # an earlier try gave a value that was not finite: check each layer and each microbatch
     change: ElectorateChange | None = None  # since the last committed step; None: the lineage's first OpenStep
     ahead: bool = False  # it was begun ahead: what members have of it stays, and no other trainer has a share of it
@@ -47,14 +47,14 @@ class OpenStep:
         return self.whole or self.roster.digest
 
     @property
-    def size(self) -> int:
-        """Number of members of the whole roster."""
-        return self.named or self.roster.size
+    def voters(self) -> int:
+        """Number of members of the whole roster that vote; whoever comes in for the update alone does not."""
+        return self.named or len(self.roster.voters.difference(self.newcomers))
 
     def seen_from(self, stage: int, tied: bool) -> OpenStep:
         """Return the OpenStep for a peer of this stage."""
         roster = self.roster.around(stage, tied)
-        return self if roster is self.roster else replace(self, roster=roster, whole=self.digest, named=self.size)
+        return self if roster is self.roster else replace(self, roster=roster, whole=self.digest, named=self.voters)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +84,7 @@ class RosterDelta:
         now = {member.process: member for member in (*opened.roster.peers, *opened.roster.trainers)}
         entered = tuple(member for process, member in now.items() if before.get(process) != member)
         gone = tuple(process for process in before if process not in now)
-        whole = opened.digest, opened.size
+        whole = opened.digest, opened.voters
         rest = (opened.lineage, opened.exponent, *whole, opened.careful, opened.change, opened.ahead)
         reopen = cls(opened.term, opened.epoch, base.epoch, gone, entered, *rest)
         return reopen if reopen.unfolded(base) == opened else None
