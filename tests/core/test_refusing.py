@@ -30,6 +30,7 @@ from swarmflow.core.protocol.messages import (
     Heartbeat,
     Join,
     LoadFailed,
+    MemberEntered,
     MemberFailed,
     Message,
     OpenStep,
@@ -161,6 +162,19 @@ def test_a_message_about_a_hop_comes_from_where_its_sender_serves() -> None:
     actions = peer.hear(Forward(microbatch(0), 1, FIRST_ATTEMPT), MATE, (Ref(1), Ref(2)))
     assert not of_type(actions, RunLoss)
     assert [suspect.process for _, suspect in messages(actions, Suspect)] == [MATE]
+
+
+def test_a_peer_that_came_in_again_on_another_stage_puts_out_nobody_that_does_not_know_it() -> None:
+    """What still comes of the step was meant for the stage at which it began; nobody there knew of the move."""
+    peer = Peer()
+    peer.hear(Granted(1, 0, 0, ()))
+    peer.event(StateLoaded(0, 0, "digest", 4, (("stage-0", 10),)))
+    peer.hear(MemberEntered(1, EPOCH, Member(ME, 0, 4)))
+    assert peer.machine.epoch_view is not None
+    assert (peer.machine.stage, peer.machine.epoch_view.place(ME)) == (0, 0)
+    actions = peer.hear(Backward(microbatch(0), 0, FIRST_ATTEMPT), BEFORE, (Ref(1),))
+    assert not of_type(actions, Forget)
+    assert released(actions) == [Ref(1)]
 
 
 def test_who_carries_what_cannot_come_from_there_answers_for_it() -> None:

@@ -1,4 +1,4 @@
-"""What a stranger in the network sends is refused and counted, and the run goes on."""
+"""What anybody with an invite sends beside its work is refused and counted, and the run goes on."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from urllib.request import urlopen
 import msgspec
 import pytest
 
-from swarmflow.core.protocol.messages import Evicted, Finished, MemberFailed, Message
+from swarmflow.core.protocol.messages import Evicted, Finished, Heartbeat, MemberFailed, Message
 from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalProcess, LocalSwarm
@@ -56,15 +56,14 @@ def said_gone(peer: ProcessId) -> MemberFailed:
     return MemberFailed(term=1, epoch=Epoch(0, 0), process=peer, reason="because I say so")
 
 
-def attacks(peer: ProcessId) -> list[tuple[str, bytes]]:
+def attacks() -> list[tuple[str, bytes]]:
     """(reason under which it is to be counted, what is sent after a good hello)."""
-    gone = said_gone(peer)
-    whole = frame(gone)
+    whole = frame(Heartbeat())  # a message that is not refused for its sender's certificate
     return [
         ("message", pack_front(0, b"\xc1 no message at all", (), ANY)),
         ("message", pack_front(0, msgspec.msgpack.encode(("Commit", {"epoch": "now"})), (), ANY)),
         ("message", pack_front(0, msgspec.msgpack.encode(("OpenStep", {})), (), ANY)),
-        ("body_size", pack_front(0, encode_header(gone), (1 << 40,), HUGE)),
+        ("body_size", pack_front(0, encode_header(Heartbeat()), (1 << 40,), HUGE)),
         ("sequence", whole + whole),
         ("checksum", whole[:-1] + bytes([whole[-1] ^ 1])),
         ("truncated", whole[:-3]),
@@ -107,24 +106,25 @@ async def attack_all(swarm: LocalSwarm, folder: Path) -> list[str]:
         peer = ProcessId(name, incarnation)
         victims = [(peer_of(invite.trainers[0]), invite.trainers), (name, tuple(addresses))]
         for process, (victim, where) in zip((swarm.trainers[0], swarm.peers[0]), victims, strict=True):
-            for number, (reason, data) in enumerate(attacks(peer)):
+            for number, (reason, data) in enumerate(attacks()):
                 wanted = refused(process)[reason] + 1
-                await attack(node, invite.run_id, victim, where, data, incarnation=number + 1)
+                await attack(node, invite, victim, where, data, incarnation=number + 1)
                 swarm.wait(partial(has_refused, process, reason, wanted), f"{reason} to be counted", DIAL_S)
             orders: list[Message] = [Finished(7), Evicted("go"), said_gone(peer)]
             data = b"".join(frame(order, sequence) for sequence, order in enumerate(orders))
-            await attack(node, invite.run_id, victim, where, data, incarnation=100)
+            await attack(node, invite, victim, where, data, incarnation=100)
     finally:
         await node.stop()
-    return [reason for reason, _ in attacks(peer)]
+    return [reason for reason, _ in attacks()]
 
 
 async def attack(
-    node: Node, run_id: str, victim: str, addresses: tuple[str, ...], data: bytes, incarnation: int
+    node: Node, invite: Invite, victim: str, addresses: tuple[str, ...], data: bytes, incarnation: int
 ) -> None:
     """One stream: a good hello, the data, and the end; returns when the victim has closed its side."""
     reader, writer = await node.open_stream(victim, STREAM_PROTOCOL, addresses, DIAL_S)
-    writer.write(pack_hello(Hello(run_id, "control", incarnation, 0)))
+    assert invite.peer is not None
+    writer.write(pack_hello(Hello(invite.run_id, "control", incarnation, 0, invite.peer.bind(node.name))))
     assert not (await read_reply(reader, DIAL_S)).reason
     writer.write(CONFIRMATION + data)
     writer.write_eof()

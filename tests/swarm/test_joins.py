@@ -15,6 +15,7 @@ from tests.swarm.runs import FINISH_S, prepare, recipe, settings
 
 STEPS = 100
 JOIN_S = 60.0
+STAYS = ("--rebalance-period", "0")
 SLOW = "6Mbit/s"  # of each donor: the state takes several steps, which themselves leave something of the links free
 
 
@@ -37,8 +38,11 @@ def learnt(
     run["train"] |= train
     with LocalSwarm(folder, run, forks=forks) as swarm:
         swarm.start_trainer()
-        for stage in (0, 0, 1, 1):
-            swarm.start_peer("--upload-limit", SLOW if join and stage == 0 else "1GB/s", stage=stage)
+        # Those behind slow links have to be there from the first step on: to follow a step takes as long as to make it.
+        slow = [swarm.start_peer("--upload-limit", SLOW if join else "1GB/s", *STAYS, stage=0) for _ in range(2)]
+        swarm.wait(lambda: all("is loaded at version 0" in read(peer) for peer in slow), "the first stage", JOIN_S)
+        for _ in range(2):
+            swarm.start_peer(*STAYS, stage=1)
         if join:
             swarm.wait(lambda: [2, 2] in (step["peers"] for step in swarm.steps()), "a step with all peers", JOIN_S)
             begun = len(swarm.steps())

@@ -156,7 +156,10 @@ def misplaced(peer: PeerState, sender: ProcessId, message: Message, places: tupl
     epoch_view = peer.epoch_view
     if isinstance(message, RelayTensor) and epoch_view is not None:
         return _astray(epoch_view, sender, message)
-    if epoch_view is None or epoch_view.place(peer.me) != peer.stage:
+    if epoch_view is None:
+        return None
+    began = epoch_view.opened.roster.stage_by_id.get(peer.me, peer.stage)
+    if not began == epoch_view.place(peer.me) == peer.stage:
         return None  # it was moved amid the step: what still comes was meant for its former stage
     place = epoch_view.place(sender)
     if isinstance(message, Recall):
