@@ -29,7 +29,7 @@ from tests.runtime.nodes import until
 from tests.swarm.commands import started, swarmflow
 from tests.swarm.runs import TINY_LLAMA
 
-pytestmark = [pytest.mark.swarm, pytest.mark.slow]
+pytestmark = [pytest.mark.swarm, pytest.mark.slow, pytest.mark.extended]
 
 WAIT_S = 60.0
 FOR_EVER = 100_000
@@ -164,7 +164,6 @@ async def test_the_certificate_of_a_peer_leads_nobody_and_saves_nothing(swarm: L
         assert not [message for message in received if isinstance(message, ElectionReport | Welcome)]
 
 
-@pytest.mark.extended
 def test_the_owner_invites_a_trainer_elsewhere_and_puts_it_out(
     swarm: LocalSwarm, tmp_path: Path, forks: ForkServer
 ) -> None:
