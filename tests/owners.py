@@ -20,4 +20,4 @@ def trainer_access(owner: Owner = OWNER) -> AccessControl:
 
 def invite_of(*trainers: str, owner: Owner = OWNER, name: str = "run") -> Invite:
     """Return an invite for peers, with these addresses of trainers."""
-    return Invite(owner.public, name, trainers, owner.standing())
+    return Invite(owner.public, name, trainers, owner.shared_key())

@@ -148,7 +148,7 @@ class TrainerAuthority:
         """Return what lets peers in: the owner's present one, else the one that came with the own invite."""
         if self.owner is None:
             return keys.peer
-        return self.owner.standing(policy.revoked if policy is not None else ())
+        return self.owner.shared_key(policy.revoked if policy is not None else ())
 
     def _kept_keys(self, run_id: str) -> Keys | None:
         """Return the keys for a run that were kept; None: there are none, or they are of no use any more."""

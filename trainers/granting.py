@@ -61,7 +61,7 @@ class Granting:
         if role is None and expires is not None:
             raise ConfigError("--expires goes with --trainer or --peer: the run's usual invite does not expire")
         expires_s = 0 if expires is None else int(time.time()) + _seconds(expires)
-        usual = replace(self.invite, peer=self.owner.standing(self.policy.revoked))
+        usual = replace(self.invite, peer=self.owner.shared_key(self.policy.revoked))
         if role == "trainer":
             made = replace(usual, trainer=self.owner.certify("trainer", expires_s))
         elif role == "peer":
@@ -100,7 +100,7 @@ class Granting:
         except OSError as error:
             raise AuthorityError(f"{self._file.path} cannot be written: {error.strerror}; nothing is revoked") from None
         print(f"certificate {revoked} is revoked, by policy {changed.number} of the run")
-        if revoked == self.owner.standing(now.revoked).certificate.id:
+        if revoked == self.owner.shared_key(now.revoked).certificate.id:
             print("it was that of the run's usual invite: `swarmflow invite RUN.toml` prints the new one")
         return 0
 

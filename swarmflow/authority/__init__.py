@@ -1,1 +1,1 @@
-"""Who may take part in a run, by the word of its owner: keys, certificates, the run's policy, and its enforcement."""
+"""Authorization: a run's owner, certificates, the run's access policy, and the access control of a process."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
-from swarmflow.authority.certificates import Certificate, CertifiedKey, check_credential, states
+from swarmflow.authority.certificates import Certificate, CertifiedKey, check_credential, is_statement_of
 from swarmflow.authority.policy import AccessPolicy
 from swarmflow.errors import AuthorityError
 
@@ -39,11 +39,11 @@ class AccessControl:
         certificate = self._checked(name, credential) if credential else None
         if certificate is not None and certificate.has_expired(self._now()):
             raise AuthorityError(f"its certificate {certificate.id} has expired: ask for a new invite")
-        if reason := self.excludes(certificate):
+        if reason := self.refusal(certificate):
             raise AuthorityError(reason)
         return certificate
 
-    def excludes(self, certificate: Certificate | None) -> str:
+    def refusal(self, certificate: Certificate | None) -> str:
         """Return why a process with this certificate may not take part by the policy; empty: it may.
 
         certificate: one that was checked; None: the process has none.
@@ -62,11 +62,11 @@ class AccessControl:
     def check_trainer(self, name: str, credential: bytes, signature: bytes, data: bytes) -> None:
         """Raises AuthorityError unless the process with this libp2p name is a trainer and has signed a statement."""
         certificate = self.admit(name, credential)
-        if certificate is None or certificate.role != "trainer" or not states(certificate, data, signature):
+        if certificate is None or certificate.role != "trainer" or not is_statement_of(certificate, data, signature):
             raise AuthorityError("it is not signed by a trainer of the run")
 
     def adopt(self, policy: AccessPolicy) -> bool:
-        """Go by a policy of the run, unless an equally new one is known; return whether that changes anything."""
+        """Apply a policy of the run from now on if it is newer than the present one; return whether it is."""
         if self.policy is not None and policy.number <= self.policy.number:
             return False
         self.policy = policy

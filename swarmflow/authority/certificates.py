@@ -7,7 +7,7 @@ its connections prove: what it shows to others is of no use to them.
 from __future__ import annotations
 
 import base64
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import msgspec
 from blake3 import blake3
@@ -20,14 +20,16 @@ from swarmflow.errors import AuthorityError
 Key = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]  # Ed25519, public or private, raw (RFC 8032)
 Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
+T = TypeVar("T")
+
 CREDENTIAL_BYTES_MAX = 512
 RUN_ID_BYTES = 16  # of the digest: nobody finds a second key for a given run id (2^128 tries)
 CERTIFICATE_ID_BYTES = 8
 
 # Each kind of statement begins with other bytes, so that a signature of one is never one of another.
-_CERTIFIES = b"swarmflow certificate 1\0"
-_BINDS = b"swarmflow process 1\0"
-_STATES = b"swarmflow statement 1\0"
+_CERTIFICATE = b"swarmflow certificate 1\0"
+_BINDING = b"swarmflow process 1\0"
+_STATEMENT = b"swarmflow statement 1\0"
 
 
 class Certificate(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +55,7 @@ class Certificate(msgspec.Struct, frozen=True, array_like=True):
         """Raises AuthorityError unless the owner of this run has issued it."""
         if self.run_id != run_id:
             raise AuthorityError("its certificate is for another run")
-        signed = statement(self.role, self.key, self.expires_s, self.owner)
+        signed = certificate_bytes(self.role, self.key, self.expires_s, self.owner)
         if not is_signed(self.owner, signed, self.signature):
             raise AuthorityError("its certificate is not signed by the run's owner")
 
@@ -71,21 +73,12 @@ class CertifiedKey(msgspec.Struct, frozen=True, array_like=True):
     def __repr__(self) -> str:
         return f"CertifiedKey({self.certificate.role}, {self.certificate.id})"
 
-    def encode(self) -> bytes:
-        """As bytes, for invites and files."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def decode(cls, data: bytes) -> CertifiedKey:
-        """From bytes. Raises AuthorityError."""
-        try:
-            found = msgspec.msgpack.decode(data, type=cls)
-            public = Ed25519PrivateKey.from_private_bytes(found.secret).public_key().public_bytes_raw()
-        except (msgspec.DecodeError, RecursionError, ValueError):
-            raise AuthorityError("it holds no key with a certificate") from None
-        if public != found.certificate.key:
+    def check(self, run_id: str) -> None:
+        """Raises AuthorityError unless the owner of this run has issued the certificate, for this key."""
+        self.certificate.check(run_id)
+        public = Ed25519PrivateKey.from_private_bytes(self.secret).public_key().public_bytes_raw()
+        if public != self.certificate.key:
             raise AuthorityError("its key is not the one that its certificate is about")
-        return found
 
     def bind(self, name: str) -> bytes:
         """Return the credential of the process with this libp2p name."""
@@ -94,7 +87,7 @@ class CertifiedKey(msgspec.Struct, frozen=True, array_like=True):
 
     def sign(self, data: bytes) -> bytes:
         """Return the signature of a statement, which says itself what it is about."""
-        return Ed25519PrivateKey.from_private_bytes(self.secret).sign(_STATES + data)
+        return Ed25519PrivateKey.from_private_bytes(self.secret).sign(_STATEMENT + data)
 
 
 class Credential(msgspec.Struct, frozen=True, array_like=True):
@@ -109,12 +102,7 @@ def check_credential(data: bytes, run_id: str, name: str) -> Certificate:
 
     Raises AuthorityError where the data prove nothing.
     """
-    if len(data) > CREDENTIAL_BYTES_MAX:
-        raise AuthorityError(f"its credential has {len(data)} bytes, more than {CREDENTIAL_BYTES_MAX}")
-    try:
-        credential = msgspec.msgpack.decode(data, type=Credential)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise AuthorityError("its credential does not decode") from None
+    credential = decoded(data, Credential, CREDENTIAL_BYTES_MAX, "its credential")
     certificate = credential.certificate
     certificate.check(run_id)
     if not is_signed(certificate.key, _binding(run_id, name), credential.binding):
@@ -122,19 +110,29 @@ def check_credential(data: bytes, run_id: str, name: str) -> Certificate:
     return certificate
 
 
+def decoded(data: bytes | bytearray | memoryview, kind: type[T], bytes_max: int, what: str) -> T:
+    """Return a document in msgpack as its type; no signature is checked. Raises AuthorityError. what: its name."""
+    if len(data) > bytes_max:
+        raise AuthorityError(f"{what} has {len(data)} bytes, more than {bytes_max}")
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise AuthorityError(f"{what} does not decode") from None
+
+
 def run_id_of(owner: bytes) -> str:
     """Return the id of the run with this owner (a public key): 26 lower-case letters and digits."""
     return base64.b32encode(blake3(owner).digest(length=RUN_ID_BYTES)).decode().rstrip("=").lower()
 
 
-def statement(role: Role, key: bytes, expires_s: int, owner: bytes) -> bytes:
+def certificate_bytes(role: Role, key: bytes, expires_s: int, owner: bytes) -> bytes:
     """Return what the owner signs of a certificate."""
-    return _CERTIFIES + msgspec.msgpack.encode((role, key, expires_s, owner))
+    return _CERTIFICATE + msgspec.msgpack.encode((role, key, expires_s, owner))
 
 
-def states(certificate: Certificate, data: bytes, signature: bytes) -> bool:
+def is_statement_of(certificate: Certificate, data: bytes, signature: bytes) -> bool:
     """Return whether the holder of a certified key has signed a statement."""
-    return is_signed(certificate.key, _STATES + data, signature)
+    return is_signed(certificate.key, _STATEMENT + data, signature)
 
 
 def is_signed(key: bytes, data: bytes, signature: bytes) -> bool:
@@ -147,4 +145,4 @@ def is_signed(key: bytes, data: bytes, signature: bytes) -> bool:
 
 
 def _binding(run_id: str, name: str) -> bytes:
-    return _BINDS + msgspec.msgpack.encode((run_id, name))
+    return _BINDING + msgspec.msgpack.encode((run_id, name))

@@ -8,17 +8,17 @@ from blake3 import blake3
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from swarmflow.authority.certificates import Certificate, CertifiedKey, run_id_of, statement
-from swarmflow.authority.policy import REVOKED_MAX, AccessPolicy, Peers, governs
+from swarmflow.authority.certificates import Certificate, CertifiedKey, certificate_bytes, run_id_of
+from swarmflow.authority.policy import REVOKED_MAX, AccessPolicy, Peers, policy_bytes
 from swarmflow.core.protocol.types import Role
 from swarmflow.errors import AuthorityError
 from swarmflow.files import write_whole
 
-_PEERS_KEY = "swarmflow 2026-11 the key of the standing invite for peers"  # context of BLAKE3's key derivation
+_PEERS_KEY = "swarmflow 2026-11 the key that peers share"  # context of BLAKE3's key derivation
 
 
 class Owner:
-    """Whoever holds the owner's key of one run."""
+    """The holder of the private key of one run."""
 
     def __init__(self, key: Ed25519PrivateKey) -> None:
         self._key = key
@@ -59,27 +59,28 @@ class Owner:
         """Return a new key with a certificate. expires_s: Unix time; 0: never."""
         return self._certified(role, Ed25519PrivateKey.generate(), expires_s)
 
-    def standing(self, revoked: tuple[str, ...] = ()) -> CertifiedKey:
-        """Return the certified key that all peers share who come by the run's usual invite: always the same one.
+    def shared_key(self, revoked: tuple[str, ...] = ()) -> CertifiedKey:
+        """Return the certified key in the run's usual invite, which all its peers share: the same at each call.
 
-        It follows from the owner's key, so it is kept nowhere. Where it was revoked, there is another one.
+        It is derived from the owner's key, and stored nowhere. revoked: ids of certificates, one of which may be its
+        own; then the next one is returned.
         """
         for edition in range(REVOKED_MAX + 1):
             secret = blake3(self._key.private_bytes_raw() + edition.to_bytes(4), derive_key_context=_PEERS_KEY)
             certified = self._certified("peer", Ed25519PrivateKey.from_private_bytes(secret.digest()), 0)
             if certified.certificate.id not in revoked:
                 return certified
-        raise AuthorityError("each standing invite of the run was revoked: begin another run")
+        raise AuthorityError("each shared key of the run was revoked: begin another run")
 
     def policy(self, number: int, manifest: str, peers: Peers, revoked: tuple[str, ...]) -> AccessPolicy:
         """Return a signed policy. Raises AuthorityError where too many certificates are revoked."""
         if len(revoked) > REVOKED_MAX:
             raise AuthorityError(f"a run may revoke {REVOKED_MAX} certificates, not {len(revoked)}: begin another run")
-        signature = self._key.sign(governs(number, manifest, peers, revoked, self.public))
+        signature = self._key.sign(policy_bytes(number, manifest, peers, revoked, self.public))
         return AccessPolicy(number, manifest, peers, revoked, self.public, signature)
 
     def _certified(self, role: Role, key: Ed25519PrivateKey, expires_s: int) -> CertifiedKey:
         public = key.public_key().public_bytes_raw()
-        signature = self._key.sign(statement(role, public, expires_s, self.public))
+        signature = self._key.sign(certificate_bytes(role, public, expires_s, self.public))
         certificate = Certificate(role, public, expires_s, self.public, signature)
         return CertifiedKey(certificate, key.private_bytes_raw())

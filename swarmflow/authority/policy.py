@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from swarmflow.authority.certificates import Key, Signature, is_signed, run_id_of
+from swarmflow.authority.certificates import Key, Signature, decoded, is_signed, run_id_of
 from swarmflow.errors import AuthorityError
 
 Peers = Literal["invited", "anyone"]
@@ -14,7 +14,7 @@ Peers = Literal["invited", "anyone"]
 POLICY_BYTES_MAX = 1 << 16
 REVOKED_MAX = 2048  # certificates: they fit into POLICY_BYTES_MAX
 
-_GOVERNS = b"swarmflow policy 1\0"
+_POLICY = b"swarmflow policy 1\0"
 
 
 class AccessPolicy(msgspec.Struct, frozen=True, array_like=True):
@@ -34,18 +34,13 @@ class AccessPolicy(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview, run_id: str) -> AccessPolicy:
         """From bytes. Raises AuthorityError unless the owner of this run has signed it."""
-        if len(data) > POLICY_BYTES_MAX:
-            raise AuthorityError(f"the policy of the run has {len(data)} bytes, more than {POLICY_BYTES_MAX}")
-        try:
-            policy = msgspec.msgpack.decode(data, type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            raise AuthorityError("the policy of the run does not decode") from None
-        signed = governs(policy.number, policy.manifest, policy.peers, policy.revoked, policy.owner)
+        policy = decoded(data, cls, POLICY_BYTES_MAX, "the policy of the run")
+        signed = policy_bytes(policy.number, policy.manifest, policy.peers, policy.revoked, policy.owner)
         if run_id_of(policy.owner) != run_id or not is_signed(policy.owner, signed, policy.signature):
             raise AuthorityError("the policy of the run is not signed by its owner")
         return policy
 
 
-def governs(number: int, manifest: str, peers: Peers, revoked: tuple[str, ...], owner: bytes) -> bytes:
+def policy_bytes(number: int, manifest: str, peers: Peers, revoked: tuple[str, ...], owner: bytes) -> bytes:
     """Return what the owner signs of a policy."""
-    return _GOVERNS + msgspec.msgpack.encode((number, manifest, peers, revoked, owner))
+    return _POLICY + msgspec.msgpack.encode((number, manifest, peers, revoked, owner))

@@ -34,7 +34,7 @@ from swarmflow.runtime.transport.wire import Evaluate, Request, Response, encode
 from swarmflow.simulator.hostile import KINDS, Mint
 
 OWNER = Owner(Ed25519PrivateKey.from_private_bytes(bytes(32)))
-CERTIFIED = OWNER.standing()
+CERTIFIED = OWNER.shared_key()
 ME, LEADER = ProcessId("victim", 1), ProcessId("leader", 1)
 PLAN = Plan(2, 4)
 EPOCH = Epoch(0, 0)

@@ -47,7 +47,7 @@ def test_who_was_revoked_stays_out_whatever_else_is_known() -> None:
     assert access.adopt(OWNER.policy(3, "m", "invited", (PEER.certificate.id,)))
     assert not access.adopt(ANYONE), "an older policy"
     assert admitted(access, PEER.bind(NAME)) == "no"
-    assert "was revoked" in access.excludes(PEER.certificate)
+    assert "was revoked" in access.refusal(PEER.certificate)
     assert admitted(access, OWNER.certify("peer").bind(NAME)) == "peer"
 
 
@@ -129,12 +129,12 @@ def test_the_owners_key_is_private_and_gives_the_same_run_and_invite_again(tmp_p
     assert path.stat().st_mode & 0o777 == 0o400
     again = Owner.load(path)
     assert again is not None
-    assert (again.run_id, again.standing()) == (owner.run_id, owner.standing())
-    revoked = owner.standing().certificate.id
-    second = again.standing((revoked,))
-    assert second != owner.standing()
-    assert second == owner.standing((revoked,))
-    assert owner.standing((revoked, second.certificate.id)) not in (second, owner.standing())
+    assert (again.run_id, again.shared_key()) == (owner.run_id, owner.shared_key())
+    revoked = owner.shared_key().certificate.id
+    second = again.shared_key((revoked,))
+    assert second != owner.shared_key()
+    assert second == owner.shared_key((revoked,))
+    assert owner.shared_key((revoked, second.certificate.id)) not in (second, owner.shared_key())
 
 
 NO_KEY = b"-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----\n"

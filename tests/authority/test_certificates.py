@@ -62,10 +62,10 @@ def test_a_peer_does_not_make_itself_a_trainer() -> None:
 
 
 def test_a_key_is_of_use_with_its_own_certificate_only() -> None:
-    assert CertifiedKey.decode(TRAINER.encode()) == TRAINER
+    TRAINER.check(RUN_ID)
     stolen = CertifiedKey(TRAINER.certificate, OWNER.certify("peer").secret)
     with pytest.raises(AuthorityError, match="not the one that its certificate is about"):
-        CertifiedKey.decode(stolen.encode())
+        stolen.check(RUN_ID)
     with pytest.raises(AuthorityError, match="another process"):
         check_credential(stolen.bind(NAME), RUN_ID, NAME)
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from swarmflow.authority.certificates import CertifiedKey
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.transport.invite import (
     TRAINERS_MAX,
@@ -84,12 +85,23 @@ def test_an_impossible_invite_cannot_be_made(trainers: tuple[str, ...]) -> None:
 
 
 def test_a_certificate_of_another_run_or_role_makes_no_invite() -> None:
-    for keys in ((OTHER.standing(), None), (OWNER.certify("trainer"), None), (None, OWNER.certify("peer"))):
+    for keys in ((OTHER.shared_key(), None), (OWNER.certify("trainer"), None), (None, OWNER.certify("peer"))):
         with pytest.raises(NetworkError, match="another run or role"):
             Invite(OWNER.public, "name", INVITE.trainers, *keys)
         payload = msgspec.msgpack.encode((OWNER.public, "name", INVITE.trainers, *keys))
         data = len(payload).to_bytes(2) + payload + hashlib.sha256(payload).digest()[:4]
         assert "another run or role" in refused(f"swarmflow2:{base64.urlsafe_b64encode(data).decode().rstrip('=')}")
+
+
+def test_a_key_without_its_certificate_or_with_one_that_the_owner_has_not_signed_makes_no_invite() -> None:
+    mine, other = OWNER.certify("trainer"), OTHER.certify("trainer")
+    forged = msgspec.structs.replace(other.certificate, owner=OWNER.public)
+    for key, reason in (
+        (CertifiedKey(mine.certificate, other.secret), "not the one that its certificate is about"),
+        (CertifiedKey(forged, other.secret), "not signed by the run's owner"),
+    ):
+        with pytest.raises(NetworkError, match=reason):
+            Invite(OWNER.public, "name", INVITE.trainers, None, key)
 
 
 def test_only_files_of_the_form_that_trainers_write_are_looked_into_and_removed(tmp_path: Path) -> None:

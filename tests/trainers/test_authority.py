@@ -49,7 +49,7 @@ def test_where_the_owners_key_is_a_certificate_that_is_of_no_use_any_more_is_rep
 def test_elsewhere_an_invite_for_trainers_makes_a_trainer_and_one_for_peers_does_not(tmp_path: Path) -> None:
     with pytest.raises(AuthorityError, match=r"swarmflow invite RUN\.toml --trainer"):
         authority(tmp_path, invite_of(WHERE)).access(RUN_ID)
-    invite = Invite(OWNER.public, "run", (WHERE,), OWNER.standing(), OWNER.certify("trainer"))
+    invite = Invite(OWNER.public, "run", (WHERE,), OWNER.shared_key(), OWNER.certify("trainer"))
     assert authority(tmp_path, invite).keys(RUN_ID).trainer == invite.trainer
     again = authority(tmp_path)
     assert again.keys(RUN_ID).trainer == invite.trainer, "started again without its invite"
@@ -123,7 +123,7 @@ def test_invites_allow_what_they_are_for(granting: Granting, capsys: pytest.Capt
 
     usual, peer, trainer = printed(None), printed("peer", "30d"), printed("trainer")
     assert usual == granting.invite
-    assert usual.peer == granting.owner.standing()
+    assert usual.peer == granting.owner.shared_key()
     assert (peer.key, peer.trainer, peer.trainers) == (peer.peer, None, (WHERE,))
     assert peer.peer is not None
     assert peer.peer != usual.peer

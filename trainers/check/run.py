@@ -51,7 +51,7 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
     problems = [*checked.problems, *wrong]
     demands: list[StageDemands] = []
     if model is not None:
-        manifest = manifest_of(config, model, "", "")
+        manifest = manifest_of(config, model, corpus_digest="", run_id="")
         demands = stage_demands(manifest, model.examined.activations)
         facts = [("model", _model_line(config, manifest, demands)), *facts]
     wrong = _output(config)

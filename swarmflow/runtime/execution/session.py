@@ -69,9 +69,7 @@ class Session:
         self.node = node
         self._upload = upload
         self.access = access
-        self.on_policy: Callable[[AccessPolicy], None] = lambda policy: (
-            None
-        )  # called with a newer policy, once it holds
+        self.on_policy: Callable[[AccessPolicy], None] | None = None  # called with a newer policy, once it is applied
         self.metrics = metrics
         self.me = ProcessId(node.name, new_incarnation())
         self.store = Store()
@@ -113,10 +111,11 @@ class Session:
         self.links.fit(manifest.tensor_bytes_max, manifest.microbatches)
 
     def adopt(self, policy: AccessPolicy) -> None:
-        """Go by this policy of the run from now on, if it is newer than the known one."""
+        """Apply this policy of the run from now on, if it is newer than the present one."""
         if self.access.adopt(policy):
             self.links.drop_excluded()
-            self.on_policy(policy)
+            if self.on_policy is not None:
+                self.on_policy(policy)
 
     def spread(self, policy: AccessPolicy) -> None:
         """Send a policy to all processes with a connection to this one."""

@@ -38,14 +38,17 @@ class Invite:
     owner: bytes  # public key of the run's owner, which names the run
     name: str  # of the run, for people
     trainers: tuple[str, ...]  # where trainers listen: multiaddrs with /p2p/NAME
-    peer: CertifiedKey | None = None  # by which its bearer may serve a stage; None: needs none, or was given none
-    trainer: CertifiedKey | None = None  # by which its bearer may be a trainer
+    peer: CertifiedKey | None = None  # lets its bearer serve a stage; None: anyone may, or it does not
+    trainer: CertifiedKey | None = None  # lets its bearer be a trainer
 
     def __post_init__(self) -> None:
-        """Raises NetworkError when a part is impossible."""
+        """Raises NetworkError when a part is impossible, AuthorityError when a certificate is not the owner's."""
         for role, key in (("peer", self.peer), ("trainer", self.trainer)):
-            if key is not None and (key.certificate.role, key.certificate.owner) != (role, self.owner):
+            if key is None:
+                continue
+            if (key.certificate.role, key.certificate.owner) != (role, self.owner):
                 raise NetworkError("an invite's certificate is for another run or role: ask for a new invite")
+            key.check(self.run_id)
         if len(self.name) > NAME_CHARS_MAX:
             raise NetworkError(f"an invite's name has {NAME_CHARS_MAX} characters at most: ask for a new invite")
         if not 0 < len(self.trainers) <= TRAINERS_MAX:
@@ -88,7 +91,7 @@ class Invite:
 
     @property
     def key(self) -> CertifiedKey | None:
-        """What its bearer can prove most with."""
+        """The certified key that allows its bearer most; None: it has none."""
         return self.trainer or self.peer
 
     def at(self, trainers: Iterable[str]) -> Invite:

@@ -33,8 +33,8 @@ log = logging.getLogger(__name__)
 # Constant over all versions, so that the hello of another version is refused with a reason.
 STREAM_PROTOCOL = "/swarmflow/messages"
 PENDING_HELLOS_MAX = 8  # handshakes at a time with one name; more streams of it are refused
-# Handshakes at a time with all names; for another one the oldest gives way. An honest one takes a round trip, so that
-# whoever makes names, and keeps streams half open with them, holds up nobody else.
+# Unfinished handshakes with all names together; a further one displaces the oldest. An honest handshake takes a round
+# trip, so a flood of half-open streams from made-up names does not hold it up.
 HANDSHAKES_MAX = 512
 
 OnMessage = Callable[[ProcessId, bytes, list[memoryview], Role | None], None]
@@ -161,14 +161,12 @@ class Links:
                 stream.drop()
 
     def drop_excluded(self) -> None:
-        """Close the connections of processes that the policy, a new one, does not admit; each counts as lost."""
+        """Close the connections of processes that the present policy does not admit; each counts as lost."""
         for process, link in list(self._links.items()):
-            for reason in filter(None, [self._access.excludes(each.certificate) for each in link.inbound.values()]):
-                for stream in link.inbound.values():
-                    stream.drop()
-                link.inbound.clear()
-                self._lose(process, link, reason)
-                break
+            refusals = {self._access.refusal(stream.certificate) for stream in link.inbound.values()} - {""}
+            if refusals:
+                self._drop_inbound(link)
+                self._lose(process, link, refusals.pop())
 
     def connected(self) -> list[ProcessId]:
         """Return the processes with an open stream in either direction, or one that is being opened."""
@@ -228,9 +226,7 @@ class Links:
         current, replaced = self._lives.answered(process, challenge)
         link = self._links.get(replaced) if replaced is not None else None
         if replaced is not None and link is not None:
-            for stream in link.inbound.values():
-                stream.drop()
-            link.inbound.clear()
+            self._drop_inbound(link)
             self._lose(replaced, link, "was started anew")
         return current
 
@@ -247,6 +243,11 @@ class Links:
     def _remove_if_empty(self, process: ProcessId, link: _Link) -> None:
         if not link.inbound and not link.outbound:
             self._links.pop(process, None)
+
+    def _drop_inbound(self, link: _Link) -> None:
+        for stream in link.inbound.values():
+            stream.drop()
+        link.inbound.clear()
 
     def _drop_outbound(self, link: _Link) -> None:
         for lane in link.outbound.values():

@@ -262,6 +262,6 @@ FROM_TRAINERS = frozenset(
         LeaderHeartbeat,
         Elect,
     )
-)  # what a leader sends, or who wants to lead; all others may come from peers too
+)  # need the certificate of a trainer: the orders of a leader, and a candidate's Elect
 
 YIELDING = frozenset((ReducePart, ReduceSum))  # their bodies wait in an uplink for those of all others

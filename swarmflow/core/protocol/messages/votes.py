@@ -1,4 +1,4 @@
-"""Who votes, by its certificate."""
+"""The vote of a sender, by its certificate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from swarmflow.core.protocol.types import Role
 
 
 def with_vote(message: Message, role: Role | None) -> Message:
-    """Return a message in which its sender has a vote if it has a certificate, whatever it says itself.
+    """Return a Join or an ElectionReport whose sender has a vote exactly if it has a certificate; others unchanged.
 
     role: by its certificate; None: it has none.
     """
