@@ -22,7 +22,10 @@ from swarmflow.local.load_aware import load_factor
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # Their tests share a swarm, and some of them change it.
-TOGETHER = {f"tests/swarm/test_{name}.py" for name in ("dashboard", "faults", "lifecycle", "status", "terminal")}
+TOGETHER = {
+    f"tests/swarm/test_{name}.py"
+    for name in ("dashboard", "faults", "hostile", "lifecycle", "status", "strangers", "terminal")
+}
 DEADLINE_S = 60.0  # of an asynchronous test, on a machine that has time
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
