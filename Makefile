@@ -5,13 +5,14 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev demo test test-extended lint format typecheck generate docs benchmark image-check fuzz same \
+.PHONY: help venv venv-dev demo test test-extended test-exhaustive lint format typecheck generate docs benchmark image-check fuzz same \
 	experiments-quick screenshots clean
 
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
 	@echo "make test               set up, then run the test suite"
 	@echo "make test-extended      those that take long: they drive a browser or Prometheus, or attack a swarm"
+	@echo "make test-exhaustive    the same tests in modes in which make test-extended does not run them"
 	@echo "make lint               ruff (rules and format; make format mends both), and the workflow of CI"
 	@echo "make typecheck          mypy"
 	@echo "make generate           rules, dashboards and tables of the docs, from the code"
@@ -57,7 +58,10 @@ test: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 4 -m "not extended"
 
 test-extended: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 3 -m extended
+	@$(BIN)/python -m pytest --numprocesses 3 -m "extended and not exhaustive"
+
+test-exhaustive: venv-dev
+	@$(BIN)/python -m pytest --numprocesses 3 -m exhaustive
 
 lint: venv-dev
 	@$(BIN)/ruff check .

@@ -69,7 +69,13 @@ def settings(model: Path, corpus: Path, steps: int, mode: dict[str, Any]) -> dic
 @pytest.mark.swarm
 @pytest.mark.slow
 @pytest.mark.extended
-@pytest.mark.parametrize("mode", MODES.values(), ids=MODES)
+@pytest.mark.parametrize(
+    "mode",
+    [
+        pytest.param(mode, id=name, marks=() if name == "blockwise16" else pytest.mark.exhaustive)
+        for name, mode in MODES.items()
+    ],
+)
 def test_a_member_dies_at_each_piece_of_an_all_reduce(mode: dict[str, Any], tmp_path: Path) -> None:
     model, corpus = write_files(tmp_path)
     assert sum(p.numel() for p in load_model(model).parameters()) / dying.PIECE_ELEMENTS > len(POSITIONS)

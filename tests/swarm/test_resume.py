@@ -291,7 +291,7 @@ def knows_trainers(swarm: LocalSwarm, peer: LocalProcess) -> bool:
 
 
 @pytest.mark.extended
-@pytest.mark.parametrize("first", range(STAGES))
+@pytest.mark.parametrize("first", [0, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(1, STAGES))])
 def test_every_peer_of_a_stage_is_killed_and_then_of_the_other(
     first: int, undisturbed: Undisturbed, tmp_path: Path
 ) -> None:
