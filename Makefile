@@ -12,7 +12,7 @@ help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
 	@echo "make test               set up, then run the test suite"
 	@echo "make test-extended      those that take long: they drive a browser or Prometheus, or attack a swarm"
-	@echo "make test-exhaustive    the same tests in modes in which make test-extended does not run them"
+	@echo "make test-exhaustive    those that take a minute each, or try in a further mode what make test-extended tests"
 	@echo "make lint               ruff (rules and format; make format mends both), and the workflow of CI"
 	@echo "make typecheck          mypy"
 	@echo "make generate           rules, dashboards and tables of the docs, from the code"
@@ -55,10 +55,10 @@ demo: venv
 # Four workers keep two cores busy: a test of a swarm waits half of its time. No test belongs to a group, so that each
 # goes by itself to whichever worker is free.
 test: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 4 -m "not extended"
+	@$(BIN)/python -m pytest --numprocesses 4 -m "not extended and not exhaustive"
 
 test-extended: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 3 -m "extended and not exhaustive"
+	@$(BIN)/python -m pytest --numprocesses 4 -m "extended and not exhaustive"
 
 test-exhaustive: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 3 -m exhaustive

@@ -27,7 +27,7 @@ from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.trainer import TrainerMachine
 from swarmflow.local import forkserver
 from swarmflow.page.server import PageServer
-from swarmflow.runtime.execution import driver, step_end
+from swarmflow.runtime.execution import driver, served, step_end
 from swarmflow.runtime.execution.metrics import Labelled
 from swarmflow.runtime.execution.summary import PeerReport
 from swarmflow.runtime.execution.worker import Worker
@@ -175,7 +175,9 @@ if __name__ == "__main__":
         _account_for(machine, "handle", "decisions")
     for function in ("encode_header", "decode_header"):
         _account_for(driver, function, "messages")
-    _account_for(step_end, "digest", "digests")
+    _account_for(step_end, "digest_of_pieces", "digests")
+    _account_for(served, "digest", "digests")
+    _account_for(served.Served, "hash", "digests")
     _account_for_workers(Worker, "submit")
     _account_for_edges()
     _account_for_watching()

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import torch
 
-from swarmflow.compute.checkpoint import Checkpoint, StageFile, readable
+from swarmflow.compute.checkpoint import Checkpoint, readable
 from swarmflow.compute.finite import finite
+from swarmflow.compute.stage_file import StageFile
 from swarmflow.compute.stage_state import StageState, chunks
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.protocol.actions import DropCopies, KeepCopies
@@ -72,17 +73,17 @@ class CopyKeeper:
         assert self._session is not None, "the run is known"
         self._session.spawn(self._write(self._session, stage, version, state, done), "writing the own stage")
 
-    def listing(self, stage: int, version: int, file: str) -> Listing:
-        """List the tensors of a stage's version. file: the digest that its file must have, empty: any.
+    def listing(self, stage: int, version: int, root: str) -> Listing:
+        """List the tensors of a stage's version. root: that its file must have, empty: any.
 
         Raises NetworkError when there is no such copy.
         """
-        return Listing(self._source(stage, version, file).elements)
+        return Listing(self._source(stage, version, root).elements)
 
-    def read(self, stage: int, version: int, file: str, tensor: str, start: int, stop: int) -> bytes:
+    def read(self, stage: int, version: int, root: str, tensor: str, start: int, stop: int) -> bytes:
         """Read a part of a tensor. Raises NetworkError."""
         try:
-            return self._source(stage, version, file).read(tensor, start, stop)
+            return self._source(stage, version, root).read(tensor, start, stop)
         except (KeyError, ValueError, OSError) as error:
             raise NetworkError(f"there is no such part of the state: {error}") from None
 
@@ -98,10 +99,11 @@ class CopyKeeper:
                     snapshot.version,
                     manifest.fingerprint,
                     manifest.stages,
-                    snapshot.digests,
+                    snapshot.roots,
                 )
                 was_whole = bool(checkpoint.stages_held) and checkpoint.was_whole
-                await asyncio.to_thread(checkpoint.set_whole, action.whole or was_whole)
+                whole = action.whole or was_whole
+                await asyncio.to_thread(checkpoint.note, whole=whole, proof=snapshot.proof)
                 self._close(
                     lambda stage, version: version == checkpoint.version and stage not in checkpoint.stages_held
                 )
@@ -111,8 +113,7 @@ class CopyKeeper:
                 needed = sum(file_bytes(of) for of in elements.values())
                 require_room(f"a copy of version {snapshot.version}", checkpoint.path, needed)
                 for stage in missing:
-                    digest = snapshot.digests[stage]
-                    what = elements[stage], digest
+                    what = elements[stage], snapshot.roots[stage]
                     await copy_stage(session.requests, checkpoint, stage, holders[stage], *what, hold=self.hold)
             except (SwarmflowError, OSError) as error:
                 failed = str(error)
@@ -120,18 +121,18 @@ class CopyKeeper:
             session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings), failed))
 
     async def _write(self, session: Session, stage: int, version: int, state: StageState, done: Future[None]) -> None:
-        manifest, digest, failed = self._manifest, "", ""
+        manifest, root, failed = self._manifest, "", ""
         assert manifest is not None, "a peer that keeps copies knows the run"
         folder = self._folder
         self._close(lambda _, other: other == version)
         try:
-            digest = await asyncio.to_thread(_write_stage, folder, manifest, stage, version, state)
+            root = await asyncio.to_thread(_write_stage, folder, manifest, stage, version, state)
         except (SwarmflowError, OSError) as error:
             failed = str(error)
             log.warning("version %d of stage %d is not kept here: %s", version, stage, failed)
         finally:
             done.set_result(None)
-        session.driver.post(StageWritten(stage, version, digest, failed))
+        session.driver.post(StageWritten(stage, version, root, failed))
 
     async def _drop(self, session: Session, action: DropCopies) -> None:
         async with self._copying:
@@ -144,7 +145,7 @@ class CopyKeeper:
             if not action.oldest <= checkpoint.version <= action.newest:
                 checkpoint.remove()
             elif checkpoint.version == action.whole:
-                checkpoint.set_whole(True)
+                checkpoint.note(whole=True)
 
     def _close(self, of_no_use: Callable[[int, int], bool]) -> None:
         """Close the files of these (stage, version), whose content is replaced."""
@@ -177,7 +178,8 @@ class CopyKeeper:
             trusted = {stage for stage in checkpoint.stages_held if not verify and (stage, version) not in self._unread}
             stages = [stage for stage in checkpoint.stages_held if stage in trusted or self._right(checkpoint, stage)]
             if stages:
-                found.append(Holding(Snapshot(version, checkpoint.digests), tuple(stages), checkpoint.was_whole))
+                snapshot = Snapshot(version, checkpoint.roots, checkpoint.proof)
+                found.append(Holding(snapshot, tuple(stages), checkpoint.was_whole))
         return tuple(found)
 
     def _right(self, checkpoint: Checkpoint, stage: int) -> bool:
@@ -204,27 +206,27 @@ class CopyKeeper:
                 self._loop.call_soon_threadsafe(self._session.driver.post, CopiesChanged(self._holdings()))
             raise
 
-    def _source(self, stage: int, version: int, file: str) -> StageFile:
+    def _source(self, stage: int, version: int, root: str) -> StageFile:
         key = (stage, version)
         if key not in self._open:
             for checkpoint in self._checkpoints():
                 if checkpoint.version == version and checkpoint.offers(stage):
                     self._open[key] = self._opened(checkpoint, stage)
         found = self._open.get(key)
-        if found is None or file not in ("", found.digest):
+        if found is None or root not in ("", found.root):
             raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
         return found
 
 
 def _write_stage(folder: Path, manifest: Manifest, stage: int, version: int, state: StageState) -> str:
-    """Write the state of a stage as a copy of it would be, and return the digest of the file.
+    """Write the state of a stage as a copy of it would be, and return its root.
 
     Raises CheckpointError, NoRoomError and OSError.
     """
     elements = state_tensor_lengths(manifest, stage)
     require_room(f"version {version} of stage {stage}", folder, file_bytes(elements))
     checkpoint = Checkpoint.begin_copy(folder, version, manifest.fingerprint, manifest.stages, ())
-    checkpoint.set_whole(False)
+    checkpoint.note(whole=False)
     writer = checkpoint.writer(stage, elements)
     try:
         for name, start, stop in chunks(elements):

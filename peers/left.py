@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from peers.kept import KeptStage
-from swarmflow.compute.checkpoint import Checkpoint, remove_all_but, tensor_name, version_folder
+from swarmflow.compute.checkpoint import Checkpoint, remove_all_but, version_folder
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.stage_state import StageState, chunks
+from swarmflow.compute.state_root import tensor_name
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.protocol.messages import Held
 from swarmflow.errors import CheckpointError, CorruptError

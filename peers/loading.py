@@ -73,7 +73,6 @@ class StageLoader:
         self._left = left
         self._loading: asyncio.Task[Any] | None = None
         self._loaded: _Loaded | None = None
-        self._listed: tuple[int, str] | None = None
         self._between = between
         self._fits = 0
 
@@ -165,7 +164,6 @@ class StageLoader:
 
     async def _load(self, action: LoadState) -> None:
         self._host.unload()  # the stage that was served before is freed
-        self._listed = None  # another stage, or the same one gone back, has a version of that number too
         with doing(f"loading stage {action.stage} at version {action.version}", self._far):
             await self._host.warm_up()
             self._progressed()
@@ -187,15 +185,16 @@ class StageLoader:
 
     async def _follow(self, action: LoadState, loaded: _Loaded) -> None:
         """Bring a stage to the newest version of its donors, if it has some, and serve it."""
-        served, load, digest = loaded.served, loaded.load, ""
+        served, load = loaded.served, loaded.load
         try:
             if _from_peers(action):
                 with self._meter.loading(action.stage, action.version) as measure:
                     load.on_progress = _named(measure)
                     served.version = await load.run()
+                root = served.keep_leaves(*load.leaves)
             else:
                 served.version = load.target
-                digest = await self._compute.call(_FIRST, served.state.digest)
+                root = await self._compute.call(_FIRST, lambda: served.hash(served.version))
         except NetworkError as error:
             loaded.pending = False
             await self._fail(action, error)
@@ -203,7 +202,7 @@ class StageLoader:
         for runner in served.runners:
             runner.weights_written()
         loaded.pending = False
-        self._serve(served, digest, self._budget.fitting(self._manifest, action.stage, loaded.one_bytes))
+        self._serve(served, root, self._budget.fitting(self._manifest, action.stage, loaded.one_bytes))
         await asyncio.to_thread(self._left.remove)
 
     async def _fail(self, action: LoadState, error: NetworkError) -> None:
@@ -231,17 +230,17 @@ class StageLoader:
                 served.update(update.epoch.step, update.scale, update.learning_rate)
             for runner in served.runners:
                 runner.clear()
-            return served.state.digest()
+            return served.hash(served.version)
 
         await self._host.warm_up()
         try:
-            digest = await self._compute.call(_FIRST, update_once)
+            root = await self._compute.call(_FIRST, update_once)
         except NotFiniteError as error:
             self._between.kept = None
             post(StateNotLoaded(action.stage, action.version, f"its update failed: {error}"))
             return
         self._between.kept = None
-        self._serve(served, digest, kept.capacity)
+        self._serve(served, root, kept.capacity)
         at = served.version
         while served.version <= at:  # until a step is committed, a crash would lose the state
             await asyncio.sleep(_LOOK_S)
@@ -254,13 +253,13 @@ class StageLoader:
         kept = self._left.fill(served)
         return replace(kept, capacity=min(kept.capacity, allowed))
 
-    def _serve(self, served: Served, digest: str, capacity: int) -> None:
+    def _serve(self, served: Served, root: str, capacity: int) -> None:
         self._host.served, self._fits = served, capacity
         stage, groups = served.stage.layout.stage, served.stage.groups
         elements = tuple(
             (name if name == "tied" else f"stage-{stage}", group.params.numel()) for name, group in groups.items()
         )
-        loaded = StateLoaded(stage, served.version, digest, capacity, elements, self._manifest.piece)
+        loaded = StateLoaded(stage, served.version, root, capacity, elements, self._manifest.piece)
         self._session.driver.post(loaded)
 
     def _far(self) -> str:
@@ -283,10 +282,7 @@ class StageLoader:
                 measure(donor, received_bytes, total_bytes)
                 self._progressed()
 
-            donor, listing = await first_donor(self._session.requests, *args, progressed)
-        found = await self._compute.call(_FIRST, state.digest)
-        if listing.digest and found != listing.digest:
-            raise NetworkError(f"what {donor} sent of stage {action.stage} is not what it listed")
+            await first_donor(self._session.requests, *args, progressed)
         if action.version == 0:
             await self._compute.call(_FIRST, served.begin)
 
@@ -295,37 +291,30 @@ class StageLoader:
         init_stage(served.runner(1).stage, self._manifest.seed)
         served.begin()
 
-    def _listing(self, stage: int, version: int, file: str) -> Listing:
-        if file or not self._serves(stage, version):
-            return self._copies.listing(stage, version, file)
-        served = self._held(stage, version)
-        listed = self._listed
-        if listed is None or listed[0] != version:
-            listed = (version, served.state.digest())
-            self._held(stage, version)  # an update meanwhile would have mixed two versions
-            self._listed = listed
-        return Listing(served.state.elements(), listed[1])
+    def _listing(self, stage: int, version: int, root: str) -> Listing:
+        served = self._serving(stage, version, root)
+        return self._copies.listing(stage, version, root) if served is None else Listing(served.state.elements())
 
-    def _read(self, stage: int, version: int, file: str, tensor: str, start: int, stop: int) -> bytes:
-        if file or not self._serves(stage, version):
-            return self._copies.read(stage, version, file, tensor, start, stop)
-        served = self._held(stage, version)
+    def _read(self, stage: int, version: int, root: str, tensor: str, start: int, stop: int) -> bytes:
+        served = self._serving(stage, version, root)
+        if served is None:
+            return self._copies.read(stage, version, root, tensor, start, stop)
         try:
             data = served.state.read(tensor, start, stop)
         except (KeyError, ValueError) as error:
             raise NetworkError(f"there is no such part of the state: {error}") from None
-        self._held(stage, version)  # an update while it was read would have mixed two versions
+        if not self._serves(stage, version):  # an update while it was read would have mixed two versions
+            raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
         return data
 
     def _serves(self, stage: int, version: int) -> bool:
         served = self._host.served
         return served is not None and (served.stage.layout.stage, served.version) == (stage, version)
 
-    def _held(self, stage: int, version: int) -> Served:
-        served = self._host.served
-        if served is None or not self._serves(stage, version):
-            raise NetworkError(f"version {version} of stage {stage} is not here (any more)")
-        return served
+    def _serving(self, stage: int, version: int, root: str) -> Served | None:
+        """Return the stage, where it is at this version and has this root (empty: any); None: a copy may have it."""
+        served = self._host.served if self._serves(stage, version) else None
+        return served if served is not None and root in ("", served.root(version)) else None
 
 
 def _goes_on(load: PieceLoad, action: LoadState) -> bool:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from swarmflow.compute.checkpoint import Checkpoint, StageFile, prune, readable, remove_unfinished
+from swarmflow.compute.checkpoint import Checkpoint, prune, readable, remove_unfinished
 from swarmflow.compute.export import KIND
 from swarmflow.compute.layout import StageLayout, stage_layout
+from swarmflow.compute.stage_file import StageFile
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.compute.weights import LayoutReader
 from swarmflow.config import RunSection
@@ -72,7 +73,7 @@ class Checkpoints:
             async with self._writing:
                 newest = self._newest
                 held = newest is not None and newest.version == action.version and newest.complete
-                if newest is None or not held or (action.digests and newest.digests != action.digests):
+                if newest is None or not held or (action.roots and newest.roots != action.roots):
                     newest = await self._copy(session, action)
                 session.driver.post(Progressed("save", version=action.version))
                 self._newest = newest
@@ -83,7 +84,7 @@ class Checkpoints:
         else:
             session.driver.post(
                 CheckpointWritten(
-                    action.version, True, lacks, digests=newest.digests, exported=not lacks, number=action.number
+                    action.version, True, lacks, roots=newest.roots, exported=not lacks, number=action.number
                 )
             )
 
@@ -99,15 +100,15 @@ class Checkpoints:
     def _changed(self, reason: str) -> None:
         """Report the files that are left after a loss. On the event loop."""
         run = self._manifest.fingerprint
-        whole = [found for found in readable(self._folder.checkpoints, run) if found.complete and found.digests]
+        whole = [found for found in readable(self._folder.checkpoints, run) if found.complete and found.roots]
         self._newest = newest = whole[0] if whole else None
         version = newest.version if newest is not None else 0
         for key in list(self._open):
             if key[1] > version:
                 self._open.pop(key).close()
         left = parts(self._folder.checkpoints, run, version)
-        digests = newest.digests if newest is not None else ()
-        self._session.driver.post(DiskChanged(version, reason, digests, left))
+        roots = newest.roots if newest is not None else ()
+        self._session.driver.post(DiskChanged(version, reason, roots, left))
 
     async def _copy(self, session: Session, action: WriteCheckpoint) -> Checkpoint:
         """Copy all stages in parallel, each from the first holder that sends it whole."""
@@ -119,7 +120,7 @@ class Checkpoints:
             action.version,
             manifest.fingerprint,
             manifest.stages,
-            action.digests,
+            action.roots,
         )
         missing = [stage for stage in range(manifest.stages) if stage not in checkpoint.stages_held]
         needed = await asyncio.to_thread(lambda: sum(file_bytes(self._elements(stage)) for stage in missing))
@@ -131,7 +132,7 @@ class Checkpoints:
                 stage,
                 action.roster.stages[stage],
                 self._elements(stage),
-                action.digests[stage] if action.digests else None,
+                action.roots[stage] if action.roots else None,
                 lambda *_: session.driver.post(Progressed("save")),
             )
             for stage in missing
@@ -175,16 +176,16 @@ class Checkpoints:
 
     # --- what others ask for ------------------------------------------------------------------------------------------
 
-    def _listing(self, stage: int, version: int, file: str) -> Listing:
+    def _listing(self, stage: int, version: int, root: str) -> Listing:
         if not 0 <= stage < self._manifest.stages:
             raise NetworkError(f"there is no stage {stage}")
         elements = self._elements(stage)
-        if isinstance(self._source(stage, version, file), LayoutReader):
+        if isinstance(self._source(stage, version, root), LayoutReader):
             return Listing({name: count for name, count in elements.items() if name.endswith(".params")})
         return Listing(elements)
 
-    def _read(self, stage: int, version: int, file: str, tensor: str, start: int, stop: int) -> bytes:
-        source = self._source(stage, version, file)
+    def _read(self, stage: int, version: int, root: str, tensor: str, start: int, stop: int) -> bytes:
+        source = self._source(stage, version, root)
         try:
             if isinstance(source, LayoutReader):
                 return source.read(tensor.removesuffix(".params"), start, stop)
@@ -192,7 +193,7 @@ class Checkpoints:
         except (KeyError, ValueError) as error:
             raise NetworkError(f"there is no such part of the state: {error}") from None
 
-    def _source(self, stage: int, version: int, file: str) -> StageFile | LayoutReader:
+    def _source(self, stage: int, version: int, root: str) -> StageFile | LayoutReader:
         source = self._open.get((stage, version))
         if source is None:
             if version == 0 and self._weights is not None:
@@ -200,7 +201,7 @@ class Checkpoints:
             else:
                 source = self._state(stage, version)
             self._open[stage, version] = source
-        if file and (isinstance(source, LayoutReader) or source.digest != file):
+        if root and (isinstance(source, LayoutReader) or source.root != root):
             raise NetworkError(f"version {version} of stage {stage} is another one on this trainer's disk")
         return source
 

@@ -31,16 +31,16 @@ class OnDisk:
         return self.newest.version if self.newest is not None else 0
 
     @property
-    def digests(self) -> tuple[str, ...]:
-        """The digests of its files."""
-        return self.newest.digests if self.newest is not None else ()
+    def roots(self) -> tuple[str, ...]:
+        """The roots of its files."""
+        return self.newest.roots if self.newest is not None else ()
 
     @property
     def holdings(self) -> tuple[Holding, ...]:
         """The stages on disk, as they are announced to other processes."""
         if self.newest is None:
             return self.parts
-        return (Holding(Snapshot(self.version, self.digests), tuple(range(self.newest.stages))), *self.parts)
+        return (Holding(Snapshot(self.version, self.roots), tuple(range(self.newest.stages))), *self.parts)
 
 
 def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
@@ -69,8 +69,8 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
 
 def parts(root: Path, run: str, after: int) -> tuple[Holding, ...]:
     """Return the stages in a folder of versions after this one, none of which is whole there."""
-    later = [found for found in readable(root, run) if found.version > after and found.digests and found.stages_held]
-    return tuple(Holding(Snapshot(found.version, found.digests), found.stages_held) for found in later)
+    later = [found for found in readable(root, run) if found.version > after and found.roots and found.stages_held]
+    return tuple(Holding(Snapshot(found.version, found.roots), found.stages_held) for found in later)
 
 
 def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:

@@ -124,7 +124,7 @@ class TrainerLife:
             FIRST_TERM,
             version,
             version,
-            disk.digests,
+            disk.roots,
             disk.newest_seen,
             disk.former,
         )
@@ -195,7 +195,7 @@ class TrainerLife:
             source,
             join,
             disk.version,
-            disk.digests,
+            disk.roots,
             leader,
             parts=disk.parts,
         )

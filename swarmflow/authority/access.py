@@ -6,10 +6,12 @@ import time
 from collections.abc import Callable
 from functools import lru_cache
 
-from swarmflow.authority.certificates import Certificate, CertifiedKey, check_credential, is_statement_of
+from swarmflow.authority.certificates import Certificate, CertifiedKey, check_credential, check_proof, is_statement_of
 from swarmflow.authority.policy import AccessPolicy
+from swarmflow.core.protocol.types import Role
 from swarmflow.errors import AuthorityError
 
+PROOFS_MAX = 64  # that are made, or checked, once: many processes quote the same
 CHECKED_MAX = 4096  # credentials whose signatures need not be checked again: a process opens several streams
 
 
@@ -26,6 +28,13 @@ class AccessControl:
         self._key = key
         self._now = now
         self._checked = lru_cache(maxsize=CHECKED_MAX)(self._check)
+        self._proven = lru_cache(maxsize=PROOFS_MAX)(self._check_proof)
+        self._prove = lru_cache(maxsize=PROOFS_MAX)(self._new_proof)
+
+    @property
+    def role(self) -> Role | None:
+        """The role that the certificate of this process gives it; None: it has none."""
+        return None if self._key is None else self._key.certificate.role
 
     def credential(self, name: str) -> bytes:
         """Return what this process shows to others, under its libp2p name; empty: it has no certificate."""
@@ -65,6 +74,19 @@ class AccessControl:
         if certificate is None or certificate.role != "trainer" or not is_statement_of(certificate, data, signature):
             raise AuthorityError("it is not signed by a trainer of the run")
 
+    def prove(self, statement: bytes) -> bytes:
+        """Return the proof that this process has made a statement about the run; empty without a certificate."""
+        return self._prove(statement)
+
+    def is_proven(self, statement: bytes, proof: bytes) -> bool:
+        """Return whether a trainer of the run has made a statement.
+
+        The certificate of that trainer may have expired since; where it was revoked, nothing of it counts any more.
+        """
+        certificate = self._proven(statement, proof) if proof else None
+        revoked = self.policy.revoked if self.policy is not None else ()
+        return certificate is not None and certificate.role == "trainer" and certificate.id not in revoked
+
     def adopt(self, policy: AccessPolicy) -> bool:
         """Apply a policy of the run from now on if it is newer than the present one; return whether it is."""
         if self.policy is not None and policy.number <= self.policy.number:
@@ -74,3 +96,12 @@ class AccessControl:
 
     def _check(self, name: str, credential: bytes) -> Certificate:
         return check_credential(credential, self.run_id, name)
+
+    def _check_proof(self, statement: bytes, proof: bytes) -> Certificate | None:
+        try:
+            return check_proof(proof, self.run_id, statement)
+        except AuthorityError:
+            return None
+
+    def _new_proof(self, statement: bytes) -> bytes:
+        return b"" if self._key is None else self._key.prove(statement)

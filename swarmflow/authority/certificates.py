@@ -22,7 +22,7 @@ Signature = Annotated[bytes, msgspec.Meta(min_length=64, max_length=64)]
 
 T = TypeVar("T")
 
-CREDENTIAL_BYTES_MAX = 512
+CREDENTIAL_BYTES_MAX = PROOF_BYTES_MAX = 512
 RUN_ID_BYTES = 16  # of the digest: nobody finds a second key for a given run id (2^128 tries)
 CERTIFICATE_ID_BYTES = 8
 
@@ -30,6 +30,7 @@ CERTIFICATE_ID_BYTES = 8
 _CERTIFICATE = b"swarmflow certificate 1\0"
 _BINDING = b"swarmflow process 1\0"
 _STATEMENT = b"swarmflow statement 1\0"
+_PROOF = b"swarmflow proof 1\0"
 
 
 class Certificate(msgspec.Struct, frozen=True, array_like=True):
@@ -89,6 +90,19 @@ class CertifiedKey(msgspec.Struct, frozen=True, array_like=True):
         """Return the signature of a statement, which says itself what it is about."""
         return Ed25519PrivateKey.from_private_bytes(self.secret).sign(_STATEMENT + data)
 
+    def prove(self, statement: bytes) -> bytes:
+        """Return a proof that the holder of this key has said something about the run: others may pass it on."""
+        signed = proof_bytes(self.certificate.run_id, statement)
+        signature = Ed25519PrivateKey.from_private_bytes(self.secret).sign(signed)
+        return msgspec.msgpack.encode(Proof(self.certificate, signature))
+
+
+class Proof(msgspec.Struct, frozen=True, array_like=True):
+    """That the holder of a certified key has made a statement, which travels beside it."""
+
+    certificate: Certificate
+    signature: Signature
+
 
 class Credential(msgspec.Struct, frozen=True, array_like=True):
     """What a process shows to others."""
@@ -108,6 +122,18 @@ def check_credential(data: bytes, run_id: str, name: str) -> Certificate:
     if not is_signed(certificate.key, _binding(run_id, name), credential.binding):
         raise AuthorityError("its credential is another process'")
     return certificate
+
+
+def check_proof(proof: bytes, run_id: str, statement: bytes) -> Certificate:
+    """Return the certificate of who has made a statement about the run; it may have expired, or be revoked.
+
+    Raises AuthorityError where the proof is none.
+    """
+    shown = decoded(proof, Proof, PROOF_BYTES_MAX, "a proof")
+    shown.certificate.check(run_id)
+    if not is_signed(shown.certificate.key, proof_bytes(run_id, statement), shown.signature):
+        raise AuthorityError("a proof is of another statement")
+    return shown.certificate
 
 
 def decoded(data: bytes | bytearray | memoryview, kind: type[T], bytes_max: int, what: str) -> T:
@@ -142,6 +168,11 @@ def is_signed(key: bytes, data: bytes, signature: bytes) -> bool:
     except (InvalidSignature, ValueError):  # ValueError: no point of the curve
         return False
     return True
+
+
+def proof_bytes(run_id: str, statement: bytes) -> bytes:
+    """Return what is signed for a proof."""
+    return _PROOF + msgspec.msgpack.encode((run_id, statement))
 
 
 def _binding(run_id: str, name: str) -> bytes:

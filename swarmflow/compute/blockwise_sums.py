@@ -15,9 +15,10 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
+from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.exact import ExponentOverflowError
 from swarmflow.compute.flat_tensors import Blocks, Buffer, added_up, block_squares, bytes_of, memory_of
-from swarmflow.compute.grid import BLOCK_ELEMENTS, WIDE_BITS, Grid, grid_blocks
+from swarmflow.compute.grid import WIDE_BITS, Grid
 from swarmflow.compute.packed_integers import pack_blocks, unpack_blocks
 from swarmflow.compute.rounding import add_rounded, block_peaks, rounded
 from swarmflow.compute.sums import SUMMED, Sums, TensorSums

@@ -8,10 +8,11 @@ from typing import Any
 
 import torch
 
+from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat import rounding_of
-from swarmflow.compute.grid import BLOCK_ELEMENTS, Blockwise, grid_blocks
+from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import StageLayout, blocks_of, layout_of, stage_layout
 from swarmflow.compute.microbatch_gradient import kept_blocks
 from swarmflow.compute.model_keys import positions_of

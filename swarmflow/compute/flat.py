@@ -14,9 +14,8 @@ from swarmflow.compute.finite import finite
 from swarmflow.compute.grid import Blockwise, Grid
 from swarmflow.compute.layout import TIED, TensorSlot
 from swarmflow.compute.microbatch_gradient import MicrobatchGradient
+from swarmflow.compute.state_root import GRID
 from swarmflow.compute.sums import Sums, TensorSums
-
-GRID = "grid"  # among the tensors of a group's state
 
 
 def rounding_of(accumulate: str, reduce_codec: str, microbatches: int) -> FixedPoint | Blockwise | None:

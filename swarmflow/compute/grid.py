@@ -18,9 +18,9 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from swarmflow.compute.blocks import grid_blocks
 from swarmflow.compute.exact import EXPONENT
 
-BLOCK_ELEMENTS: Final = 256
 DITHER_ELEMENTS: Final = 1 << 16  # after which the elements' places in the sequence repeat
 SUM_BITS: Final = 15  # of a sum, beside its sign
 FIRST_SUM_BITS: Final = 31  # the same in the first step
@@ -99,11 +99,6 @@ class Grid:
         else:
             mean = wanted.mul(seen).sum() // seen.sum().clamp(min=1)
             self.spacings.copy_(_power_of_two(torch.where(seen, wanted, mean)))
-
-
-def grid_blocks(elements: int) -> int:
-    """Return the number of blocks of a flat tensor; the last one may be shorter."""
-    return -(-elements // BLOCK_ELEMENTS)
 
 
 def dither(number: int, device: torch.device) -> Tensor:

@@ -13,9 +13,9 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
+from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.exact import ExponentOverflowError
-from swarmflow.compute.grid import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.layout import TensorSlot
 
 AT_ONCE_BLOCKS_MIN: Final = 64  # for fewer the calls take longer than the passes over memory that they save

@@ -7,7 +7,7 @@ import itertools
 import torch
 from torch import Tensor
 
-from swarmflow.compute.grid import BLOCK_ELEMENTS
+from swarmflow.compute.blocks import BLOCK_ELEMENTS
 from swarmflow.errors import FrameError
 
 # Bits of an element that a block may have. Each is made of whole bytes and a field of 1, 2, 4 or 8 bits, of which so

@@ -16,7 +16,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from swarmflow.compute.grid import BLOCK_ELEMENTS, DITHER_ELEMENTS, dither
+from swarmflow.compute.blocks import BLOCK_ELEMENTS
+from swarmflow.compute.grid import DITHER_ELEMENTS, dither
 
 _DITHER_ROWS: Final = DITHER_ELEMENTS // BLOCK_ELEMENTS  # after which the dither repeats
 # Blocks that a thread rounds at a time, a multiple of the dither's: gradients, dither, temporaries and sums of so many

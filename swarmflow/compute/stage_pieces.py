@@ -6,40 +6,23 @@ the first step. So a piece of any version follows the updates by itself, to the 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 import torch
-from blake3 import blake3
 from torch import Tensor
 
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.finite import finite
-from swarmflow.compute.flat import GRID, FlatGroup
+from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import Buffer, bytes_of, memory_of
-from swarmflow.compute.grid import BLOCK_ELEMENTS, Grid, grid_blocks
+from swarmflow.compute.grid import Grid
 from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.packed_integers import USUAL_BITS
+from swarmflow.compute.state_root import GRID, PIECE_ELEMENTS, Span, leaf_of
 from swarmflow.compute.sums import Sums, TensorSums
 from swarmflow.errors import FrameError
-
-LEAF_BYTES = 32
-PIECE_ELEMENTS = 1 << 14  # 192 KiB with adam's moments: at 50 Mb/s a tensor that comes meanwhile waits 31 ms for one
-
-
-class Span(NamedTuple):
-    """A range of the parameters of a flat group. `start` is the edge of a piece."""
-
-    group: str
-    start: int
-    stop: int
-
-    def pieces(self) -> list[Span]:
-        """Return the pieces of which it consists."""
-        starts = range(self.start, self.stop, PIECE_ELEMENTS)
-        return [Span(self.group, start, min(start + PIECE_ELEMENTS, self.stop)) for start in starts]
 
 
 @dataclass(frozen=True)
@@ -91,10 +74,7 @@ class StagePieces:
 
     def leaf(self, span: Span, version: int) -> bytes:
         """Return the hash of the state of a span, where the stage is at this version."""
-        hasher = blake3()
-        for part in self._parts(span, version):
-            hasher.update(memory_of(part.cpu()))
-        return hasher.digest()
+        return leaf_of(memory_of(part.cpu()) for part in self._parts(span, version))
 
     @torch.no_grad()
     def write(self, span: Span, version: int, data: Buffer) -> None:
@@ -117,7 +97,7 @@ class StagePieces:
         group, latest = self._groups(update.step)[span.group], self._groups(update.step + 1)[span.group]
         sums = _sums_of(group, span, update.sums)
         ratios = _ratios_of(group, span, update.ratios)
-        here, blocks = slice(span.start, span.stop), _blocks(span)
+        here, blocks = slice(span.start, span.stop), span.of(GRID)
         if group is not latest:
             group.params[here].copy_(latest.params[here])
             if isinstance(group.sums, BlockwiseSums) and isinstance(latest.sums, BlockwiseSums):
@@ -134,21 +114,11 @@ class StagePieces:
 
     def _parts(self, span: Span, version: int) -> list[Tensor]:
         """Return the tensors of which the state of a span consists at a version, in their order."""
-        here, blocks = slice(span.start, span.stop), _blocks(span)
         tensors = [self._groups(version + 1)[span.group].tensors()]
         if len(self._sets) > 1:
             before = self._groups(version)[span.group].tensors()
             tensors.append({name: before[name] for name in ("params", GRID) if name in before})
-        return [tensor[blocks if name == GRID else here] for named in tensors for name, tensor in named.items()]
-
-
-def root_of(leaves: Iterable[bytes]) -> str:
-    """Return the root over the hashes of all pieces of a stage, in their order."""
-    return blake3(b"".join(leaves)).hexdigest()
-
-
-def _blocks(span: Span) -> slice:
-    return slice(span.start // BLOCK_ELEMENTS, grid_blocks(span.stop))
+        return [tensor[span.of(name)] for named in tensors for name, tensor in named.items()]
 
 
 def _sums_of(group: FlatGroup, span: Span, packed: Buffer) -> Sums:
@@ -157,7 +127,7 @@ def _sums_of(group: FlatGroup, span: Span, packed: Buffer) -> Sums:
     sums: Sums
     if isinstance(group.sums, BlockwiseSums):
         grid = group.sums.grid
-        here = Grid(grid.spacings[_blocks(span)].clone(), grid.rounding, grid.addends)
+        here = Grid(grid.spacings[span.of(GRID)].clone(), grid.rounding, grid.addends)
         if not here.known:
             raise FrameError("the first step is not followed")
         sums = BlockwiseSums(here, elements)

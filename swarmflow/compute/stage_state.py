@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 import torch
 from torch import Tensor
 
-from swarmflow.compute.checkpoint import tensor_name
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import digest, memory_of
+from swarmflow.compute.state_root import tensor_name
 
 CHUNK_ELEMENTS = 1 << 20  # 4 MiB of fp32 at a time: a disk's full speed, and little memory beside the stage's
 BEFORE = "before_"  # begins the names of what belongs to the version before, where updates are delayed

@@ -11,13 +11,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from blake3 import blake3
-
 from swarmflow.errors import CheckpointError, CorruptError
 from swarmflow.files import NO_ROOM_ERRNOS, no_room
 
 HEADER_BYTES_MAX = 1 << 24
-_READ_BYTES = 1 << 22
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}  # of a number, by safetensors' name of its dtype
 
 
@@ -94,18 +91,16 @@ class TensorFileWriter:
                 return name, (reached - start) // self._item
         return None
 
-    def finish(self) -> str:
-        """Makes the file durable and visible under its path; returns the blake3 hex digest of its bytes."""
+    def finish(self) -> None:
+        """Makes the file durable and visible under its path."""
         hole = self.missing()
         if hole is not None:
             raise CheckpointError(f"{self.path} is incomplete: {hole[0]} lacks element {hole[1]}")
         self._guard(self._sync)
-        digest = file_digest(self._part)
         with self._using:
             self._file.close()
         self._guard(lambda: os.replace(self._part, self.path))
         self._guard(lambda: sync_folder(self.path.parent))
-        return digest
 
     def abandon(self) -> None:
         """Closes and removes what was written so far; nothing happens after `finish`."""
@@ -139,21 +134,6 @@ class TensorFileWriter:
         if error.errno in NO_ROOM_ERRNOS:
             return no_room(self.path.name, self.path.parent, self.size_bytes, str(error.strerror))
         return CheckpointError(f"{self.path} cannot be written: {error.strerror or error}")
-
-
-def file_digest(path: Path) -> str:
-    """blake3 hex digest of a file, read in pieces.
-
-    Raises CheckpointError when it cannot be read, CorruptError when it is not there.
-    """
-    hasher = blake3()
-    try:
-        with path.open("rb") as file:
-            while piece := file.read(_READ_BYTES):
-                hasher.update(piece)
-    except OSError as error:
-        raise unreadable(path, error) from error
-    return hasher.hexdigest()
 
 
 def unreadable(path: Path, error: OSError) -> CheckpointError:

@@ -26,8 +26,10 @@ class Disks:
     written: dict[str, dict[int, int]] = field(init=False, default_factory=dict)
     # (name, version) of copies of a version that was whole nowhere else, as far as is known there
     partial: set[tuple[str, int]] = field(init=False, default_factory=set)
+    # (name, version) -> the proof of a copy's snapshot
+    proofs: dict[tuple[str, int], bytes] = field(init=False, default_factory=dict)
     full: set[str] = field(init=False, default_factory=set)  # processes whose disks are full at the moment
-    # (name, version, stage) of files that do not match their digests any more, and cannot be read
+    # (name, version, stage) of files that do not match their roots any more, and cannot be read
     damaged: set[tuple[str, int, int]] = field(init=False, default_factory=set)
     left: dict[str, KeptState] = field(init=False, default_factory=dict)  # the folders of peers that left at once
 
@@ -53,10 +55,12 @@ class Disks:
         self.damaged -= {(name, version, stage) for stage in copies}
         return True
 
-    def copy(self, name: str, version: int, stages: Iterable[int], whole: bool) -> bool:
+    def copy(self, name: str, snapshot: Snapshot, stages: Iterable[int], whole: bool) -> bool:
         """Write copies of stages of a version to a peer's disk. Returns False where the disk is full."""
+        version = snapshot.version
         if name in self.full:
             return False
+        self.proofs[name, version] = snapshot.proof
         if whole:
             self.partial.discard((name, version))
         elif version not in self.copies.get(name, {}):
@@ -122,8 +126,8 @@ class Disks:
         copied = {version for version, stages in self.copies.get(name, {}).items() if stages}
         return copied | self.written.get(name, {}).keys()
 
-    def digests(self, version: int) -> tuple[str, ...]:
-        """Return the digests of the stages' files of a version that was written; version 0 has none."""
+    def roots(self, version: int) -> tuple[str, ...]:
+        """Return the roots of the stages' files of a version that was written; version 0 has none."""
         return tuple(self.durable[version][stage] for stage in range(self.stages)) if version else ()
 
     def holds(self, name: str, version: int, stage: int) -> bool:
@@ -137,4 +141,5 @@ class Disks:
         """Return the copies on a process' disk."""
         held = {version: stages for version, stages in sorted(self.copies.get(name, {}).items()) if stages}
         whole = {version: (name, version) not in self.partial for version in held}
-        return tuple(Holding(Snapshot(v, self.digests(v)), tuple(sorted(held[v])), whole[v]) for v in held)
+        snapshots = {v: Snapshot(v, self.roots(v), self.proofs.get((name, v), b"")) for v in held}
+        return tuple(Holding(snapshots[v], tuple(sorted(held[v])), whole[v]) for v in held)

@@ -120,5 +120,4 @@ class GradientSums:
             self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
         version, root = weights.version, weights.parameters
         self.world.deliver(self.process, Applied(action.epoch, root))
-        if action.rooted:
-            self.device.answer(StateHashed(version, root))
+        self.device.answer(StateHashed(version, root))

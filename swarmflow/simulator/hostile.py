@@ -62,7 +62,7 @@ from swarmflow.core.protocol.messages import (
     Unprepared,
     Unrepairable,
 )
-from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX, NAMED_TUPLES
+from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX, NAMED_TUPLES, PROOF_BYTES_MAX
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
 from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.core.routing.flow.plausibility import RELIABLE_TYPES
@@ -194,12 +194,17 @@ class Mint:
         """Return a string."""
         return LONG if bad else self.random.choice(("", "x", "sim", "run", "peer", "trainer", "full", "stage-0"))
 
+    def proof(self, name: str, bad: bool) -> bytes:
+        """Return bytes that prove nothing."""
+        return bytes(PROOF_BYTES_MAX + 1) if bad else self.random.choice((b"", b"x"))
+
     def truth(self, name: str, bad: bool) -> bool:
         """Return a bool."""
         return self.random.random() < 0.5
 
 
 _LEAVES: dict[Any, Callable[[Mint, str, bool], Any]] = {
+    bytes: Mint.proof,
     int: Mint.whole,
     float: Mint.number,
     str: Mint.text,

@@ -67,14 +67,14 @@ class Launcher:
             newest = world.disks.newest(partial(world.transport.reaches, name))
             held.add(newest)  # a trainer reads the disks of those that it reaches
             world.directory.add(process)
-            digests = world.disks.digests(newest)
-            leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, digests, world.disks.known(), self._former())
+            roots = world.disks.roots(newest)
+            leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, roots, world.disks.known(), self._former())
             leads.safe.copies.record(me, world.disks.holdings(name))
         lease = LeaderLease(leader or process, timeouts=plan.timeouts)
-        stages, digests = tuple(range(plan.stages)), world.disks.digests(max(held))
-        copies = (Holding(Snapshot(max(held), digests), stages),) if digests else ()
+        stages, roots = tuple(range(plan.stages)), world.disks.roots(max(held))
+        copies = (Holding(Snapshot(max(held), roots), stages),) if roots else ()
         join = Join("trainer", "sim", "run", me, copies=(*copies, *world.disks.holdings(name)))
-        machine = world.machines.trainer(TrainerStart(lease, plan, rules, join, max(held), digests, leads))
+        machine = world.machines.trainer(TrainerStart(lease, plan, rules, join, max(held), roots, leads))
         return Host(process, machine, Device(world, process), world.clock.now_s), machine
 
     def peer(self, name: str, wish: int, kept: KeptState | None, leader: ProcessId) -> Host:

@@ -28,7 +28,7 @@ class TrainerStart:
     rules: LeaderSettings
     join: Join
     version: int  # the newest on its disk
-    digests: tuple[str, ...]  # of the stages' files of that version
+    roots: tuple[str, ...]  # of the stages' files of that version
     leads: Leader | None  # what it leads with, for the one that begins as the leader
 
     def machine(self, kind: type[M]) -> M:
@@ -36,7 +36,7 @@ class TrainerStart:
         me, plan = self.join.member, self.plan
         own = dispatcher_for(plan, me.process, 0), plan.without_graph
         source = MicrobatchSource(me.process, plan.microbatches, *own)
-        return kind(me, self.lease, plan, self.rules, source, self.join, self.version, self.digests, self.leads)
+        return kind(me, self.lease, plan, self.rules, source, self.join, self.version, self.roots, self.leads)
 
 
 class Machines(Protocol):

@@ -132,7 +132,7 @@ class Storage:
         """Fetch every stage of a version from its peers, then write the version."""
         states = [(list(members), stage) for stage, members in enumerate(action.roster.stages)]
         then = partial(self._write, action, self.abandoned, self.world.clock.now_s)
-        self.fetch(states, then, Progressed("save"), together=bool(action.digests))
+        self.fetch(states, then, Progressed("save"), together=bool(action.roots))
 
     def write_stage(self, action: WriteStage, parameters: str) -> None:
         """Write the own stage at a version, whose parameters have this digest."""
@@ -163,13 +163,14 @@ class Storage:
             if self.world.disks.holds(self.process.name, action.version, stage) and not members:
                 copies[stage] = self.world.disks.durable[action.version][stage]  # it is here already
             for member in members:
-                if (parameters := self.held(member, stage, action.version)) is not None:
+                parameters = self.held(member, stage, action.version)
+                if parameters is not None and (not action.roots or parameters == action.roots[stage]):
                     copies[stage] = parameters
         whole = self.world.hosts[self.process].alive and len(copies) == len(action.roster.stages)
         ok = whole and self.world.disks.put(self.process.name, action.version, copies)
         failed = "" if ok else "the disk is full" if whole else "a stage was lost"
-        digests = self.world.disks.digests(action.version) if ok else ()
-        self.world.deliver(self.process, CheckpointWritten(action.version, ok, failed, digests, number=action.number))
+        roots = self.world.disks.roots(action.version) if ok else ()
+        self.world.deliver(self.process, CheckpointWritten(action.version, ok, failed, roots, number=action.number))
 
     def _keep(self, action: KeepCopies) -> None:
         """Write copies of stages that have been fetched; what was written here is a copy like them from now on."""
@@ -179,7 +180,7 @@ class Storage:
         wanted = dict(zip(action.stages, action.holders, strict=True))
         own = disks.written.get(name, {}).get(version, -1)
         here = all(stage == own or self._holder(holders, version, stage) for stage, holders in wanted.items())
-        copied = here and disks.copy(name, version, action.stages, action.whole)
+        copied = here and disks.copy(name, action.snapshot, action.stages, action.whole)
         if copied and own in action.stages:
             del disks.written[name][version]
         failed = "" if copied else "the disk is full" if here else "no holder is left"
@@ -222,7 +223,7 @@ class Storage:
             return
         newest = max(disks.trainers[name])
         parts = disks.holdings(name)
-        self.world.deliver(self.process, DiskChanged(newest, "a file is damaged", disks.digests(newest), parts))
+        self.world.deliver(self.process, DiskChanged(newest, "a file is damaged", disks.roots(newest), parts))
 
     def _holdings(self, failed: str = "") -> CopiesChanged:
         return CopiesChanged(self.world.disks.holdings(self.process.name), failed)

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from swarmflow.core.protocol.actions import Send
 from swarmflow.core.protocol.events import Lost, Received
-from swarmflow.core.protocol.messages import YIELDING, Backward, Forward, RelayedTensor, RelayTensor, hop, step
+from swarmflow.core.protocol.messages import (
+    FROM_TRAINERS,
+    YIELDING,
+    Backward,
+    Forward,
+    RelayedTensor,
+    RelayTensor,
+    hop,
+    step,
+)
+from swarmflow.core.protocol.proofs import with_proofs, without_unproven
 from swarmflow.core.protocol.types import Body, Padding, ProcessId, Slice
 from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.host import Host, Link
 from swarmflow.simulator.network import Flight
 from swarmflow.simulator.partitions import Partition, Partitions
+from swarmflow.simulator.proofs import is_proven, sign
 from swarmflow.simulator.sizes import wire_bytes
 
 if TYPE_CHECKING:
@@ -47,6 +58,8 @@ class Transport:
 
     def send(self, here: Host, action: Send) -> None:
         """Send a message of a process."""
+        if here.process in self.world.trainers:
+            action = replace(action, message=with_proofs(action.message, sign))
         world, message, receiver = self.world, action.message, action.to
         now_s, sender = world.clock.now_s, here.process
         size_bytes, bodies = wire_bytes(message), NOTHING
@@ -158,7 +171,10 @@ class Transport:
                 return
         if there is not None and there.alive and across is None:
             refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
-            world.handle(there, Received(sender, action.message, refs, world.role(sender)))
+            message = action.message
+            if type(message) not in FROM_TRAINERS:
+                message = without_unproven(message, is_proven)
+            world.handle(there, Received(sender, message, refs, world.role(sender)))
         elif here.alive:
             world.clock.after(world.hardware.broken_s() or DIAL_S, partial(self.lose, sender, receiver))
 

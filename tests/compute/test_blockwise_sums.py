@@ -14,19 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.exact import EXPONENT, ExponentOverflowError
-from swarmflow.compute.grid import (
-    ADDENDS_MAX,
-    BLOCK_ELEMENTS,
-    DITHER_ELEMENTS,
-    FIRST_EXPONENT,
-    WIDE_BITS,
-    Blockwise,
-    Grid,
-    dither,
-    grid_blocks,
-)
+from swarmflow.compute.grid import ADDENDS_MAX, DITHER_ELEMENTS, FIRST_EXPONENT, WIDE_BITS, Blockwise, Grid, dither
 from swarmflow.compute.packed_integers import USUAL_BITS, pack_blocks
 from swarmflow.core.protocol.piece_format import BLOCKWISE16
 from swarmflow.errors import FrameError

@@ -151,7 +151,7 @@ def test_an_unfinished_or_wrong_copy_leaves_nothing(tmp_path: Path) -> None:
     writer = checkpoint.writer(0, {"own.params": 2})
     writer.write("own.params", 0, bytes(8))
     with pytest.raises(CheckpointError, match="not what was sent"):
-        checkpoint.add(0, writer, digest="0" * 64)
+        checkpoint.add(0, writer, root="0" * 64)
     assert [p.name for p in checkpoint.path.iterdir()] == ["manifest.json"]
 
 
@@ -179,23 +179,23 @@ def test_stages_that_are_added_at_once_are_all_named(tmp_path: Path) -> None:
 
 def test_a_copy_goes_on_with_what_is_of_the_same_content_and_nothing_else(tmp_path: Path) -> None:
     source = _complete(tmp_path / "source", 7)
-    digests = source.digests
-    copy = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, digests)
+    roots = source.roots
+    copy = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, roots)
     _fill(copy, 1, 8)
-    assert (copy.stages_held, copy.digests, copy.complete) == ((1,), digests, False)
-    assert Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, digests).stages_held == (1,)
-    other = ("0" * 64, digests[1])
+    assert (copy.stages_held, copy.roots, copy.complete) == ((1,), roots, False)
+    assert Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, roots).stages_held == (1,)
+    other = ("0" * 64, roots[1])
     anew = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, other)
-    assert (anew.stages_held, anew.digests) == ((), other), "stages of two histories do not fit together"
+    assert (anew.stages_held, anew.roots) == ((), other), "stages of two histories do not fit together"
     written = Checkpoint.begin_copy(tmp_path / "source", 7, "run", 2, ())
     assert written.stages_held == (), "what its content was to be is not known: it is written anew"
     with pytest.raises(CheckpointError, match="another run"):
-        Checkpoint.begin_copy(tmp_path / "copy", 7, "other", 2, digests)
+        Checkpoint.begin_copy(tmp_path / "copy", 7, "other", 2, roots)
 
 
 def test_a_copy_in_part_tells_that_the_version_was_whole_once(tmp_path: Path) -> None:
     source = _complete(tmp_path / "source", 7)
-    Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
+    Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, source.roots)
     assert newest_complete(tmp_path / "copy", "run") is None
     assert (newest_known(tmp_path / "copy", "run"), newest_known(tmp_path / "copy", "other")) == (7, 0)
     _fill(Checkpoint.begin(tmp_path / "unfinished", 9, "run", 2), 0, 9)
@@ -204,7 +204,7 @@ def test_a_copy_in_part_tells_that_the_version_was_whole_once(tmp_path: Path) ->
 
 def test_a_stage_that_is_of_no_use_is_set_aside_and_can_be_copied_again(tmp_path: Path) -> None:
     source = _complete(tmp_path / "source", 7)
-    copy = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
+    copy = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, source.roots)
     for stage in range(2):
         _fill(copy, stage, 7 + stage)
     for number in ("", ".2"):
@@ -213,7 +213,7 @@ def test_a_stage_that_is_of_no_use_is_set_aside_and_can_be_copied_again(tmp_path
         assert copy.stages_held == Checkpoint.open(copy.path).stages_held == (0,)
         assert not (copy.path / "stage-1.safetensors").exists()
         assert (copy.path / f"stage-1.safetensors.corrupt{number}").read_bytes() == b"garbage"
-        copy = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, source.digests)
+        copy = Checkpoint.begin_copy(tmp_path / "copy", 7, "run", 2, source.roots)
         assert copy.stages_held == (0,)
         _fill(copy, 1, 8)
         assert copy.complete
@@ -227,7 +227,7 @@ def test_a_corrupt_version_is_mended_by_its_owner_and_told_of_once(
 ) -> None:
     for version in (5, 7):
         _complete(tmp_path, version)
-    digests = Checkpoint.open(tmp_path / "version-00000007").digests
+    roots = Checkpoint.open(tmp_path / "version-00000007").roots
     path = tmp_path / "version-00000007" / "stage-1.safetensors"
     data = bytearray(path.read_bytes())
     data[-1] ^= 1
@@ -240,10 +240,10 @@ def test_a_corrupt_version_is_mended_by_its_owner_and_told_of_once(
         assert found is not None
         assert found.version == 5
     assert [record.message for record in caplog.records if "corrupt" in record.message] == [
-        f"{path} is corrupt: its digest is not the one in manifest.json; it is kept as stage-1.safetensors.corrupt"
+        f"{path} is corrupt: its root is not the one in the manifest; it is kept as stage-1.safetensors.corrupt"
     ]
     half = Checkpoint.open(path.parent)
-    assert (half.stages_held, half.digests) == ((0,), digests), "what it was is known, so that it can be fetched"
+    assert (half.stages_held, half.roots) == ((0,), roots), "what it was is known, so that it can be fetched"
     assert newest_known(tmp_path, "run") == 7
 
 
@@ -320,7 +320,7 @@ def test_what_cannot_be_read_now_stays_as_it_is_and_is_read_later(
         with pytest.raises(CheckpointError, match="cannot be read now"):
             newest_complete(tmp_path, "run", mend=True)
         with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read now"):
-            Checkpoint.begin_copy(tmp_path, 7, "run", 2, checkpoint.digests)
+            Checkpoint.begin_copy(tmp_path, 7, "run", 2, checkpoint.roots)
         with pytest.raises(CheckpointError, match=r"manifest\.json cannot be read now"):
             Checkpoint.begin_copy(tmp_path, 7, "run", 2, ())
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before

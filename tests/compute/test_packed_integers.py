@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from swarmflow.compute.grid import BLOCK_ELEMENTS
+from swarmflow.compute.blocks import BLOCK_ELEMENTS
 from swarmflow.compute.packed_integers import WIDTHS, pack_blocks, unpack_blocks
 from swarmflow.errors import FrameError
 

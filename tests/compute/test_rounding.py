@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from swarmflow.compute.grid import BLOCK_ELEMENTS, DITHER_ELEMENTS, dither
+from swarmflow.compute.blocks import BLOCK_ELEMENTS
+from swarmflow.compute.grid import DITHER_ELEMENTS, dither
 from swarmflow.compute.rounding import add_rounded, block_peaks, compiled, rounded
 
 CPU = torch.device("cpu")

@@ -19,6 +19,7 @@ from swarmflow.core.protocol.messages import (
     Join,
     Message,
     OpenStep,
+    StateRoot,
     StepResult,
     Tally,
 )
@@ -36,6 +37,7 @@ TALLY = Tally(2.0, 30, 1)
 RESULT = StepResult(3, EPOCH, 2.0, 30, 1.0, 0.5, 0.3, 3, (3,), 1)
 COMMIT = Commit(3, EPOCH, 1, 1 / 30, 0.3, RESULT)
 REDUCED = (("stage-0", 1.0, "x"),)
+ROOT = "root"  # of the stage's state
 SETTINGS = LeaderSettings(9, lambda step: 0.1 * step, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
 
 
@@ -43,7 +45,7 @@ def report(who: Member, opened: OpenStep = OPENED) -> ElectionReport:
     role = "trainer" if who.stage < 0 else "peer"
     indices = (TRAINERS.index(who),) if who in TRAINERS else ()
     return ElectionReport(
-        4, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened, indices=indices
+        4, Join(role, "1.0", "run", who), who, True, opened.epoch.step, False, opened, indices=indices, root=ROOT
     )
 
 
@@ -97,4 +99,6 @@ class Bench:
         actions: list[Action] = []
         for peer in members:
             actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
+        for peer in members:
+            actions += self.hear(peer, StateRoot(0, epoch.step + 1, ROOT))
         return actions

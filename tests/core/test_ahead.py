@@ -47,7 +47,7 @@ class Bench:
         for peer in (A, B):
             self.hear(peer, Join("peer", "1.0", "run", replace(member(peer.name, -1), process=peer)))
         for peer in (A, B):
-            self.hear(peer, Ready(0, 0, "digest", 4))
+            self.hear(peer, Ready(0, 0, "root", 4))
 
     def hear(self, sender: ProcessId, message: Message) -> list[Action]:
         return self.leader.handle(Received(sender, message), 0.0)

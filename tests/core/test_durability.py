@@ -40,7 +40,7 @@ def safe() -> Durability:
 
 def fail(safe: Durability, now: float, disturbed: bool = False, space: DiskSpace | None = None) -> list[Action]:
     """One more try to write a version fails at `now`; what is told."""
-    safe.write(VERSION, Roster(((),), ()), last=True)
+    safe.write(VERSION, Roster(((),), ()), last=True, roots=("d",))
     if disturbed:
         safe.disturbed()
     return safe.written(CheckpointWritten(VERSION, ok=False, reason=f"it failed at {now}", space=space), now)
@@ -106,7 +106,7 @@ class Bench(test_leader.Bench):
         actions = actions + self.refuse_to_write(actions)
         for write in of_type(actions, WriteCheckpoint):
             self.tries.append(write.version)
-            written = CheckpointWritten(write.version, self.room, "" if self.room else FULL, digests=("d",) * self.room)
+            written = CheckpointWritten(write.version, self.room, "" if self.room else FULL, roots=("d",) * self.room)
             if not self.room:
                 written = replace(written, space=NO_ROOM)
             actions = actions + self.answered(self.leader.handle(replace(written, number=write.number), self.now))
@@ -206,7 +206,7 @@ def test_a_disk_that_hangs_pauses_the_run_like_a_full_one() -> None:
     assert [log.text for log in paused if log.level == "warning"] == [f"the run pauses and waits for {lack}"]
     assert not [log for log in of_type(bench.wait(20), Log) if "the run pauses" in log.text], "it was told once"
     [begun] = write
-    bench.leader.handle(CheckpointWritten(2, True, digests=("d",), number=begun.number), bench.now)
+    bench.leader.handle(CheckpointWritten(2, True, roots=("d",), number=begun.number), bench.now)
     assert bench.leader.step is not None
 
 
@@ -290,19 +290,19 @@ def test_a_version_that_was_gone_back_to_and_is_corrupt_comes_from_others_or_is_
 
 def test_an_earlier_version_of_the_own_disk_is_not_spread_over_a_later_one_of_others() -> None:
     """Else they would delete the later one as surplus when they have it."""
-    safe_ = Durability(4, RETRY_S, Copies(1), Snapshots(1), 8, digests=("old",))
+    safe_ = Durability(4, RETRY_S, Copies(1), Snapshots(1), 8, roots=("old",))
     holder = replace(ME, process=process("b"), stage=0)
     assert safe_.spread(ME, [holder])
-    safe_ = Durability(4, RETRY_S, Copies(1), Snapshots(1), 8, digests=("old",))
+    safe_ = Durability(4, RETRY_S, Copies(1), Snapshots(1), 8, roots=("old",))
     safe_.copies.record(holder, (Holding(Snapshot(8, ("new",)), (0,)),))
     assert not messages(safe_.spread(ME, [holder]), KeepCopy)
 
 
 def test_what_is_left_of_a_version_on_the_own_disk_counts_with_what_others_hold() -> None:
     copies = Copies(2)
-    safe_ = Durability(8, RETRY_S, copies, Snapshots(1), 8, digests=("a", "b"))
+    safe_ = Durability(8, RETRY_S, copies, Snapshots(1), 8, roots=("a", "b"))
     at_8 = Snapshot(8, ("a", "b"))
     copies.record(replace(ME, process=process("b"), stage=0), (Holding(at_8, (1,)),))
     safe_.lost(DiskChanged(4, "stage-1 is corrupt", ("c", "d"), (Holding(at_8, (0,)),)), ME)
     assert copies.newest_whole() == at_8
-    assert (safe_.durable, safe_.digests) == (4, ("c", "d"))
+    assert (safe_.durable, safe_.roots) == (4, ("c", "d"))

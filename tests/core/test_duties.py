@@ -159,7 +159,7 @@ def test_a_stage_that_nobody_else_serves_takes_who_was_put_out_before_its_time(a
     bench.leader.handle(Lost(A, "reset"), 0.0)
     [(to, granted)] = messages(bench.join(again), Granted)
     assert (to, granted.stage) == (again, 0)
-    assert messages(bench.hear(again, Ready(0, 0, "digest", 4, granted.grant)), OpenStep)
+    assert messages(bench.hear(again, Ready(0, 0, "root", 4, granted.grant)), OpenStep)
 
 
 def test_who_was_put_out_comes_back_early_only_where_it_may_serve_and_nobody_is_coming() -> None:

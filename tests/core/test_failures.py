@@ -59,7 +59,7 @@ class Bench(test_leader.Bench):
         """Another life of a peer comes, is granted its stage if it is granted any, and is ready."""
         again = ProcessId(peer.name, peer.incarnation + 1)
         for _, granted in messages(self.join(again), Granted):
-            self.hear(again, Ready(0, granted.version, "x", 4, granted.grant))
+            self.hear(again, Ready(0, granted.version, "root", 4, granted.grant))
         return again
 
 
@@ -167,7 +167,7 @@ def test_of_two_that_do_not_agree_one_is_left_out_and_at_another_step_the_other_
     again = bench.rejoin(A)
     bench.now += TIMEOUTS.barred_s
     [(to, granted)] = messages([act for peer in (B, again) for act in bench.hear(peer, Heartbeat())], Granted)
-    bench.hear(to, Ready(0, granted.version, "x", 4, granted.grant))
+    bench.hear(to, Ready(0, granted.version, "root", 4, granted.grant))
     bench.commit()
     assert bench.serving == [again, B]
     for _ in range(2):

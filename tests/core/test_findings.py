@@ -29,6 +29,7 @@ from swarmflow.core.protocol.messages import (
     Prepared,
     Ready,
     RosterDelta,
+    StateRoot,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, Plan, ProcessId, Roster
@@ -55,7 +56,7 @@ class Bench:
     def come(self, peer: ProcessId) -> list[Action]:
         joined = self.hear(peer, Join("peer", "1.0", "run", replace(member(peer.name), process=peer)))
         for _, grant in messages(joined, Granted):
-            joined += self.hear(peer, Ready(0, grant.version, "x", 4, grant.grant))
+            joined += self.hear(peer, Ready(0, grant.version, "root", 4, grant.grant))
         return joined
 
     @property
@@ -90,6 +91,8 @@ class Bench:
         epoch, actions = self.step.epoch, []
         for peer in self.serving:
             actions = self.hear(peer, Committed(epoch, epoch.step + 1, "x"))
+        for entry in self.leader.membership.peers():
+            actions += self.hear(entry.process, StateRoot(0, epoch.step + 1, "root"))
         return actions
 
 
@@ -220,7 +223,7 @@ def test_who_was_put_out_is_granted_nothing_for_a_while_each_time_twice_as_long(
         bench.now += 2.0
         [(to, grant)] = messages(bench.leader.handle(Tick(), bench.now), Granted)
         assert to == again
-        bench.hear(again, Ready(0, grant.version, "x", 4, grant.grant))
+        bench.hear(again, Ready(0, grant.version, "root", 4, grant.grant))
         bench.work(B)
         bench.commit()
         assert bench.serving == sorted((again, B))
@@ -260,7 +263,7 @@ def test_what_is_finite_nowhere_stops_the_run_at_its_version_and_is_named(peers:
     actions = bench.broken(second, 1, layer="model.layers.7")
     [write] = of_type(actions, WriteCheckpoint)
     assert write.version == 1, "the last good one"
-    ended = written(bench.leader, CheckpointWritten(1, True, digests=("x",)), bench.now)
+    ended = written(bench.leader, CheckpointWritten(1, True, roots=("x",)), bench.now)
     told = dict(messages(ended, Finished))
     assert told.keys() == set(peers)
     [left] = of_type(ended, Exit)

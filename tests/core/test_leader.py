@@ -29,6 +29,7 @@ from swarmflow.core.protocol.messages import (
     Released,
     RosterDelta,
     SnapshotTaken,
+    StateRoot,
     StepResult,
     TakeSnapshot,
     Unrepairable,
@@ -53,6 +54,7 @@ class Bench:
     version: int = 0
     timeouts: Timeouts = field(default_factory=Timeouts)
     now: float = 0.0
+    root: str = "root"  # of the state of each stage, at each version
     leader: Leader = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,7 +69,7 @@ class Bench:
         return self.hear(peer, Join(role, "1.0", "run", replace(member(peer.name, stage), process=peer)))
 
     def ready(self, peer: ProcessId, stage: int = 0) -> list[Action]:
-        return self.hear(peer, Ready(stage, self.leader.version, "digest", 4))
+        return self.hear(peer, Ready(stage, self.leader.version, self.root, 4))
 
     def serve(self, *peers: ProcessId) -> None:
         for peer in peers:
@@ -93,8 +95,11 @@ class Bench:
         assert step is not None
         epoch = step.epoch
         actions = self.committing()
-        for peer in [each.process for each in step.roster.peers]:
+        peers = [each.process for each in step.roster.peers]
+        for peer in peers:
             actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
+        for peer in peers:
+            actions += self.hear(peer, StateRoot(0, epoch.step + 1, self.root))
         return actions + self.refuse_to_write(actions)
 
     def refuse_to_write(self, actions: list[Action]) -> list[Action]:

@@ -11,6 +11,7 @@ from swarmflow.core.protocol.messages import (
     Commit,
     Committed,
     Done,
+    Evicted,
     Granted,
     LoadFailed,
     MemberEntered,
@@ -20,9 +21,10 @@ from swarmflow.core.protocol.messages import (
     Prepared,
     Ready,
     StateRoot,
+    VersionCertified,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Snapshot
 from tests.core.samples import messages, microbatch, of_type
 from tests.core.test_leader import ME, OTHER, SETTINGS, TIMEOUTS, A, B, Bench, C
 
@@ -50,12 +52,12 @@ def test_a_step_waits_a_little_for_one_that_lacks_the_last_update_alone() -> Non
     bench.serve(A)
     bench.join(B)
     bench.commit()
-    [(to, granted)] = messages(bench.hear(B, Ready(0, 0, "digest", 4)), Granted)
+    [(to, granted)] = messages(bench.hear(B, Ready(0, 0, "root", 4)), Granted)
     assert (to, granted.version, granted.grant, granted.follows) == (B, 1, 1, True)
     done = bench.hear(A, Done(microbatch(0, Epoch(0, 1)), 0, FIRST_ATTEMPT, 2.0, 1))
     assert not messages(done, Prepare)
     assert bench.leader.next_deadline() <= TIMEOUTS.join_hold_s
-    assert {to for to, _ in messages(bench.hear(B, Ready(0, 1, "digest", 4, 1)), Prepare)} == {A, B}
+    assert {to for to, _ in messages(bench.hear(B, Ready(0, 1, "root", 4, 1)), Prepare)} == {A, B}
 
 
 def test_a_step_waits_for_nobody_longer_than_that() -> None:
@@ -63,7 +65,7 @@ def test_a_step_waits_for_nobody_longer_than_that() -> None:
     bench.serve(A)
     bench.join(B)
     bench.commit()
-    bench.hear(B, Ready(0, 0, "digest", 4))
+    bench.hear(B, Ready(0, 0, "root", 4))
     bench.hear(A, Done(microbatch(0, Epoch(0, 1)), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.now = TIMEOUTS.join_hold_s
     assert {to for to, _ in messages(bench.leader.handle(Tick(), bench.now), Prepare)} == {A}
@@ -74,7 +76,7 @@ def test_no_wait_for_one_that_follows_makes_the_next_one_longer() -> None:
     bench.serve(A)
     bench.join(B)
     bench.commit()
-    bench.hear(B, Ready(0, 0, "digest", 4))
+    bench.hear(B, Ready(0, 0, "root", 4))
     for number in range(1, 20):  # no step takes any time by itself
         epoch = Epoch(0, number)
         actions = bench.hear(A, Done(microbatch(0, epoch), 0, FIRST_ATTEMPT, 2.0, 1))
@@ -141,11 +143,11 @@ def test_a_load_goes_on_over_commits_and_is_granted_again_only_for_other_donors(
     bench.join(B)
     assert not messages(bench.commit(), Granted), "it follows its donor"
     bench.join(C)
-    bench.hear(C, Ready(0, 1, "digest", 4))
+    bench.hear(C, Ready(0, 1, "root", 4))
     [(to, granted)] = messages(bench.commit(), Granted)
     assert (to, granted.version, granted.follows) == (B, 2, True)
     assert {donor.process for donor in granted.donors} == {A, C}
-    assert not messages(bench.hear(B, Ready(0, 2, "digest", 4, 0)), OpenStep), "that answers an earlier grant"
+    assert not messages(bench.hear(B, Ready(0, 2, "root", 4, 0)), OpenStep), "that answers an earlier grant"
     assert bench.leader.membership.known[B].phase is MemberPhase.LOADING
 
 
@@ -168,24 +170,53 @@ def test_who_has_a_commit_before_the_leader_knows_that_all_have_it_is_in_the_nex
     bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     epoch = microbatch(0).epoch
     bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
-    assert not messages(bench.hear(B, Ready(0, 1, "digest", 4)), Granted)
+    assert not messages(bench.hear(B, Ready(0, 1, "root", 4)), Granted)
+    bench.hear(A, StateRoot(0, 1, "root"))
     closed = bench.hear(A, Committed(epoch, 1, "same"))
     assert not messages(closed, Granted)
     assert B in [to for to, _ in messages(closed, OpenStep)]
 
 
-def test_a_loading_peer_gets_the_root_that_most_members_of_its_stage_report() -> None:
+def test_what_most_peers_of_a_stage_have_is_certified_and_who_has_something_else_is_put_out() -> None:
     bench = Bench()
     bench.serve(A, C, OTHER)
     bench.commit()  # the first step began with A alone
     bench.join(B)
-    commits = [commit for _, commit in messages(bench.committing(), Commit)]
-    assert {commit.rooted for commit in commits} == {(0,)}
-    assert not messages(bench.hear(C, StateRoot(0, 2, "wrong")), StateRoot)
-    assert not messages(bench.hear(A, StateRoot(0, 2, "right")), StateRoot)
-    assert messages(bench.hear(OTHER, StateRoot(0, 2, "right")), StateRoot) == [(B, StateRoot(0, 2, "right"))]
-    assert not messages(bench.hear(OTHER, StateRoot(0, 2, "right")), StateRoot)
-    assert not messages(bench.hear(A, StateRoot(0, 9, "right")), StateRoot)
+    commits = bench.committing()
+    assert {commit.followed for _, commit in messages(commits, Commit)} == {(0,)}
+    for peer, _ in messages(commits, Commit):
+        bench.hear(peer, Committed(Epoch(0, 1), 2, "same"))
+    assert not bench.hear(C, StateRoot(0, 2, "wrong"))
+    assert not bench.hear(A, StateRoot(0, 2, "right"))
+    actions = bench.hear(OTHER, StateRoot(0, 2, "right"))
+    assert [to for to, _ in messages(actions, Evicted)] == [C]
+    certified = VersionCertified(Snapshot(2, ("right",)))
+    assert messages(actions, VersionCertified) == [(A, certified), (B, certified), (OTHER, certified)]
+    assert not bench.hear(OTHER, StateRoot(0, 2, "right")), "once is enough"
+    assert not bench.hear(A, StateRoot(0, 9, "right"))
+
+
+def test_where_two_peers_of_a_stage_differ_neither_is_believed_and_the_run_goes_back() -> None:
+    bench = Bench()
+    bench.serve(A, B)
+    bench.commit()
+    for peer, _ in messages(bench.committing(), Commit):
+        bench.hear(peer, Committed(Epoch(0, 1), 2, "same"))
+    bench.hear(A, StateRoot(0, 2, "one"))
+    actions = bench.hear(B, StateRoot(0, 2, "other"))
+    assert [to for to, _ in messages(actions, Evicted)] == [A, B]
+    assert bench.leader.version == 0, "nothing is on a disk yet"
+
+
+def test_who_has_loaded_something_else_than_its_stage_has_loads_it_again() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.commit()
+    bench.join(B, 0)
+    [(to, again)] = messages(bench.hear(B, Ready(0, 1, "garbage", 4)), Granted)
+    assert (to, again.follows, again.certified) == (B, True, Snapshot(1, ("root",)))
+    assert not messages(bench.hear(B, Ready(0, 1, "root", 4, again.grant)), Granted)
+    assert bench.leader.membership.known[B].phase == "ready"
 
 
 def test_who_was_ready_too_late_finds_the_update_that_it_lacks() -> None:
@@ -195,13 +226,13 @@ def test_who_was_ready_too_late_finds_the_update_that_it_lacks() -> None:
     bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.ready(B)
     commits = messages(bench.hear(A, Prepared(microbatch(0).epoch, 1, (("stage-0", 1.0, "x"),))), Commit)
-    assert [(to, commit.rooted) for to, commit in commits] == [(A, (0,))]
+    assert [(to, commit.followed) for to, commit in commits] == [(A, (0,))]
 
 
 def test_nobody_hashes_a_stage_that_nobody_loads() -> None:
     bench = Bench()
     bench.serve(A)
-    assert [commit.rooted for _, commit in messages(bench.committing(), Commit)] == [()]
+    assert [commit.followed for _, commit in messages(bench.committing(), Commit)] == [()]
 
 
 def test_after_a_roll_back_nothing_that_was_loaded_counts() -> None:

@@ -28,10 +28,10 @@ def name_of(version: int, lineage: str = HERE) -> str:
     return state_name(lineage, Epoch(0, version - 1), 1)
 
 
-def held(stage: int, version: int, lineage: str = HERE, digest: str = "", sealed: bool = False) -> Held:
+def held(stage: int, version: int, lineage: str = HERE, root: str = "", sealed: bool = False) -> Held:
     """A stage as a member of a step leaves it. sealed: it has reduced the gradient of the next version."""
     upcoming = name_of(version + 1, lineage) if sealed else ""
-    return Held(stage, version, name_of(version, lineage), digest, commit(version), upcoming)
+    return Held(stage, version, name_of(version, lineage), root, commit(version), upcoming)
 
 
 def memories(**kept: Held) -> Memories:
@@ -68,7 +68,7 @@ def test_who_has_reduced_the_gradient_lacks_the_commit_alone() -> None:
 
 
 def test_one_whose_parameters_differ_from_its_stages_holds_nothing() -> None:
-    found = memories(a=held(0, 9, digest="x"), b=held(0, 9, digest="y"), c=held(0, 9, digest="y"), d=held(1, 9))
+    found = memories(a=held(0, 9, root="x"), b=held(0, 9, root="y"), c=held(0, 9, root="y"), d=held(1, 9))
     whole = found.newest_whole()
     assert whole is not None
     assert whole.holders == ((B, C), (D,))
@@ -82,9 +82,9 @@ def test_one_whose_parameters_differ_from_its_stages_holds_nothing() -> None:
         replace(held(0, 9), name="short"),
         replace(held(0, 9), upcoming="short"),
         replace(held(0, 9), commit=commit(8)),
-        replace(held(0, 9), digest="x" * 1000),
+        replace(held(0, 9), root="x" * 1000),
     ],
-    ids=["stage", "version", "name", "upcoming", "commit", "digest"],
+    ids=["stage", "version", "name", "upcoming", "commit", "root"],
 )
 def test_what_cannot_be_held_is_left_out(wrong: Held) -> None:
     assert memories(a=wrong).newest() == 0

@@ -38,7 +38,7 @@ def test_a_gradient_that_no_exponent_holds_ends_the_run_at_its_last_version_with
     bench.leader.step.open_step = replace(bench.leader.step.open_step, exponent=EXPONENT_MIN)
     [write] = of_type(overflow(bench), WriteCheckpoint)
     assert write.version == 5
-    [left] = of_type(written(bench.leader, CheckpointWritten(5, True, digests=("x",)), bench.now), Exit)
+    [left] = of_type(written(bench.leader, CheckpointWritten(5, True, roots=("x",)), bench.now), Exit)
     assert not left.ok
     assert left.reason.startswith("step 5: a gradient of microbatch 5/1 is too large")
 

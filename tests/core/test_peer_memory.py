@@ -8,14 +8,14 @@ from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
 from swarmflow.core.protocol.actions import Action, Apply, LoadState, Rejoin, Resume
-from swarmflow.core.protocol.events import Applied, Lost, Received, Sealed, StateLoaded
+from swarmflow.core.protocol.events import Applied, Lost, Received, Sealed, StateHashed, StateLoaded
 from swarmflow.core.protocol.messages import Evicted, Granted, Held, Join, Ready, state_name
 from swarmflow.core.protocol.types import Member, Plan
 from tests.core.samples import EPOCH, member, messages, of_type
 from tests.core.test_peer_leaders import COMMIT, LEADER, ME, OPENED, PREPARE, RESULTS, Bench
 
 NAME = state_name(OPENED.lineage, EPOCH, COMMIT.ballot)
-AT_NEXT = Held(0, EPOCH.step + 1, NAME, "parameters", COMMIT)
+AT_NEXT = Held(0, EPOCH.step + 1, NAME, "root", COMMIT)
 DONOR = (member("d"),)
 
 
@@ -46,6 +46,7 @@ def applied() -> Bench:
     bench = sealed()
     bench.hear(COMMIT)
     bench.event(Applied(EPOCH, "parameters"))
+    bench.event(StateHashed(EPOCH.step + 1, "root"))
     return bench
 
 
@@ -66,11 +67,11 @@ def test_a_peer_keeps_what_a_commit_has_made() -> None:
 def test_an_update_that_is_under_way_is_ended_first() -> None:
     bench = sealed()
     bench.hear(COMMIT)
-    assert bereft(bench) == replace(AT_NEXT, digest="")
+    assert bereft(bench) == replace(AT_NEXT, root="")
 
 
 def test_a_reduced_gradient_is_kept_for_the_commit_that_was_not_heard() -> None:
-    assert bereft(sealed()) == Held(0, EPOCH.step, "", "", None, NAME)
+    assert bereft(sealed()) == Held(0, EPOCH.step, "", "digest", None, NAME)
 
 
 def test_a_sum_in_which_a_bit_has_flipped_is_not_kept() -> None:
@@ -84,14 +85,14 @@ def test_what_was_loaded_is_kept_with_the_commit_that_had_made_it() -> None:
     bench = Bench()
     bench.hear(Granted(1, 0, EPOCH.step + 1, DONOR, 3, NAME, COMMIT))
     bench.event(StateLoaded(0, EPOCH.step + 1, "digest", 4, (("stage-0", 10),)))
-    assert left(bench.event(Lost(LEADER, "killed"))) == replace(AT_NEXT, digest="")
+    assert left(bench.event(Lost(LEADER, "killed"))) == replace(AT_NEXT, root="digest")
 
 
 def test_a_commit_that_did_not_make_what_is_granted_is_not_believed() -> None:
     bench = Bench()
     bench.hear(Granted(1, 0, EPOCH.step + 2, DONOR, 3, NAME, COMMIT))
     bench.event(StateLoaded(0, EPOCH.step + 2, "digest", 4, (("stage-0", 10),)))
-    assert left(bench.event(Lost(LEADER, "killed"))) == Held(0, EPOCH.step + 2, NAME)
+    assert left(bench.event(Lost(LEADER, "killed"))) == Held(0, EPOCH.step + 2, NAME, "digest")
 
 
 def test_what_was_loaded_from_a_disk_is_not_kept() -> None:

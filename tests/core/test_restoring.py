@@ -54,8 +54,8 @@ class Bench:
     leader: Leader = field(init=False)
 
     def __post_init__(self) -> None:
-        digests = ("a", "b") if self.on_disk else ()
-        self.leader = Leader(ME, Plan(2, 1), SETTINGS, 1, self.on_disk, self.on_disk, digests, self.known, self.former)
+        roots = ("a", "b") if self.on_disk else ()
+        self.leader = Leader(ME, Plan(2, 1), SETTINGS, 1, self.on_disk, self.on_disk, roots, self.known, self.former)
         self.leader.start(self.now)
 
     def hear(self, sender: ProcessId, message: Message) -> list[Action]:
@@ -79,15 +79,18 @@ class Bench:
             actions += self.leader.handle(Tick(), self.now)
         return actions
 
-    def written(self, version: int, digests: tuple[str, ...] = AT_8.digests) -> list[Action]:
-        return written(self.leader, CheckpointWritten(version, True, digests=digests), self.now)
+    def written(self, version: int, roots: tuple[str, ...] = AT_8.roots) -> list[Action]:
+        return written(self.leader, CheckpointWritten(version, True, roots=roots), self.now)
 
     def serve(self, *peers: ProcessId) -> list[Action]:
         """These are ready at the version of the leader; what followed from the last one's word."""
         actions: list[Action] = []
         for peer in peers:
             known = self.leader.membership.known[peer]
-            actions = self.hear(peer, Ready(known.member.stage, self.leader.version, "digest", 4, known.grants))
+            certified, stage = self.leader.certified, known.member.stage
+            here = certified is not None and certified.version == self.leader.version
+            root = certified.roots[stage] if certified is not None and here else "root"
+            actions = self.hear(peer, Ready(stage, self.leader.version, root, 4, known.grants))
         return actions
 
 
@@ -103,7 +106,7 @@ def test_a_lost_disk_is_made_good_from_the_disks_of_peers() -> None:
     assert bench.leader.waiting_for.startswith("version 8, of which nobody here holds stage 0")
     assert not of_type(bench.wait(60, A, C), WriteCheckpoint)
     [write] = of_type(bench.join(B, 0, 1), WriteCheckpoint)
-    assert (write.version, write.digests) == (8, AT_8.digests)
+    assert (write.version, write.roots) == (8, AT_8.roots)
     assert [[m.process for m in stage] for stage in write.roster.stages] == [[B], [A, B]]
     granted = messages(bench.written(8), Granted)
     assert {(to, message.version, message.donors) for to, message in granted} == {
@@ -187,7 +190,7 @@ def test_what_is_written_is_kept_by_peers_too_also_by_those_who_come_later() -> 
     bench.join(A)
     bench.join(B)
     bench.serve(A, B)
-    bench.leader.safe.write(8, bench.leader.membership.roster(4), last=False)
+    bench.leader.safe.write(8, bench.leader.membership.roster(4), last=False, roots=AT_8.roots)
     kept = messages(bench.written(8), KeepCopy)
     assert {(to, keep.snapshot, keep.stages) for to, keep in kept} == {(A, AT_8, (1,)), (B, AT_8, (0,))}
     bench.hear(A, CopiesHeld((Holding(AT_8, (1,)),)))
@@ -281,7 +284,7 @@ def test_nobody_holds_a_version_after_the_last_step(beyond: int) -> None:
     bench.join(C)
     assert {message.version for _, message in messages(bench.join_again(A, held(0, version)), Granted)} == {4}
     assert {message.version for _, message in messages(bench.join_again(B, held(1, version)), Granted)} == {4}
-    of = Snapshot(version, AT_8.digests)
+    of = Snapshot(version, AT_8.roots)
     assert {message.version for _, message in messages(bench.join(D, 0, 1, of=of), Granted)} == {4}
     bench.serve(A, B, C, D)
     assert bench.leader.phase == "running"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from swarmflow.core.durability.copies import Copies
 from swarmflow.core.durability.restoring import Restoring
@@ -32,8 +32,11 @@ AT_1 = Snapshot(1, ("of stage 0",))
 TAKEN = SnapshotTaken(0, 1, "of stage 0")
 
 
+@dataclass
 class Bench(AnyBench):
     """A leader whose peers have room for copies."""
+
+    root: str = "of stage 0"
 
     def join(self, peer: ProcessId, stage: int = -1, role: str = "peer") -> list[Action]:
         return self.hear(peer, Join(role, "1.0", "run", replace(member(peer.name, stage), process=peer), keeps=True))
@@ -76,11 +79,11 @@ def test_what_the_peers_have_written_is_named_and_copied_from_their_disks() -> N
         B: (AT_1, (0,), False),
     }
     [write] = of_type(actions, WriteCheckpoint)
-    assert (write.version, write.digests) == (1, AT_1.digests)
+    assert (write.version, write.roots) == (1, AT_1.roots)
     assert {holder.process for holder in write.roster.stages[0]} == {A, B}
     assert messages(bench.prepared(), Commit), "the copy is made from disks"
-    written(bench.leader, CheckpointWritten(1, ok=True, digests=AT_1.digests), 0.0)
-    assert (bench.leader.safe.durable, bench.leader.safe.digests) == (1, AT_1.digests)
+    written(bench.leader, CheckpointWritten(1, ok=True, roots=AT_1.roots), 0.0)
+    assert (bench.leader.safe.durable, bench.leader.safe.roots) == (1, AT_1.roots)
 
 
 def test_a_version_is_whole_without_the_writer_that_has_died_or_could_not() -> None:
@@ -94,7 +97,7 @@ def test_a_version_is_whole_without_the_writer_that_has_died_or_could_not() -> N
             actions = bench.leader.handle(Lost(process("nobody"), ""), 100.0)
         else:
             actions = bench.hear(B, SnapshotTaken(0, 1, failed="the disk is full"))
-        assert [write.digests for write in of_type(actions, WriteCheckpoint)] == [AT_1.digests], trouble
+        assert [write.roots for write in of_type(actions, WriteCheckpoint)] == [AT_1.roots], trouble
 
 
 def test_this_trainer_copies_its_first_version_at_once_and_a_later_one_after_others_or_when_the_next_is_due() -> None:
@@ -104,19 +107,19 @@ def test_this_trainer_copies_its_first_version_at_once_and_a_later_one_after_oth
         bench.serve(A)
         bench.commit()
         bench.commit()
-        assert of_type(bench.hear(A, SnapshotTaken(0, 2, "first")), WriteCheckpoint), "it could not go on without"
-        written(bench.leader, CheckpointWritten(2, ok=True, digests=("first",)), 0.0)
+        assert of_type(bench.hear(A, SnapshotTaken(0, 2, "of stage 0")), WriteCheckpoint), "it could not go on without"
+        written(bench.leader, CheckpointWritten(2, ok=True, roots=("of stage 0",)), 0.0)
         bench.commit()
         bench.commit()
         bench.join(B, 0)
         bench.ready(B)
-        at_4 = Snapshot(4, ("second",))
-        given = bench.hear(A, SnapshotTaken(0, 4, "second"))
+        at_4 = Snapshot(4, ("of stage 0",))
+        given = bench.hear(A, SnapshotTaken(0, 4, "of stage 0"))
         assert [keep.stages for to, keep in messages(given, KeepCopy) if to == B] == [(0,)]
         assert not of_type(given, WriteCheckpoint)
         assert not of_type(bench.commit(), WriteCheckpoint)
         after = bench.commit() if slow else bench.hear(B, CopiesHeld((Holding(at_4, (0,)),)))
-        assert [(write.version, write.digests) for write in of_type(after, WriteCheckpoint)] == [(4, at_4.digests)]
+        assert [(write.version, write.roots) for write in of_type(after, WriteCheckpoint)] == [(4, at_4.roots)]
 
 
 def test_a_version_that_nobody_has_written_when_the_next_is_committed_is_given_up() -> None:
@@ -135,11 +138,11 @@ def test_where_no_peer_of_a_stage_can_write_the_version_is_copied_from_memory() 
     bench.serve(A)
     bench.commit()
     [write] = of_type(bench.hear(A, SnapshotTaken(0, 1, failed="the disk is full")), WriteCheckpoint)
-    assert (write.version, write.digests) == (1, ())
+    assert (write.version, write.roots) == (1, AT_1.roots)
     assert not messages(bench.prepared(), Commit), "its peers have to stay at version 1"
-    assert messages(written(bench.leader, CheckpointWritten(1, ok=True, digests=("x",)), 0.0), Commit)
+    assert messages(written(bench.leader, CheckpointWritten(1, ok=True, roots=("x",)), 0.0), Commit)
     [write] = of_type(bench.commit(), WriteCheckpoint)
-    assert (write.version, write.digests) == (2, ()), "it is not asked again at once"
+    assert (write.version, write.roots) == (2, AT_1.roots), "it is not asked again at once"
 
 
 def test_the_last_version_does_not_wait_for_the_copy_of_an_earlier_one() -> None:
@@ -196,13 +199,12 @@ def test_a_version_that_was_never_whole_elsewhere_is_not_waited_for_without_end(
     assert Restoring(0, 0.0, 20.0).decide(0, copies, 1e6).version is None, "it was whole once"
 
 
-def test_the_file_of_most_writers_of_a_stage_is_the_one() -> None:
+def test_only_a_file_of_the_certified_state_is_one_of_the_snapshot() -> None:
     snapshots = Snapshots(1)
     writers = (member("a", 0), member("b", 0))
     assert len(snapshots.begin(3, Roster((writers,)), writers)) == 2
     snapshots.answered(process("a"), SnapshotTaken(0, 3, "x"))
     snapshots.answered(process("b"), SnapshotTaken(0, 3, "y"))
-    taken = snapshots.end()
+    taken = snapshots.end(Snapshot(3, ("y",)))
     assert taken is not None
-    assert taken.snapshot.digests in (("x",), ("y",))
-    assert len(taken.writers) == 1, "the other file is of another content"
+    assert (taken.snapshot.roots, taken.writers) == (("y",), (member("b", 0),))

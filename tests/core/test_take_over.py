@@ -145,7 +145,7 @@ def test_whoever_is_ready_to_take_a_dead_ones_place_has_no_part_in_such_a_ballot
     bench = inherited()
     new = member("n")
     bench.hear(new.process, Join("peer", "1.0", "run", new))
-    bench.hear(new.process, Ready(0, 5, "digest", 4, bench.leader.membership.known[new.process].grants))
+    bench.hear(new.process, Ready(0, 5, "root", 4, bench.leader.membership.known[new.process].grants))
     bench.leader.handle(Lost(B, "killed"), bench.now)
     assert {to for to, _ in messages(bench.hear(T2, Prepared(EPOCH, 1, ())), Commit)} == {A}
 

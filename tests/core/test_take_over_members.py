@@ -81,15 +81,15 @@ def test_who_has_not_heard_of_the_epoch_is_told_of_it() -> None:
 
 
 def test_who_was_loading_is_granted_its_stage_anew() -> None:
-    told = replace(report(PEERS[2]), ready=False, version=-1)
+    told = replace(report(PEERS[2]), ready=False, version=-1, root="")
     bench = Bench([*peers(C), told])
     [(to, granted)] = messages(bench.began, Granted)
     assert (to, granted.term, granted.stage, granted.version) == (C, 4, 0, 5)
     assert [donor.process for donor in granted.donors] == [A, B]
     assert bench.leader.membership.known[C].phase == "loading"
-    bench.hear(C, Ready(0, 5, "digest", 4, grant=-1))
+    bench.hear(C, Ready(0, 5, "root", 4, grant=-1))
     assert bench.leader.membership.known[C].phase == "loading", "the answer to a grant of the former leader"
-    bench.hear(C, Ready(0, 5, "digest", 4, granted.grant))
+    bench.hear(C, Ready(0, 5, "root", 4, granted.grant))
     assert bench.leader.membership.known[C].phase == "ready"
 
 
@@ -142,7 +142,7 @@ def test_what_is_on_disk_is_kept_by_the_other_trainers_too() -> None:
     asked = [to for to, _ in messages(bench.began, TakeSnapshot)]
     answers = [bench.hear(to, SnapshotTaken(0, 6, failed="the disk is full")) for to in asked]
     assert [write.version for answer in answers for write in of_type(answer, WriteCheckpoint)] == [6]
-    kept = messages(written(bench.leader, CheckpointWritten(6, ok=True, digests=("d",)), bench.now), KeepCopy)
+    kept = messages(written(bench.leader, CheckpointWritten(6, ok=True, roots=("d",)), bench.now), KeepCopy)
     assert kept == [(T2, KeepCopy(Snapshot(6, ("d",)), (0,), ((TRAINERS[1],),)))]
     assert not messages(written(bench.leader, CheckpointWritten(6, False, "no space"), bench.now), KeepCopy)
 

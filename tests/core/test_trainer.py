@@ -154,12 +154,12 @@ def test_what_is_on_the_leaders_disk_is_copied_to_its_own_once() -> None:
     keep = KeepCopy(Snapshot(2, ("d",)), (0,), ((TRAINERS[0],),))
     actions = bench.hear(keep)
     [write] = of_type(actions, WriteCheckpoint)
-    assert (write.version, write.roster.stages, write.digests) == (2, ((TRAINERS[0],),), ("d",))
+    assert (write.version, write.roster.stages, write.roots) == (2, ((TRAINERS[0],),), ("d",))
     assert of_type(actions, Connect) == [Connect((TRAINERS[0],))]
     failed = messages(bench.event(CheckpointWritten(2, ok=False, reason="no space")), CopiesHeld)
     assert failed == [(LEADER, CopiesHeld((), "no space"))]
     assert bench.trainer.on_disk == 0
-    kept = messages(bench.event(CheckpointWritten(2, ok=True, digests=("d",))), CopiesHeld)
+    kept = messages(bench.event(CheckpointWritten(2, ok=True, roots=("d",))), CopiesHeld)
     assert kept == [(LEADER, CopiesHeld((Holding(Snapshot(2, ("d",)), (0,)),)))]
     assert bench.trainer.on_disk == 2
     assert not of_type(bench.hear(keep), WriteCheckpoint)

@@ -113,7 +113,7 @@ def serve(process: Process, *checkpoints: Checkpoint, reads: list[str] | None = 
 async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) -> None:
     of = manifest()
     trainer_disk = [written(of, tmp_path / "trainer", version) for version in (4, 8)]
-    old, new = (Snapshot(checkpoint.version, checkpoint.digests) for checkpoint in trainer_disk)
+    old, new = (Snapshot(checkpoint.version, checkpoint.roots) for checkpoint in trainer_disk)
     async with processes(tmp_path, 3) as (trainer, peer, reader):
         serve(trainer, *trainer_disk)
         keeper = CopyKeeper(tmp_path / "peer")
@@ -126,9 +126,9 @@ async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) ->
         assert await CopyKeeper(tmp_path / "peer").begin(peer.session, of) == both, "the next life finds them"
 
         serve_state(peer.session.requests, keeper.listing, keeper.read)
-        fetched = Checkpoint.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, new.digests)
+        fetched = Checkpoint.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, new.roots)
         args = (reader.session.requests, fetched, 1, (peer.member,), state_tensor_lengths(of, 1))
-        await copy_stage(*args, new.digests[1])
+        await copy_stage(*args, new.roots[1])
         assert fetched.stages_held == (1,)
 
         keeper.drop(DropCopies(8, 8, 8))
@@ -139,7 +139,7 @@ async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) ->
 async def test_nothing_is_asked_for_while_a_copy_is_held_up(tmp_path: Path) -> None:
     of = manifest()
     checkpoint = written(of, tmp_path / "trainer", 4)
-    snapshot = Snapshot(4, checkpoint.digests)
+    snapshot = Snapshot(4, checkpoint.roots)
     reads: list[str] = []
     read_before: list[int] = []  # each time that it looked
 
@@ -164,13 +164,13 @@ async def test_a_holder_whose_bytes_are_wrong_is_passed_over(tmp_path: Path) -> 
     async with processes(tmp_path, 3) as (liar, honest, peer):
         serve(liar, wrong)
         serve(honest, right)
-        copy = Checkpoint.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, right.digests)
+        copy = Checkpoint.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, right.roots)
         donors = (liar.member, honest.member)
-        await copy_stage(peer.session.requests, copy, 0, donors, state_tensor_lengths(of, 0), right.digests[0])
+        await copy_stage(peer.session.requests, copy, 0, donors, state_tensor_lengths(of, 0), right.roots[0])
         assert copy.stages_held == (0,)
         keeper = CopyKeeper(tmp_path / "peer")
         await keeper.begin(peer.session, of)
-        keeper.keep(KeepCopies(Snapshot(8, right.digests), (0,), ((liar.member,),)))
+        keeper.keep(KeepCopies(Snapshot(8, right.roots), (0,), ((liar.member,),)))
         change = await peer.change()
         assert change.copies == ()
         assert "is not what was sent" in change.failed
@@ -186,10 +186,10 @@ async def test_each_holder_gives_a_part_of_a_copy_and_what_one_owes_comes_from_o
         reads: list[list[str]] = [[], []]
         serve(first, checkpoint, reads=reads[0], most=most)
         serve(second, checkpoint, reads=reads[1])
-        copy = Checkpoint.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, checkpoint.digests)
+        copy = Checkpoint.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, checkpoint.roots)
         elements = state_tensor_lengths(of, 0)
         donors = (first.member, second.member)
-        await copy_stage(reader.session.requests, copy, 0, donors, elements, checkpoint.digests[0])
+        await copy_stage(reader.session.requests, copy, 0, donors, elements, checkpoint.roots[0])
         assert copy.stages_held == (0,)
     got = [*reads[0][:most], *reads[1]]
     assert sorted(got) == sorted(elements), "each is read once"
@@ -207,7 +207,7 @@ async def test_a_disk_that_refuses_is_one_warning_and_no_failure(
             (tmp_path / "no-folder").write_text("")
             keeper = CopyKeeper(tmp_path / "no-folder")
             await keeper.begin(peer.session, of)
-            keeper.keep(KeepCopies(Snapshot(8, checkpoint.digests), (0, 1), ((trainer.member,),) * 2))
+            keeper.keep(KeepCopies(Snapshot(8, checkpoint.roots), (0, 1), ((trainer.member,),) * 2))
             change = await peer.change()
             assert change.copies == ()
             assert "cannot be written" in change.failed
@@ -218,18 +218,18 @@ async def test_a_disk_that_refuses_is_one_warning_and_no_failure(
 async def test_a_corrupt_copy_is_left_out_and_set_aside(tmp_path: Path) -> None:
     of = manifest()
     checkpoint = written(of, tmp_path / "peer", 8)
-    copy = Checkpoint.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, checkpoint.digests)
+    copy = Checkpoint.begin_copy(tmp_path / "copy", 8, of.fingerprint, of.stages, checkpoint.roots)
     async with processes(tmp_path, 2) as (trainer, peer):
         serve(trainer, checkpoint)
         for stage in range(of.stages):
             args = (peer.session.requests, copy, stage, (trainer.member,), state_tensor_lengths(of, stage))
-            await copy_stage(*args, checkpoint.digests[stage])
+            await copy_stage(*args, checkpoint.roots[stage])
         file = copy.path / "stage-0.safetensors"
         data = bytearray(file.read_bytes())
         data[-1] ^= 1
         file.write_bytes(data)
         held = await CopyKeeper(tmp_path / "copy").begin(peer.session, of)
-        assert held == (Holding(Snapshot(8, checkpoint.digests), (1,)),)
+        assert held == (Holding(Snapshot(8, checkpoint.roots), (1,)),)
         assert file.with_name("stage-0.safetensors.corrupt").read_bytes() == data
         assert not file.exists()
 
@@ -239,17 +239,17 @@ async def test_a_copy_that_becomes_corrupt_is_told_of_by_whoever_is_asked_for_it
     checkpoint = written(of, tmp_path / "peer", 8)
     async with processes(tmp_path, 2) as (peer, reader):
         keeper = CopyKeeper(tmp_path / "peer")
-        whole = Holding(Snapshot(8, checkpoint.digests), (0, 1))
+        whole = Holding(Snapshot(8, checkpoint.roots), (0, 1))
         assert await keeper.begin(peer.session, of) == (whole,)
         file = checkpoint.path / "stage-0.safetensors"
         data = bytearray(file.read_bytes())
         data[-1] ^= 1
         file.write_bytes(data)
         serve_state(peer.session.requests, keeper.listing, keeper.read)
-        fetched = Checkpoint.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, checkpoint.digests)
+        fetched = Checkpoint.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, checkpoint.roots)
         args = (reader.session.requests, fetched, 0, (peer.member,), state_tensor_lengths(of, 0))
         with pytest.raises(NetworkError, match="is corrupt"):
-            await copy_stage(*args, checkpoint.digests[0])
+            await copy_stage(*args, checkpoint.roots[0])
         assert await peer.change() == CopiesChanged((Holding(whole.snapshot, (1,)),))
         assert file.with_name("stage-0.safetensors.corrupt").exists()
 
@@ -257,7 +257,7 @@ async def test_a_copy_that_becomes_corrupt_is_told_of_by_whoever_is_asked_for_it
 async def test_a_copy_that_cannot_be_read_now_is_offered_when_it_can(tmp_path: Path) -> None:
     of = manifest()
     checkpoint = written(of, tmp_path / "peer", 8)
-    whole = Holding(Snapshot(8, checkpoint.digests), (0, 1))
+    whole = Holding(Snapshot(8, checkpoint.roots), (0, 1))
     async with processes(tmp_path, 2) as (peer, reader):
         keeper = CopyKeeper(tmp_path / "peer", again_s=0.05)
         with no_more_files():
@@ -284,8 +284,8 @@ async def test_a_version_that_is_made_anew_is_not_served_from_the_file_of_the_fo
         name, count = next(iter(state_tensor_lengths(of, 1).items()))
         before = keeper.read(1, 8, "", name, 0, count)
         assert before == former.state(1).read(name, 0, count)
-        keeper.keep(KeepCopies(Snapshot(8, anew.digests), (1,), ((trainer.member,),)))
-        assert (await peer.change()).copies == (Holding(Snapshot(8, anew.digests), (1,)),)
+        keeper.keep(KeepCopies(Snapshot(8, anew.roots), (1,), ((trainer.member,),)))
+        assert (await peer.change()).copies == (Holding(Snapshot(8, anew.roots), (1,)),)
         assert keeper.read(1, 8, "", name, 0, count) == anew.state(1).read(name, 0, count) != before
 
 
@@ -307,7 +307,7 @@ async def test_a_stage_that_its_own_peer_writes_is_that_of_the_version_though_an
         assert isinstance(await computing.next(), Applied)
         checkpoint = Checkpoint.open(version_folder(tmp_path / "peer", EPOCH.step))
         with checkpoint.state(1) as file:
-            assert file.digest == written_.digest
+            assert file.root == written_.root
             assert {name: file.read(name, 0, count) for name, count in elements.items()} == before
         assert any(state.read(name, 0, count) != before[name] for name, count in elements.items())
 
@@ -319,17 +319,17 @@ async def test_what_a_peer_has_written_is_a_copy_like_others_once_it_is_named(tm
         keeper = CopyKeeper(tmp_path / "peer")
         await keeper.begin(peer.session, of)
         keeper.write(1, 8, computing.host.served.state, Future())
-        digests = ("of the other stage", (await peer.event(StageWritten)).digest)
+        roots = ("of the other stage", (await peer.event(StageWritten)).root)
         assert await CopyKeeper(tmp_path / "peer").begin(peer.session, of) == (), "nobody knows the version yet"
 
         serve_state(peer.session.requests, keeper.listing, keeper.read)
-        fetched = Checkpoint.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, digests)
+        fetched = Checkpoint.begin_copy(tmp_path / "fetched", 8, of.fingerprint, of.stages, roots)
         args = (reader.session.requests, fetched, 1, (peer.member,), state_tensor_lengths(of, 1))
-        await copy_stage(*args, digests[1])
+        await copy_stage(*args, roots[1])
         with pytest.raises(NetworkError, match="is not here"):
             await copy_stage(*args, "of another history")
 
-        snapshot = Snapshot(8, digests)
+        snapshot = Snapshot(8, roots)
         keeper.keep(KeepCopies(snapshot, (1,), ((peer.member,),), whole=False))
         assert await peer.change() == CopiesChanged((Holding(snapshot, (1,), whole=False),))
         keeper.drop(DropCopies(8, 8, 8))

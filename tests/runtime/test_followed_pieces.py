@@ -6,14 +6,15 @@ import pytest
 import torch
 
 from swarmflow.compute import update_log
+from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.flat import FlatGroup, rounding_of
-from swarmflow.compute.grid import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
-from swarmflow.compute.stage_pieces import Span, SpanUpdate
+from swarmflow.compute.stage_pieces import SpanUpdate
+from swarmflow.compute.state_root import Span
 from swarmflow.compute.sums import TensorSums
 from swarmflow.compute.update_log import IDLE_S, UpdateLog
 from swarmflow.compute.weights import init_stage

@@ -6,7 +6,7 @@ import hypothesis.strategies as st
 from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from swarmflow.compute.stage_pieces import Span
+from swarmflow.compute.state_root import Span
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.runtime.execution.piece_requests import PieceGiver, PieceRequest
 from swarmflow.runtime.execution.piece_table import MISSING, STEAL_S, PieceTable

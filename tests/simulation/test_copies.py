@@ -8,7 +8,6 @@ import pytest
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.faults import finish, kill_in_phase
-from swarmflow.simulator.fuzz import play
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SWARM, parameters
 
@@ -86,10 +85,3 @@ def test_two_generations_lie_on_the_disks_of_peers(seed: int) -> None:
     for name, disk in world.disks.copies.items():
         assert len([version for version, stages in disk.items() if stages]) <= 3, (name, disk)
     assert newest_whole(world) >= 8
-
-
-def test_a_hunt_starts_those_again_that_kept_what_the_leader_waits_for() -> None:
-    """In this seed both trainers have nothing, and all who kept version 1 have left at once, asked to leave twice."""
-    world = play(7300755)
-    assert any(" waiting for version 1, of which nobody here holds " in line for line in world.log)
-    assert world.ended

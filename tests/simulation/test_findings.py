@@ -80,7 +80,7 @@ def test_a_microbatch_that_is_finite_nowhere_stops_the_run_and_is_named(peers: i
 
 
 def test_those_who_are_there_when_the_run_stops_are_told_why() -> None:
-    world = swarm(1, 4, Settings(PLAN, 4, poisoned=0))
+    world = swarm(3, 4, Settings(PLAN, 4, poisoned=0))
     world.clock.run(lambda: world.ended, LIMIT_S)
     world.clock.run(lambda: not world.alive_peers(), world.clock.now_s + 10.0)
     stopped = [entry for entry in world.log if "exits: the run stopped at version 0: the activation of" in entry]

@@ -63,7 +63,7 @@ def leave_at_once(world: World, at_s: float, stage: int = 1) -> str:
 
 
 def test_the_only_peer_of_a_stage_leaves_at_once_and_comes_back_with_what_it_had() -> None:
-    world = replace(LONG, peers=3).start(0)
+    world = replace(LONG, peers=3).start(1)
     name = leave_at_once(world, 20.0)
     assert lines(world, "waiting for")[-1].endswith(
         f"{name} with stage 1, left in its state folder; without it the run goes back to version 0"
@@ -79,7 +79,7 @@ def test_the_only_peer_of_a_stage_leaves_at_once_and_comes_back_with_what_it_had
 
 
 def test_who_does_not_come_back_is_waited_for_no_longer_than_was_told() -> None:
-    world = replace(LONG, peers=3).start(0)
+    world = replace(LONG, peers=3).start(1)
     name = leave_at_once(world, 20.0)
     world.clock.after(5.0, lambda: world.start_peer("next"))
     world.clock.after(60.0, lambda: world.start_peer(name))
@@ -91,7 +91,7 @@ def test_who_does_not_come_back_is_waited_for_no_longer_than_was_told() -> None:
 
 
 def test_a_folder_that_takes_nothing_is_not_waited_for() -> None:
-    world = replace(LONG, peers=3).start(0)
+    world = replace(LONG, peers=3).start(1)
     world.clock.at(19.0, lambda: world.disks.full.add(peers_of(world, 1)[0].name))
     leave_at_once(world, 20.0)
     world.start_peer("next")

@@ -37,10 +37,10 @@ Learnt = tuple[dict[str, bytes], list[float]]  # every parameter's bytes, and th
 @pytest.mark.parametrize(
     ("codec", "train"),
     [
-        ("none", {"accumulate": "exact"}),
+        pytest.param("none", {"accumulate": "exact"}, marks=pytest.mark.exhaustive),
         ("blockwise8", {"accumulate": "exact"}),
         ("blockwise8", {"reduce_codec": "blockwise16"}),
-        ("blockwise8", {"accumulate": "exact", "delay": 1}),
+        pytest.param("blockwise8", {"accumulate": "exact", "delay": 1}, marks=pytest.mark.exhaustive),
     ],
     ids=["none", "blockwise8", "blockwise8 and blockwise16", "delayed"],
 )

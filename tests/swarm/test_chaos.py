@@ -15,6 +15,7 @@ STEPS = 8
 FINISH_S = 240.0
 
 
+@pytest.mark.exhaustive
 def test_a_swarm_under_faults_ends_with_the_bits_of_an_undisturbed_one(tmp_path: Path) -> None:
     figures = tmp_path / "figures.json"
     options = ("--rates", "0,0.2", "--steps", str(STEPS), "--folder", str(tmp_path / "runs"), "--json", str(figures))

@@ -26,7 +26,7 @@ KILLS = ((0, 8), (4, 16))
 @pytest.mark.slow
 @pytest.mark.extended
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("codec", ["none", "blockwise16"])
+@pytest.mark.parametrize("codec", ["blockwise16", pytest.param("none", marks=pytest.mark.exhaustive)])
 def test_the_swarm_learns_what_a_plain_loop_learns_with_delayed_updates(
     codec: str, tmp_path: Path, forks: ForkServer
 ) -> None:

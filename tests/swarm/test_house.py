@@ -16,6 +16,7 @@ from tests.namespaces import ALLOWED, REASON, ROOT, WITHIN
 @pytest.mark.swarm
 @pytest.mark.slow
 @pytest.mark.extended
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not ALLOWED, reason=REASON)
 def test_a_peer_in_a_home_network_trains_and_is_in_the_metrics_of_the_swarm(tmp_path: Path) -> None:
     command = [*WITHIN, "--mount", sys.executable, "-m", "tests.swarm.house", str(tmp_path)]

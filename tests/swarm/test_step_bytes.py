@@ -23,7 +23,7 @@ def test_the_pages_show_one_table_as_the_command_writes_it() -> None:
 @pytest.mark.swarm
 @pytest.mark.slow
 @pytest.mark.extended
-@pytest.mark.parametrize("reduce_codec", CODECS)
+@pytest.mark.parametrize("reduce_codec", ["blockwise16", pytest.param("none", marks=pytest.mark.exhaustive)])
 def test_a_swarm_sends_what_the_table_shows(reduce_codec: str, tmp_path: Path, forks: ForkServer) -> None:
     [row] = [row for row in shown(PAGES[0].read_text(encoding="utf-8")) if row.reduce_codec == reduce_codec]
     found = sent_bytes(reduce_codec, measure(tmp_path, reduce_codec, STEPS, forks))

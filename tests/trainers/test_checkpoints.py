@@ -149,7 +149,7 @@ async def test_a_version_that_is_asked_for_again_while_it_is_copied_is_copied_on
         t.donor.go.set()
         for _ in range(2):
             written, _ = await the_end(t.recorded)
-            assert (written.version, written.ok, len(written.digests)) == (VERSION, True, t.of.stages)
+            assert (written.version, written.ok, len(written.roots)) == (VERSION, True, t.of.stages)
         assert sorted(t.donor.listed) == list(range(t.of.stages))
 
 
@@ -218,16 +218,16 @@ async def test_a_corrupt_file_of_the_newest_version_is_told_by_the_first_who_ask
             await list_state(requests, t.own.me, 1, 7, elements)
         changed = await t.next_event()
         assert isinstance(changed, DiskChanged)
-        assert (changed.version, changed.digests) == (3, older.digests)
-        assert changed.parts == (Holding(Snapshot(7, newer.digests), (0,)),)
+        assert (changed.version, changed.roots) == (3, older.roots)
+        assert changed.parts == (Holding(Snapshot(7, newer.roots), (0,)),)
         assert file.with_name("stage-1.safetensors.corrupt").is_file()
         with pytest.raises(NetworkError, match="is not on this trainer's disk"):
             await list_state(requests, t.own.me, 1, 7, elements)
         await list_state(requests, t.own.me, 0, 7, state_tensor_lengths(t.of, 0))
         roster = Roster(((t.member,),) * t.of.stages)
         t.donor.listed.clear()
-        t.checkpoints.write(t.own, WriteCheckpoint(7, roster, digests=newer.digests))
-        assert await t.next_event() == CheckpointWritten(7, True, digests=newer.digests)
+        t.checkpoints.write(t.own, WriteCheckpoint(7, roster, roots=newer.roots))
+        assert await t.next_event() == CheckpointWritten(7, True, roots=newer.roots)
         assert t.donor.listed == [1], "only what was lost is fetched"
 
 

@@ -117,8 +117,8 @@ def test_a_corrupt_stage_of_the_newest_version_is_left_to_whoever_has_it(stack: 
     flip(newer.path / "stage-1.safetensors")
     for _ in range(2):
         disk = newest_version(folder, tmp_path / "out", of.fingerprint)
-        assert (disk.version, disk.digests, disk.newest_seen) == (4, older.digests, 8)
-        assert disk.parts == (Holding(Snapshot(8, newer.digests), (0,)),)
+        assert (disk.version, disk.roots, disk.newest_seen) == (4, older.roots, 8)
+        assert disk.parts == (Holding(Snapshot(8, newer.roots), (0,)),)
         assert disk.holdings[1:] == disk.parts
     assert (newer.path / "stage-1.safetensors.corrupt").is_file()
 

@@ -274,10 +274,10 @@ class Step:
 
     # --- the decision -------------------------------------------------------------------------------------------------
 
-    def commit(self, now: float, rooted: tuple[int, ...] = ()) -> list[Action]:
+    def commit(self, now: float, followed: tuple[int, ...] = ()) -> list[Action]:
         """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages.
 
-        rooted: stages whose members are to report the root of their state.
+        followed: stages that peers load.
         """
         tally = self.ballot.tally
         assert tally is not None, "a ballot has a tally from its beginning"
@@ -295,7 +295,7 @@ class Step:
             retries=tally.retries,
         )
         scale = factor / tally.tokens
-        message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result, rooted)
+        message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result, followed)
         self.decision = message
         self._move(StepPhase.COMMITTING)
         return [Send(member.process, message) for member in self.roster.peers]
@@ -303,7 +303,7 @@ class Step:
     def resume_commit(self, commit: Commit, digests: dict[ProcessId, str]) -> None:
         """Take over from a leader that has committed. digests: of the parameters of those that have applied it."""
         self.ballot.number = commit.ballot
-        self.decision = replace(commit, term=self.term)
+        self.decision = replace(commit, term=self.term, proof=b"")
         self.digests = dict(digests)
         self._move(StepPhase.COMMITTING)
 

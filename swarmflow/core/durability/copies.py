@@ -41,7 +41,7 @@ class Copies:
         held: dict[Snapshot, set[int]] = {}
         for holding in copies[:HOLDINGS_MAX]:
             snapshot = holding.snapshot
-            if 0 < snapshot.version <= self.steps and len(snapshot.digests) == self.stages:
+            if 0 < snapshot.version <= self.steps and len(snapshot.roots) == self.stages:
                 held[snapshot] = {stage for stage in holding.stages if 0 <= stage < self.stages}
                 if holding.whole:
                     self._whole.add(snapshot)

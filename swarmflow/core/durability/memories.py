@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from swarmflow.core.protocol.messages import Commit, Held
-from swarmflow.core.protocol.types import Member, ProcessId
+from swarmflow.core.protocol.types import Member, ProcessId, Snapshot
 
 NAME_CHARACTERS = 32
-DIGEST_CHARACTERS_MAX = 128
+ROOT_CHARACTERS_MAX = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +32,7 @@ class Remembered:
     name: str  # of its states
     commit: Commit | None  # that made it
     holders: tuple[tuple[ProcessId, ...], ...]  # of each stage
+    certified: Snapshot | None = None  # where anybody has the certificate of the version
 
 
 @dataclass(slots=True)
@@ -77,26 +78,32 @@ class Memories:
 
     def _versions(self) -> Iterator[Remembered]:
         commits = {held.name: held.commit for _, held in self._held.values() if held.commit is not None}
+        certified = {held.name: held.certified for _, held in self._held.values() if held.certified is not None}
         for version, name in {(held.version, held.name) for _, held in self._held.values() if held.name}:
-            commit = commits.get(name)
-            holders = tuple(self._holders(stage, version, name, commit) for stage in range(self.stages))
-            yield Remembered(version, name, commit, holders)
+            found = Remembered(version, name, commits.get(name), (), certified.get(name))
+            yield replace(found, holders=tuple(self._holders(found, stage) for stage in range(self.stages)))
 
-    def _holders(self, stage: int, version: int, name: str, commit: Commit | None) -> tuple[ProcessId, ...]:
-        """Return the holders of a stage's state of this name, and those that lack only the commit that makes it."""
+    def _holders(self, of: Remembered, stage: int) -> tuple[ProcessId, ...]:
+        """Return the holders of a stage of a version, and those that lack only the commit that makes it."""
+        version, name, commit = of.version, of.name, of.commit
         here = {p: held for p, (_, held) in self._held.items() if held.stage == stage}
-        made = {p: held.digest for p, held in here.items() if (held.version, held.name) == (version, name)}
-        usual = Counter(digest for digest in made.values() if digest)
-        right = max(sorted(usual), key=usual.__getitem__, default="")
+        made = {p: held.root for p, held in here.items() if (held.version, held.name) == (version, name)}
+        usual = Counter(root for root in made.values() if root)
+        most = max(sorted(usual), key=usual.__getitem__, default="")
+        right = most if of.certified is None else of.certified.roots[stage]
         reduced = [p for p, held in here.items() if commit is not None and completes(held, version, name)]
-        return tuple(sorted([*(p for p, digest in made.items() if digest in ("", right)), *reduced]))
+        return tuple(sorted([*(p for p, root in made.items() if root in ("", right)), *reduced]))
 
     def possible(self, held: Held) -> bool:
         """Return whether a report can be true."""
         made = held.commit is None or held.commit.epoch.step == held.version - 1
+        made &= held.certified is None or self._fits(held.certified, held.version)
         names = {len(held.name), len(held.upcoming)} <= {0, NAME_CHARACTERS} and (held.name or held.upcoming)
         placed = 0 <= held.stage < self.stages and (1 if held.name else 0) <= held.version <= self.steps
-        return made and bool(names) and placed and len(held.digest) <= DIGEST_CHARACTERS_MAX
+        return made and bool(names) and placed and len(held.root) <= ROOT_CHARACTERS_MAX
+
+    def _fits(self, certified: Snapshot, version: int) -> bool:
+        return certified.version == version and len(certified.roots) == self.stages
 
 
 def completes(held: Held, version: int, name: str) -> bool:

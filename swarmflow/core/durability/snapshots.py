@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -33,7 +32,7 @@ class Snapshots:
     version: int | None = field(init=False, default=None)  # being written
     taken: Snapshot | None = field(init=False, default=None)  # the last one that was, as a whole
     _awaited: dict[ProcessId, Member] = field(init=False, default_factory=dict)
-    _written: dict[ProcessId, tuple[Member, str]] = field(init=False, default_factory=dict)  # with the digest
+    _written: dict[ProcessId, tuple[Member, str]] = field(init=False, default_factory=dict)  # with the root
     _unable: set[ProcessId] = field(init=False, default_factory=set)
 
     def begin(self, version: int, holders: Roster, keepers: Iterable[Member]) -> list[Action]:
@@ -59,10 +58,10 @@ class Snapshots:
         if member is None or (message.version, message.stage) != (self.version, member.stage):
             return
         del self._awaited[process]
-        if message.failed or not message.digest:
+        if message.failed or not message.root:
             self._unable.add(process)
         else:
-            self._written[process] = member, message.digest
+            self._written[process] = member, message.root
 
     def leave(self, process: ProcessId) -> None:
         """Forget a peer that is gone, and its disk."""
@@ -75,17 +74,21 @@ class Snapshots:
         """Whether all who were asked for a version have answered, or are gone."""
         return self.version is not None and not self._awaited
 
-    def end(self) -> Taken | None:
-        """End the version with the answers that are here; None: a stage of it is on no disk."""
+    def end(self, certified: Snapshot | None) -> Taken | None:
+        """End the version with the answers that are here; None: a stage of it is on no disk.
+
+        certified: the version with its roots; None: its stages did not agree on them.
+        """
         assert self.version is not None, "a version is being written"
-        version, self.version = self.version, None
+        self.version = None
         self._awaited.clear()
-        digests = [self._agreed(stage) for stage in range(self.stages)]
-        if not all(digests):
+        if certified is None:
             return None
-        writers = tuple(member for member, digest in self._written.values() if digest == digests[member.stage])
-        self.taken = Snapshot(version, tuple(digests))
-        return Taken(self.taken, writers)
+        writers = tuple(member for member, root in self._written.values() if root == certified.roots[member.stage])
+        if len({member.stage for member in writers}) < self.stages:
+            return None
+        self.taken = certified
+        return Taken(certified, writers)
 
     @property
     def newest(self) -> int:
@@ -96,8 +99,3 @@ class Snapshots:
         """The run is at an earlier version: what was written after that one is of no use."""
         self.version = self.taken = None
         self._awaited.clear()
-
-    def _agreed(self, stage: int) -> str:
-        """Return what most peers of a stage have written; empty: nobody has."""
-        found = Counter(digest for member, digest in self._written.values() if member.stage == stage)
-        return max(found, key=lambda digest: (found[digest], digest)) if found else ""

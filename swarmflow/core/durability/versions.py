@@ -58,7 +58,7 @@ class Durability:
     copies: Copies  # the disks of the other processes
     snapshots: Snapshots  # the version that its peers write to their own disks
     known: int  # the newest version that was on any disk, as far as is known here
-    digests: tuple[str, ...] = ()  # of the files of the durable version, empty: there is none
+    roots: tuple[str, ...] = ()  # of the files of the durable version, empty: there is none
     every: int = 0  # steps between two checkpoints, 0: there are none
     state: WriteState = field(init=False, default=WRITE.initial)
     saving: int | None = field(init=False, default=None)  # the version being written
@@ -70,6 +70,8 @@ class Durability:
     asked: dict[int, SaveRequest] = field(init=False, default_factory=dict)  # by the number of the request
     number: int = field(init=False, default=0)  # of the last write, unlike any of an earlier leadership
     last: bool = field(init=False, default=False)  # the model is asked for with it
+    # Whether a write that waits for the version's roots is to be the last one; None: none waits.
+    wanted: bool | None = field(init=False, default=None)
     live: bool = field(init=False, default=False)  # it is copied from the memory of peers, and not from disks
     _next_retry_s: float = field(init=False, default=0.0)
     _disturbed: bool = field(init=False, default=False)
@@ -98,8 +100,10 @@ class Durability:
         if self.state is not WriteState.IDLE:
             self._move(WriteState.IDLE)
 
-    def write(self, version: int, stages: Roster, last: bool) -> list[Action]:
+    def write(self, version: int, stages: Roster, last: bool, roots: tuple[str, ...]) -> list[Action]:
         """Begin to copy a version from the memory of these peers, unless one is being written. last: the model too.
+
+        roots: of its stages; empty: a stage has lost its peers, so that the write will fail.
 
         An earlier one, which is copied from disks, has to give way: it may take hours.
         """
@@ -111,7 +115,7 @@ class Durability:
         self._begin(version, last)
         self.live = True
         spare = self.copies.spreading
-        return [*given_up, WriteCheckpoint(version, self._turned(stages), last, spare=spare, number=self.number)]
+        return [*given_up, WriteCheckpoint(version, self._turned(stages), last, roots, spare, self.number)]
 
     def fetch(self, snapshot: Snapshot) -> list[Action]:
         """Begin to copy a snapshot from the disks of others, unless something is being written already."""
@@ -122,7 +126,7 @@ class Durability:
         roster = self._turned(self.copies.roster(snapshot))
         connect = Connect(tuple(dict.fromkeys(roster.peers)))
         spare = self.copies.spreading
-        write = WriteCheckpoint(snapshot.version, roster, digests=snapshot.digests, spare=spare, number=self.number)
+        write = WriteCheckpoint(snapshot.version, roster, roots=snapshot.roots, spare=spare, number=self.number)
         return [connect, write]
 
     def catch_up(self, version: int, keepers: int, now: float) -> list[Action]:
@@ -140,7 +144,7 @@ class Durability:
         return [] if given_to_others and may_wait else self.fetch(taken)
 
     def _begin(self, version: int, last: bool = False) -> None:
-        self.saving, self.last, self._disturbed = version, last, False
+        self.saving, self.last, self.wanted, self._disturbed = version, last, None, False
         self.number += 1
         self._move(WriteState.COPYING)
 
@@ -169,14 +173,14 @@ class Durability:
         """
         if self.snapshots.taken is not None and self.snapshots.taken.version > self.durable:
             return self.copies.spread(self.snapshots.taken, None, keepers)
-        snapshot, whole = Snapshot(self.durable, self.digests), self.copies.newest_whole()
-        if not self.digests or (whole is not None and whole.version > self.durable):
+        snapshot, whole = durable_snapshot(self), self.copies.newest_whole()
+        if snapshot is None or (whole is not None and whole.version > self.durable):
             return []
         return self.copies.spread(snapshot, me, keepers)
 
     def share(self, me: Member, trainers: Iterable[Member]) -> list[Action]:
         """Have the other trainers copy the whole durable version: each of them may have to lead from it."""
-        snapshot, stages = Snapshot(self.durable, self.digests), tuple(range(self.copies.stages))
+        snapshot, stages = Snapshot(self.durable, self.roots), tuple(range(self.copies.stages))
         return [
             Send(m.process, KeepCopy(snapshot, stages, ((me,),) * len(stages)))
             for m in trainers
@@ -191,7 +195,7 @@ class Durability:
         """Record the end of a write; one that failed is tried again, and reported once for each reason."""
         self._end()
         if event.ok and event.version >= self.durable:
-            self.durable, self.digests = event.version, event.digests
+            self.durable, self.roots = event.version, event.roots
             self.known = max(self.known, event.version)
         before, self.failure = self.failure, event.reason if not (event.ok and event.exported) else ""
         if not self.failure:
@@ -229,7 +233,7 @@ class Durability:
 
     def lost(self, event: DiskChanged, me: Member) -> None:
         """Record a loss on the leader's own disk; what is left there counts like others' copies."""
-        self.durable, self.digests = event.version, event.digests
+        self.durable, self.roots = event.version, event.roots
         self.copies.record(me, event.parts)
 
     @property
@@ -249,7 +253,7 @@ class Durability:
         The later ones will be made anew, with other numbers unless they add up exactly: what was begun of the former
         history must not be taken for theirs when it is done.
         """
-        self.failure, self.again_s, self._next_retry_s = "", None, 0.0
+        self.failure, self.again_s, self._next_retry_s, self.wanted = "", None, 0.0, None
         self.snapshots.drop()
         if self.saving is None:
             return []
@@ -278,6 +282,11 @@ class Durability:
         if not self.trouble or not self.every or version - (kept := self.kept(version)) <= self.every:
             return ""
         return f"{NO_DISK} of version {version} (the newest one is of version {kept}): {self.trouble}"
+
+
+def durable_snapshot(safe: Durability) -> Snapshot | None:
+    """Return the durable version; None: the one that the run begins with."""
+    return Snapshot(safe.durable, safe.roots) if safe.roots else None
 
 
 def _without_numbers(text: str) -> str:

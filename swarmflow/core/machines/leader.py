@@ -15,6 +15,7 @@ from swarmflow.core.election.candidacy import Takeover
 from swarmflow.core.machines.leading import (
     ballots,
     between_steps,
+    certifying,
     departures,
     going_ahead,
     joining,
@@ -47,6 +48,7 @@ from swarmflow.core.protocol.messages import (
     CopiesHeld,
     Done,
     Drain,
+    ElectionReport,
     Evicted,
     Heartbeat,
     Join,
@@ -100,18 +102,7 @@ class Leader(LeaderState):
         actions: list[Action] = [Log("info", text, EventKind.LEADER, self.me.process)]
         actions += [Send(process, Evicted("it takes no part in the step any more")) for process in takeover.expelled]
         for report in takeover.reports.values():
-            known = self.membership.enter(report.join, report.member.stage, now)
-            known.member, known.version = report.member, report.version
-            if report.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
-                self.stopping = True
-            elif report.draining:
-                known.draining = True
-                self.membership.changed(known)
-            if known.role == "peer":
-                self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
-            self.safe.copies.record(known.member, report.join.copies)
-            if report.opened.epoch < step.epoch and known.process in step.open_step.roster.id_set:
-                actions += announce(step.open_step, (known.member,), self.plan.tied)
+            actions += self._take_in(report, step, now)
         for known in self.membership.loading():
             reason = "it was loading when the former leader was lost"
             actions += grant(self, known, known.member.stage, reason, follows=elected)
@@ -135,7 +126,24 @@ class Leader(LeaderState):
             self.lineage.fork(self.settings.new_lineage())  # from the next step on
         elif not elected:
             actions += opening.fork(self, now)
-        return actions + self._due(now)
+        return actions + certifying.certify(self, now) + self._due(now)
+
+    def _take_in(self, report: ElectionReport, step: Step, now: float) -> list[Action]:
+        """Record a process that follows this leader from now on."""
+        known = self.membership.enter(report.join, report.member.stage, now)
+        known.member, known.version = report.member, report.version
+        if report.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
+            self.stopping = True
+        elif report.draining:
+            known.draining = True
+            self.membership.changed(known)
+        if report.root:
+            certifying.record(known, report.version, report.root)
+        if known.role == "peer":
+            self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
+        self.safe.copies.record(known.member, report.join.copies)
+        missed = report.opened.epoch < step.epoch and known.process in step.open_step.roster.id_set
+        return announce(step.open_step, (known.member,), self.plan.tied) if missed else []
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
@@ -330,10 +338,10 @@ def _on_about_step(leader: LeaderState, known: MemberRecord, message: AboutStep,
 
 
 _HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Action]]] = {
-    Ready: joining.on_ready,
+    Ready: certifying.on_ready,
     SnapshotTaken: saving.on_snapshot_taken,
     CopiesHeld: joining.on_copies_held,
-    StateRoot: roots.on_state_root,
+    StateRoot: certifying.on_state_root,
     LoadFailed: joining.on_load_failed,
     Drain: departures.on_drain,
     Suspect: departures.on_suspect,

@@ -9,7 +9,7 @@ from swarmflow.core.membership.duties import Duty
 from swarmflow.core.membership.incarnations import Incarnations
 from swarmflow.core.membership.member_phase import MEMBER, MemberPhase
 from swarmflow.core.membership.step_estimate import StagePower, power_of_one, together
-from swarmflow.core.protocol.messages import Heartbeat, Join, LinkRateReport, PeerSummary
+from swarmflow.core.protocol.messages import Heartbeat, Join, LinkRateReport, PeerSummary, Ready
 from swarmflow.core.protocol.types import Member, Plan, ProcessId, Roster
 
 SPEED_MIN = 1e-9  # a computer is faster than that, whatever its peer says
@@ -35,7 +35,8 @@ class MemberRecord:
     draining: bool = field(init=False, default=False)  # it means to leave
     hopeful: bool = field(init=False, default=True)  # a donor had what it loads, when it was granted its stage
     tries: int = field(init=False, default=0)  # how often it was ready and out of date, since it took part last
-    root: tuple[int, str] = field(init=False, default=(-1, ""))  # of its state: (version, root), the last one reported
+    roots: dict[int, str] = field(init=False, default_factory=dict)  # of its state, by version, as it reports them
+    claim: Ready | None = field(init=False, default=None)  # what it has loaded, until it is known what that should be
     donors: frozenset[ProcessId] = field(init=False, default=frozenset())  # of its last grant
     grants: int = field(init=False, default=-1)  # the number of its last grant
     load: Heartbeat = field(init=False, default_factory=Heartbeat)  # the last one

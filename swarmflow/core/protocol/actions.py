@@ -139,14 +139,14 @@ class Seal:
 class Apply:
     """The optimizer's update, then zero the accumulators -> Applied.
 
-    rooted: peers load the stage. The sums are kept for them, and the state is hashed beside the next step:
+    followed: peers load the stage, and the sums are kept for them. The state is hashed beside the next step:
     StateHashed follows.
     """
 
     epoch: Epoch
     scale: float
     learning_rate: float
-    rooted: bool = False
+    followed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +164,7 @@ class LoadState:
 
 @dataclass(frozen=True, slots=True)
 class ExpectRoot:
-    """The state of the stage that is being loaded has this root at this version, as most of its members say."""
+    """The state of the stage that is being loaded has this root at this version, as its members have agreed."""
 
     stage: int
     version: int
@@ -194,14 +194,14 @@ class FormMicrobatch:
 class WriteCheckpoint:
     """Copy every stage's state at `version` from its donors to disk -> CheckpointWritten. Last: write `final` too.
 
-    digests: what the files must be, where that is known. spare: a version on disk that others copy from here. number:
+    roots: what the files must be, where that is known. spare: a version on disk that others copy from here. number:
     the answer has it too; 0: it is a copy of what another leader has written.
     """
 
     version: int
     roster: Roster
     last: bool = False
-    digests: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
     spare: int = -1
     number: int = 0
 

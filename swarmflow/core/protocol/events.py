@@ -169,12 +169,13 @@ class StateHashed:
 class StateLoaded:
     """A stage's weights and optimizer state are in place.
 
-    group_elements: length of each flat gradient by group. piece: how many bytes a piece of one may have.
+    root: of the state. group_elements: length of each flat gradient by group. piece: how many bytes a piece of one may
+    have.
     """
 
     stage: int
     version: int
-    digest: str
+    root: str
     capacity: int
     group_elements: tuple[tuple[str, int], ...]
     piece: PieceFormat = FP32
@@ -198,11 +199,11 @@ class StateStored:
 
 @dataclass(frozen=True, slots=True)
 class StageWritten:
-    """The own stage at a version is on this process' disk. digest: of its file. failed: why it is not there."""
+    """The own stage at a version is on this process' disk. root: of its state. failed: why it is not there."""
 
     stage: int
     version: int
-    digest: str = ""
+    root: str = ""
     failed: str = ""
 
 
@@ -219,14 +220,14 @@ class DiskSpace:
 class CheckpointWritten:
     """The state of all stages at `version` is on disk (ok), or could not be written (reason).
 
-    digests: of the stages' files. exported: what WriteCheckpoint asks for beside the state is written too, else reason
+    roots: of the stages' files. exported: what WriteCheckpoint asks for beside the state is written too, else reason
     says why not. space: where it was room that lacked. number: of the WriteCheckpoint.
     """
 
     version: int
     ok: bool
     reason: str = ""
-    digests: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
     exported: bool = True
     space: DiskSpace | None = None
     number: int = 0
@@ -236,12 +237,12 @@ class CheckpointWritten:
 class DiskChanged:
     """What lay on the own disk is not there any more, or not as it was (reason).
 
-    version: the newest that is still whole there, 0: none. digests: of its files. parts: what is left of later ones.
+    version: the newest that is still whole there, 0: none. roots: of its files. parts: what is left of later ones.
     """
 
     version: int
     reason: str
-    digests: tuple[str, ...] = ()
+    roots: tuple[str, ...] = ()
     parts: tuple[Holding, ...] = ()
 
 

@@ -278,14 +278,15 @@ class Roster:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Snapshot:
-    """A committed version of the run as it lies on disk. Later versions compare greater.
+    """A committed version of the run, as its stages have agreed on it. Later versions compare greater.
 
-    digests: of the file of each stage. They say which content the version has: a run that went back may have made two
-    of the same number, and stages of both do not fit together.
+    roots: of the state of each stage (compute/state_root.py). They say which content the version has: a run that went
+    back may have made two of the same number, and stages of both do not fit together.
     """
 
     version: int
-    digests: tuple[str, ...]
+    roots: tuple[str, ...]
+    proof: bytes = field(default=b"", compare=False, repr=False)  # that a trainer says so (core/protocol/proofs.py)
 
 
 @dataclass(frozen=True, order=True, slots=True)

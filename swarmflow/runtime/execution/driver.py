@@ -8,9 +8,11 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.events import BlamedError, Event, Lost, Mishandled, Received, Tick
-from swarmflow.core.protocol.messages import YIELDING, Message
+from swarmflow.core.protocol.messages import FROM_TRAINERS, YIELDING, Message
+from swarmflow.core.protocol.proofs import with_proofs, without_unproven
 from swarmflow.core.protocol.types import Body, Padding, ProcessId, Ref, Role
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
@@ -52,6 +54,7 @@ class Driver:
         read: Callable[[Body], Any],
         evaluate: Callable[[Evaluate, list[memoryview]], None] | None = None,
         on_policy: Callable[[list[memoryview]], None] = lambda bodies: None,
+        access: AccessControl | None = None,
     ) -> None:
         self.me = me
         self.store = store
@@ -63,6 +66,7 @@ class Driver:
         self._read = read  # returns the bytes of a slice of a gradient
         self._evaluate = evaluate  # called with an Evaluate and its bodies
         self._on_policy = on_policy  # called with the bodies of a PolicyChanged
+        self._access = access  # makes and checks what others quote of trainers; None: neither
         self._machine: Machine | None = None
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
@@ -149,7 +153,7 @@ class Driver:
                 if self._machine is None:
                     self.store.release(refs)
                 else:
-                    self.post(Received(sender, message, refs, role))
+                    self.post(Received(sender, self._proven(sender, message), refs, role))
 
     def lost(self, process: ProcessId, reason: str) -> None:
         """Handle a broken connection."""
@@ -176,7 +180,7 @@ class Driver:
         if self.links is None or action.to.name == self.me.name:
             return  # an earlier life of this very process gets no message
         if self._encoded is None or self._encoded[0] is not action.message:
-            self._encoded = (action.message, encode_header(action.message))
+            self._encoded = (action.message, encode_header(self._signed(action.message)))
         _, header = self._encoded
         bodies = []
         for body in action.bodies:
@@ -189,6 +193,22 @@ class Driver:
                     bodies.append(self._read(body))
         tensors: LaneName = "sums" if type(action.message) in YIELDING else "bulk"
         self.links.send(action.to, header, bodies, lane=tensors if bodies else "control")
+
+    def _signed(self, message: Message) -> Message:
+        """Return a message with proofs of what it says about the run's state, where this process is a trainer."""
+        signs = self._access is not None and self._access.role == "trainer"
+        return with_proofs(message, self._access.prove) if self._access is not None and signs else message
+
+    def _proven(self, sender: ProcessId, message: Message) -> Message:
+        """Return a message of another process without claims about the run's state that no trainer has signed."""
+        if self._access is None or type(message) in FROM_TRAINERS:
+            return message
+        proven = without_unproven(message, self._access.is_proven)
+        if proven != message:
+            name = type(message).__name__
+            self.metrics.decisions.at(f"claims_unproven:{name}").inc()
+            log.info("left out of a %s of %s: what it says of the run's state, no trainer has signed", name, sender)
+        return proven
 
     def _arm(self) -> None:
         if self._timer is not None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import msgspec
 
 from swarmflow.compute.flat_tensors import Buffer
-from swarmflow.compute.stage_pieces import PIECE_ELEMENTS, Span
+from swarmflow.compute.state_root import PIECE_ELEMENTS, Span
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.served import Served
@@ -49,7 +49,7 @@ class PieceAnswer:
 def serve_pieces(requests: Requests, serving: Callable[[int], Served], on_asked: Callable[[bool], None]) -> None:
     """Answer `state/piece`: (stage, group, start, stop, have), have being the version of what is there, or -1.
 
-    And `state/leaves`: (stage, version), with the hashes of all pieces, where that version was hashed last.
+    And `state/leaves`: (stage, version), with the hashes of all pieces, of the last versions.
 
     serving: returns the stage of this number; raises NetworkError where it is not here. on_asked: called with
     each request, and whether it is for updates of a piece that is there.
@@ -72,8 +72,8 @@ def serve_pieces(requests: Requests, serving: Callable[[int], Served], on_asked:
         raise NetworkError(f"stage {stage} is being updated for more than {_UPDATE_S:.0f} s")
 
     async def on_leaves(sender: ProcessId, arguments: Arguments) -> Sequence[bytes | memoryview]:
-        version, leaves = serving(_number(arguments, "stage")).leaves
-        if version != _number(arguments, "version"):
+        leaves = serving(_number(arguments, "stage")).leaves.get(_number(arguments, "version"))
+        if leaves is None:
             raise NetworkError(f"the hashes of version {arguments['version']} are not here")
         return [leaves]
 

@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 import msgspec
 
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.stage_pieces import LEAF_BYTES, Span, SpanUpdate, StagePieces, root_of
+from swarmflow.compute.stage_pieces import SpanUpdate, StagePieces
+from swarmflow.compute.state_root import LEAF_BYTES, Span, root_of
 from swarmflow.core.protocol.messages.checks import COUNT_MAX
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import FrameError, NetworkError
@@ -53,6 +54,7 @@ class PieceLoad:
     least: int = 0
     received_bytes: int = field(init=False, default=0)
     failures: list[str] = field(init=False, default_factory=list)
+    leaves: tuple[int, bytes] = field(init=False, default=(-1, b""))  # the version that was loaded, and its hashes
     _table: PieceTable = field(init=False)
     _donors: dict[ProcessId, PieceGiver] = field(init=False, default_factory=dict)
     _tasks: dict[ProcessId, asyncio.Task[None]] = field(init=False, default_factory=dict)
@@ -264,20 +266,23 @@ class PieceLoad:
     # --- verification -------------------------------------------------------------------------------------------------
 
     async def _verified(self, version: int) -> bool:
-        """Compare all pieces with the root of their version, where it is known; wrong ones are fetched anew.
+        """Hash all pieces, and compare them with the root of their version where it is known. Wrong ones are missing.
 
         Meanwhile they do not follow later updates: who is ready at a version that is over is waited for.
         """
         self._verifying = True
         try:
-            return await self._equal_to_root(version)
+            leaves: list[bytes] = []
+            await self.compute(lambda: leaves.extend(self.pieces.leaf(span, version) for span in self._table.spans))
+            self.leaves = version, b"".join(leaves)
+            return await self._equal_to_root(version, leaves)
         finally:
             self._verifying = False
 
-    async def _equal_to_root(self, version: int) -> bool:
-        """Wait for the root, which follows a commit by as long as the members hash, and compare all pieces with it.
+    async def _equal_to_root(self, version: int, leaves: list[bytes]) -> bool:
+        """Wait for the root, which follows a commit by as long as the members hash, and compare the pieces with it.
 
-        Where none has come yet, no member may have been asked.
+        Where none has come yet, the leader compares.
         """
         if 0 <= self._root[0] < version:
             with suppress(TimeoutError):
@@ -285,21 +290,14 @@ class PieceLoad:
                     while self._root[0] < version:
                         self._rooted.clear()
                         await self._rooted.wait()
-        if self._root[0] != version:
+        if self._root[0] != version or root_of(leaves) == self._root[1]:
             return True
-        leaves = await self._leaves(*self._root)
-        if leaves is None:
-            return True
-        wrong: list[int] = []
-
-        def compare() -> None:
-            found = (self.pieces.leaf(span, version) for span in self._table.spans)
-            wrong.extend(place for place, leaf in enumerate(found) if leaf != leaves[place])
-
-        await self.compute(compare)
-        if wrong:
-            self._refuse(wrong)
-        return not wrong
+        right = await self._leaves(*self._root)
+        if right is None:
+            self._table.fetch_anew(range(len(leaves)))
+        else:
+            self._refuse([place for place, leaf in enumerate(leaves) if leaf != right[place]])
+        return False
 
     async def _leaves(self, version: int, root: str) -> list[bytes] | None:
         """Return the hashes of all pieces that belong to a root; None: no donor has them."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from swarmflow.compute.stage_pieces import Span
+from swarmflow.compute.state_root import Span
 from swarmflow.runtime.execution.piece_donor import SPAN_ELEMENTS_MAX
 from swarmflow.runtime.execution.piece_requests import PieceGiver, PieceRequest
 

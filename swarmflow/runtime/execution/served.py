@@ -11,17 +11,19 @@ from typing import Any
 import torch
 
 from swarmflow.compute.blockwise_sums import BlockwiseSums
-from swarmflow.compute.checkpoint import tensor_name
 from swarmflow.compute.exact import EXPONENT
-from swarmflow.compute.flat import GRID, FlatGroup
+from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import digest
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
-from swarmflow.compute.stage_pieces import StagePieces, root_of
+from swarmflow.compute.stage_pieces import StagePieces
 from swarmflow.compute.stage_state import BEFORE, StageState
+from swarmflow.compute.state_root import GRID, root_of, tensor_name
 from swarmflow.compute.sums import Sums
 from swarmflow.compute.update_log import LoggedUpdate, UpdateLog, kept_sums
+
+LEAVES_KEPT = 2  # versions: who loads compares its pieces while the next one may be made
 
 
 @dataclass
@@ -40,7 +42,7 @@ class Served:
     version: int  # of the state; -1: it is being loaded, or changed
     reduced: dict[str, Sums] = field(default_factory=dict)  # summed gradients of a ballot, by flat group
     log: UpdateLog = field(default_factory=UpdateLog)  # for peers that load the stage from here
-    leaves: tuple[int, bytes] = (-1, b"")  # a version, and the hashes of its pieces, where they were asked for
+    leaves: dict[int, bytes] = field(default_factory=dict)  # the hashes of all pieces, of the last versions
     pieces: StagePieces = field(init=False)
     # What reads the present version, in other threads: no update is made until it is done.
     _readers: list[Future[Any]] = field(init=False, default_factory=list)
@@ -118,16 +120,25 @@ class Served:
             kept[name] = sums
         return kept
 
+    def hash(self, version: int) -> str:
+        """Hash the state, which is at this version, and return its root."""
+        leaves = [self.pieces.leaf(span, version) for span in self.pieces.all()]
+        return self.keep_leaves(version, b"".join(leaves))
+
+    def keep_leaves(self, version: int, leaves: bytes) -> str:
+        """Keep the hashes of all pieces at a version, for peers that load it, and return its root."""
+        before = {old: hashes for old, hashes in self.leaves.items() if version - LEAVES_KEPT < old < version}
+        self.leaves = before | {version: leaves}
+        return root_of([leaves])
+
+    def root(self, version: int) -> str:
+        """Return the root of the state at a version; empty: it is not known (any more)."""
+        leaves = self.leaves.get(version)
+        return "" if leaves is None else root_of([leaves])
+
     def begin_hash(self, threads: Executor) -> Future[str]:
         """Begin to hash the state as it is now, beside the next step; return its root once that is done."""
-        version = self.version
-
-        def hashed() -> str:
-            leaves = [self.pieces.leaf(span, version) for span in self.pieces.all()]
-            self.leaves = version, b"".join(leaves)
-            return root_of(leaves)
-
-        hashing = threads.submit(hashed)
+        hashing = threads.submit(self.hash, self.version)
         with self._changing:
             self._readers.append(hashing)
         return hashing

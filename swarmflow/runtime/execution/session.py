@@ -91,7 +91,7 @@ class Session:
             Log: self.log,
             Count: self._count,
         }
-        does = {**shared, **effects}, self.fail, read, evaluate, self._on_policy
+        does = {**shared, **effects}, self.fail, read, evaluate, self._on_policy, self.access
         self.driver = Driver(self.me, self.store, self.metrics, *does)
         self.links = Links(
             self.node,

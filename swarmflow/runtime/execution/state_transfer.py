@@ -1,4 +1,4 @@
-"""Copies the state of a stage between processes: listed, read in chunks, verified by its digest."""
+"""Copies the state of a stage between processes: listed, read in chunks, verified by its root."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ class Listing:
     """What a donor has of a stage's version. Tensors of the stage that are not listed are zeros."""
 
     tensors: dict[str, int]  # name -> elements (fp32)
-    digest: str = ""  # of all of them, in this order; empty where the donor does not know it
 
 
 Write = Callable[[str, int, memoryview], None]
@@ -57,10 +56,10 @@ def never() -> bool:
 
 
 ListState = Callable[[int, int, str], Listing]
-"""(stage, version, file): the digest of the file on disk that is asked for; empty: the state, wherever it is."""
+"""(stage, version, root): of the state that is asked for; empty: any of that version."""
 
 ReadState = Callable[[int, int, str, str, int, int], bytes]
-"""(stage, version, file, tensor, first element, the one after the last)."""
+"""(stage, version, root, tensor, first element, the one after the last)."""
 
 
 def serve_state(requests: Requests, listing: ListState, read: ReadState) -> None:
@@ -71,26 +70,26 @@ def serve_state(requests: Requests, listing: ListState, read: ReadState) -> None
 
     async def on_list(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         stage, version = _number(arguments, "stage"), _number(arguments, "version")
-        found = await asyncio.to_thread(listing, stage, version, str(arguments.get("file", "")))
+        found = await asyncio.to_thread(listing, stage, version, str(arguments.get("root", "")))
         return [msgspec.json.encode(found)]
 
     async def on_read(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         stage, version = _number(arguments, "stage"), _number(arguments, "version")
         start, stop = _number(arguments, "start"), _number(arguments, "stop")
-        file, tensor = str(arguments.get("file", "")), str(arguments.get("tensor", ""))
+        root, tensor = str(arguments.get("root", "")), str(arguments.get("tensor", ""))
         if not 0 <= start < stop or stop - start > CHUNK_ELEMENTS:
             raise NetworkError(f"elements {start} to {stop}: a chunk has 1 to {CHUNK_ELEMENTS}")
-        return [await asyncio.to_thread(read, stage, version, file, tensor, start, stop)]
+        return [await asyncio.to_thread(read, stage, version, root, tensor, start, stop)]
 
     requests.serve("state/list", on_list)
     requests.serve("state/read", on_read, lane="background")
 
 
 async def list_state(
-    requests: Requests, donor: ProcessId, stage: int, version: int, elements: Mapping[str, int], file: str = ""
+    requests: Requests, donor: ProcessId, stage: int, version: int, elements: Mapping[str, int], root: str = ""
 ) -> Listing:
     """Return a donor's listing. elements: of the stage's tensors. Raises NetworkError when it does not fit."""
-    arguments: Arguments = {"stage": stage, "version": version, "file": file}
+    arguments: Arguments = {"stage": stage, "version": version, "root": root}
     answer = await requests.ask(donor, "state/list", arguments, timeout_s=60.0)
     try:
         listing = msgspec.json.decode(answer[0], type=Listing)
@@ -115,7 +114,7 @@ class StateCopy:
     write: Write
     done: set[tuple[str, int]]  # chunks (tensor, first element) that are written; each one that is written is added
     on_progress: OnProgress = _nothing  # called before the first chunk and after each one
-    file: str = ""  # the digest of the file on disk to copy from; empty: from memory, or any file of that version
+    root: str = ""  # of the state to copy; empty: any of that version
     hold: Hold = never
     _chunks: deque[_Chunk] = field(init=False, default_factory=deque)  # that nobody has been asked for
     _received_bytes: int = field(init=False, default=0)
@@ -168,7 +167,7 @@ class StateCopy:
             await _end([task for _, task in ahead])
 
     async def _fetch(self, donor: ProcessId, name: str, start: int, stop: int) -> memoryview:
-        arguments: Arguments = {"stage": self.stage, "version": self.version, "file": self.file}
+        arguments: Arguments = {"stage": self.stage, "version": self.version, "root": self.root}
         arguments |= {"tensor": name, "start": start, "stop": stop}
         answer = await self.requests.ask(donor, "state/read", arguments, timeout_s=60.0)
         if len(answer) != 1 or len(answer[0]) != _ELEMENT_BYTES * (stop - start):
@@ -198,27 +197,21 @@ async def first_donor(
     elements: Mapping[str, int],
     write: Write,
     on_progress: OnProgress = _nothing,
-    file: str = "",
-) -> tuple[ProcessId, Listing]:
-    """Copy a stage's version from the first donor that has it whole; no chunk is requested twice.
+) -> Listing:
+    """Copy a stage's version from one donor, or what it has not given from the next one; no chunk is requested twice.
 
-    file: the digest of the file on disk to copy from; empty: from memory, or any file of that version. Raises
-    NetworkError with the failure of each donor.
+    Returns what the last one has listed. Raises NetworkError with the failure of each donor.
     """
     failures: list[str] = []
     done: set[tuple[str, int]] = set()
-    digest = ""
     for donor in donors:
         try:
-            listing = await list_state(requests, donor.process, stage, version, elements, file)
-            if listing.digest != digest:
-                done.clear()  # another digest means other bytes: chunks of a donor before do not count
-                digest = listing.digest
-            await StateCopy(requests, stage, version, listing, write, done, on_progress, file).run([donor.process])
+            listing = await list_state(requests, donor.process, stage, version, elements)
+            await StateCopy(requests, stage, version, listing, write, done, on_progress).run([donor.process])
         except NetworkError as error:
             failures.append(str(error))
         else:
-            return donor.process, listing
+            return listing
     raise NetworkError(f"stage {stage} at version {version} could not be loaded: {'; '.join(failures)}")
 
 
@@ -228,15 +221,15 @@ async def _parts(
     checkpoint: Checkpoint,
     stage: int,
     elements: Mapping[str, int],
-    digest: str,
+    root: str,
     on_progress: OnProgress,
     hold: Hold,
 ) -> None:
     """Copy a stage's file from all donors that have it, a part from each.
 
-    Raises NetworkError if none is left, WrongCopyError if the parts are not those of the file with this digest.
+    Raises NetworkError if none is left, WrongCopyError if the parts are not those of the state with this root.
     """
-    asked = (list_state(requests, m.process, stage, checkpoint.version, elements, digest) for m in donors)
+    asked = (list_state(requests, m.process, stage, checkpoint.version, elements, root) for m in donors)
     answers = await asyncio.gather(*asked, return_exceptions=True)
     listings: dict[ProcessId, Listing] = {}
     failures: list[str] = []
@@ -251,9 +244,9 @@ async def _parts(
         raise NetworkError(f"stage {stage} at version {checkpoint.version} could not be copied: {'; '.join(failures)}")
     first = next(iter(listings.values()))
     with _writing(checkpoint, stage, elements) as writer:
-        copy = StateCopy(requests, stage, checkpoint.version, first, writer.write, set(), on_progress, digest, hold)
+        copy = StateCopy(requests, stage, checkpoint.version, first, writer.write, set(), on_progress, root, hold)
         await copy.run(tuple(listings))
-        await asyncio.to_thread(checkpoint.add, stage, writer, digest)
+        await asyncio.to_thread(checkpoint.add, stage, writer, root)
 
 
 @contextmanager
@@ -272,22 +265,22 @@ async def copy_stage(
     stage: int,
     donors: Sequence[Member],
     elements: Mapping[str, int],
-    digest: str | None = None,
+    root: str | None = None,
     on_progress: OnProgress = _nothing,
     hold: Hold = never,
 ) -> None:
-    """Copy a stage's file to disk. digest: of the file, where known: then each donor gives a part of it.
+    """Copy a stage's file to disk. root: of the state, where known: then each donor gives a part of it.
 
     hold: called before each chunk of it; while it is true none is asked for.
 
     Where the parts are not those of one file, the first donor is asked for all of it that sends the right one; and the
-    first that has one, where the digest is not known. Raises NetworkError or WrongCopyError when no donor does,
+    first that has one, where the root is not known. Raises NetworkError or WrongCopyError when no donor does,
     CheckpointError when the own disk refuses.
     """
     version = checkpoint.version
     if not donors:
         raise NetworkError(f"nobody was named who has stage {stage} at version {version}")
-    if digest is None:
+    if root is None:
         with _writing(checkpoint, stage, elements) as writer:
             await first_donor(requests, donors, stage, version, elements, writer.write, on_progress)
             await asyncio.to_thread(checkpoint.add, stage, writer)
@@ -295,7 +288,7 @@ async def copy_stage(
     failure: SwarmflowError | None = None
     for group in (tuple(donors), *((donor,) for donor in donors if len(donors) > 1)):
         try:
-            await _parts(requests, group, checkpoint, stage, elements, digest, on_progress, hold)
+            await _parts(requests, group, checkpoint, stage, elements, root, on_progress, hold)
         except (NetworkError, WrongCopyError) as error:
             failure = error
             if isinstance(error, NetworkError) and len(group) == len(donors):

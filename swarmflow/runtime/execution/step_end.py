@@ -135,7 +135,7 @@ class StepEnd:
         self._account.committed(action.epoch)
 
         hashing: list[Future[str]] = []
-        if action.rooted:
+        if action.followed:
             served.log.want()
 
         def work() -> str | NotFiniteError:
@@ -143,8 +143,7 @@ class StepEnd:
                 name = served.update(action.epoch.step, action.scale, action.learning_rate)
             except NotFiniteError as error:
                 return error
-            if action.rooted:
-                hashing.append(served.begin_hash(self._hashers))
+            hashing.append(served.begin_hash(self._hashers))
             return name
 
         def done(name: str | NotFiniteError) -> None:

@@ -71,7 +71,7 @@ async def export_run(invite: Invite, out: Path, dtype: str | None = None) -> int
                 elements = state_tensor_lengths(manifest, stage)
                 writer = checkpoint.writer(stage, elements)
                 try:
-                    _, listing = await first_donor(session.requests, [leader], stage, version, elements, writer.write)
+                    listing = await first_donor(session.requests, [leader], stage, version, elements, writer.write)
                     if set(listing.tensors) != set(elements):
                         raise NetworkError("the run is at version 0: export the folder that it began from")
                     checkpoint.add(stage, writer)

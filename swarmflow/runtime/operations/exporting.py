@@ -8,13 +8,15 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from swarmflow.compute.checkpoint import Checkpoint, tensor_name
+from swarmflow.compute.blocks import grid_blocks
+from swarmflow.compute.checkpoint import Checkpoint
 from swarmflow.compute.export import export_stagewise
-from swarmflow.compute.flat import GRID, rounding_of
-from swarmflow.compute.grid import Blockwise, grid_blocks
+from swarmflow.compute.flat import rounding_of
+from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.stage_state import BEFORE
+from swarmflow.compute.state_root import GRID, tensor_name
 from swarmflow.manifest import Manifest
 
 
@@ -38,7 +40,7 @@ def state_tensor_lengths(manifest: Manifest, stage: int) -> dict[str, int]:
 
 def content_id(checkpoint: Checkpoint) -> str:
     """Return the number of a version and a digest of its files: after a roll-back the number alone is ambiguous."""
-    return f"version {checkpoint.version}, {blake3(''.join(checkpoint.digests).encode()).hexdigest()[:32]}"
+    return f"version {checkpoint.version}, {blake3(''.join(checkpoint.roots).encode()).hexdigest()[:32]}"
 
 
 def export_checkpoint(

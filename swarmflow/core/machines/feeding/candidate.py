@@ -83,7 +83,7 @@ def _lead_on(trainer: TrainerState, candidacy: Candidacy, now: float, elected: b
     version = candidacy.latest().epoch.step
     settings = trainer.settings
     takeover = takeover_of(candidacy, trainer.plan, settings.learning_rate, settings.clip, now)
-    disk = trainer.on_disk, trainer.digests
+    disk = trainer.on_disk, trainer.roots
     lead = Leader(trainer.me, trainer.plan, trainer.settings, candidacy.term, version, *disk)
     lead.safe.copies.record(trainer.me, trainer.parts)
     return lead, lead.take_over(takeover, now, elected)

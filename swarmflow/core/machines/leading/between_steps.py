@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from swarmflow.core.commit.reduce import diverged
 from swarmflow.core.commit.step import Step
+from swarmflow.core.machines.leading.certifying import certify
 from swarmflow.core.machines.leading.departures import evict, let_go, settle_findings
 from swarmflow.core.machines.leading.grants import grant, keep_donors
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
@@ -40,12 +41,16 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
     leader.last, leader.step, leader.exponent = step.decision.result, None, DEFAULT_EXPONENT
     for entry in leader.membership.peers():
         late = entry.version != leader.version
-        if entry.phase is MemberPhase.LOADING:
+        if entry.phase is MemberPhase.LOADING and entry.claim is not None and entry.claim.version < leader.version:
+            entry.tries += 1
+            actions += grant(leader, entry, entry.member.stage, "it lacks the update of this step")
+        elif entry.phase is MemberPhase.LOADING:
             entry.tries += entry.tries > 0
             actions += keep_donors(leader, entry)
         elif entry.phase is MemberPhase.READY and late:
             entry.tries += 1
             actions += grant(leader, entry, entry.member.stage, "it lacks the update of this step")
+    actions += certify(leader, now)
     every = leader.settings.validate_every
     if every and leader.version % every == 0:
         return actions + measure(leader, now)

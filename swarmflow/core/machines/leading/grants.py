@@ -36,8 +36,11 @@ def grant(
     leader.membership.move(entry, stage)
     leader.membership.mark(entry, MemberPhase.LOADING)
     entry.version, entry.grants = leader.version, entry.grants + 1
+    entry.roots, entry.claim = {}, None
     entry.donors = frozenset(donor.process for donor in donors)
-    granted = Granted(leader.term, stage, leader.version, donors, entry.grants, leader.name, leader.commit, follows)
+    known = leader.certified if leader.certified is not None and leader.certified.version == leader.version else None
+    made = leader.name, leader.commit
+    granted = Granted(leader.term, stage, leader.version, donors, entry.grants, *made, follows, known)
     return [
         Connect((entry.member,)),
         Send(entry.process, granted),

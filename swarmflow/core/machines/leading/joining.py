@@ -9,6 +9,7 @@ from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import reconsider_version, try_open
+from swarmflow.core.machines.leading.roots import agreed, holders
 from swarmflow.core.machines.leading.saving import catch_up, spread
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, power_of
@@ -128,7 +129,8 @@ def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld
 def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
     """Record that a peer has loaded what it was granted, or have it follow the run's updates further.
 
-    Its donors may have applied a commit that others have not confirmed yet: then it is a version ahead.
+    Its donors may have applied a commit that others have not confirmed yet: then it is a version ahead. Where the peers
+    of the stage have not agreed on their state yet, the answer waits for that.
     """
     if not _answers(known, message):
         return []
@@ -136,11 +138,18 @@ def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: floa
     if message.version not in (leader.version, leader.version + decided):
         known.tries += 1
         return grant(leader, known, known.member.stage, f"version {message.version} is out of date")
+    stage = known.member.stage
+    right = agreed(leader, stage, message.version)
+    if right not in ("", message.root):
+        return grant(leader, known, stage, f"what it has loaded of version {message.version} is not its stage's state")
+    if not right and holders(leader, stage, message.version):
+        known.claim = message
+        return []
     leader.membership.mark(known, MemberPhase.READY)
     known.loaded(message.version, message.capacity)
+    known.roots = {message.version: message.root}
     leader.membership.changed(known)
     leader.recovery.memories.leave(known.process)
-    stage = known.member.stage
     text = f"peer {known.process} has loaded stage {stage} at version {message.version}"
     log = Log("info", text, EventKind.SERVING, known.process, stage)
     if leader.phase is LeaderPhase.GATHERING:

@@ -22,7 +22,7 @@ from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.membership.suspicions import CHECK_BEATS, Suspicions
 from swarmflow.core.protocol.messages import Commit, OpenStep, StepResult
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 
 
 @dataclass(slots=True)
@@ -67,13 +67,14 @@ class LeaderState:
     term: int
     version: int  # the run's
     on_disk: InitVar[int]  # the newest version that is complete on disk
-    digests: InitVar[tuple[str, ...]] = ()  # of its files
+    roots: InitVar[tuple[str, ...]] = ()  # of its files
     known: InitVar[int] = 0  # the newest version that was on any disk, as far as the own disk tells
     former: InitVar[Former] = NOTHING  # what this trainer knew of the run before it led
     generation: int = field(init=False, default=0)
     phase: LeaderPhase = field(init=False, default=LEADER.initial)
     waits_for: str = field(init=False, default="")  # what opening the next step waits for
     # --- the version, and the last step ---
+    certified: Snapshot | None = field(init=False, default=None)  # the last version whose stages agreed on their roots
     name: str = field(init=False, default="")  # of the version's states, empty: not known
     commit: Commit | None = field(init=False, default=None)  # that made the version, where it is known
     last: StepResult | None = field(init=False, default=None)  # of the step before
@@ -95,7 +96,7 @@ class LeaderState:
     stopping: bool = field(init=False, default=False)  # a person wants this trainer to go, or the run cannot go on
     fate: str = field(init=False, default="")  # why the run cannot go on
 
-    def __post_init__(self, on_disk: int, digests: tuple[str, ...], known: int, former: Former) -> None:
+    def __post_init__(self, on_disk: int, roots: tuple[str, ...], known: int, former: Former) -> None:
         stages, steps = self.plan.stages, self.settings.steps
         self.lineage = Lineage(self.settings.new_lineage(), self.me.process)
         times = self.timeouts
@@ -105,7 +106,8 @@ class LeaderState:
         self.recovery = Recovery(former, Memories(stages, steps))
         copies = Copies(stages, steps)
         every = self.settings.checkpoint_every
-        self.safe = Durability(on_disk, times.silence_s, copies, Snapshots(stages), known, digests, every)
+        self.certified = Snapshot(on_disk, roots) if roots else None
+        self.safe = Durability(on_disk, times.silence_s, copies, Snapshots(stages), known, roots, every)
         self.safe.number = self.term << 32
 
     def move(self, to: LeaderPhase) -> None:

@@ -10,7 +10,7 @@ from swarmflow.core.commit.step import Step, StepFailure
 from swarmflow.core.durability.memories import NOTHING, Former, Remembered, holds
 from swarmflow.core.durability.recovery import Absent, RecoveryState
 from swarmflow.core.durability.restoring import Restoring
-from swarmflow.core.durability.versions import NO_DISK
+from swarmflow.core.durability.versions import NO_DISK, durable_snapshot
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
@@ -154,6 +154,7 @@ def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
         if entry.phase is not MemberPhase.BARRED:
             leader.membership.mark(entry, MemberPhase.WAITING)
         entry.grants += 1  # what it answers to an earlier grant is void
+        entry.roots, entry.claim = {}, None
 
 
 def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Action]:
@@ -167,6 +168,7 @@ def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Actio
     leader.recovery.decide()
     leader.version, leader.safe.known = decision.version, restoring.known
     leader.commit, leader.name = None, ""
+    leader.certified = durable_snapshot(leader.safe) if decision.memory is None else decision.memory.certified
     if decision.memory is not None:
         leader.commit, leader.name = decision.memory.commit, decision.memory.name
         actions += [

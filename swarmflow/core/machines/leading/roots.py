@@ -1,4 +1,4 @@
-"""Roots of states: reported by the members of a stage after a commit, and sent to the peers that load the stage."""
+"""The roots of states: what the members of a stage report of theirs, and on which one they agree."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections import Counter
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
-from swarmflow.core.protocol.actions import Action, Log, Send
-from swarmflow.core.protocol.messages import StateRoot
+from swarmflow.core.protocol.types import Snapshot
 
 
 def loaded_stages(leader: LeaderState) -> tuple[int, ...]:
@@ -20,22 +19,40 @@ def loaded_stages(leader: LeaderState) -> tuple[int, ...]:
     return tuple(sorted(stages))
 
 
-def on_state_root(leader: LeaderState, known: MemberRecord, message: StateRoot, now: float) -> list[Action]:
-    """Record a root; as soon as most members of the stage agree, send it to those that load the stage."""
-    stage = known.member.stage
-    upcoming = leader.step is not None and leader.step.decision is not None
-    if message.stage != stage or message.version not in (leader.version, leader.version + upcoming):
-        return []
-    before, known.root = known.root, (message.version, message.root)
-    peers = leader.membership.peers(stage)
-    members = [entry for entry in peers if entry.phase is MemberPhase.READY]
-    agreed = Counter(entry.root for entry in members)[known.root]
-    if known.root == before or known not in members or agreed != len(members) // 2 + 1:
-        return []  # known before, or not a majority, or one that was sent when it became one
-    loading = [entry.process for entry in peers if entry.phase is MemberPhase.LOADING]
-    differing = [entry for entry in members if entry.root != known.root and entry.root[0] == message.version]
-    logs = [
-        Log("warning", f"{entry.process} has another state of stage {stage} at version {message.version} than most")
-        for entry in differing
-    ]
-    return [*logs, *(Send(process, message) for process in loading)]
+def holders(leader: LeaderState, stage: int, version: int) -> list[MemberRecord]:
+    """Return the peers of a stage at a version, also where their last update is not closed yet."""
+    ready = (entry for entry in leader.membership.peers(stage) if entry.phase is MemberPhase.READY)
+    return [entry for entry in ready if entry.version == version or entry.version == leader.version < version]
+
+
+def agreed(leader: LeaderState, stage: int, version: int) -> str:
+    """Return the root of a stage at a version: the certified one, else that of more than half of its peers.
+
+    Empty: there is none, or none yet.
+    """
+    if leader.certified is not None and leader.certified.version == version:
+        return leader.certified.roots[stage]
+    found = holders(leader, stage, version)
+    votes = Counter(entry.roots[version] for entry in found if version in entry.roots)
+    root, count = max(votes.items(), key=lambda item: item[1], default=("", 0))
+    return root if 2 * count > len(found) else ""
+
+
+def agreed_snapshot(leader: LeaderState) -> Snapshot | None:
+    """Return the run's version with the roots on which its stages agree; None: one does not, or not yet."""
+    roots = tuple(agreed(leader, stage, leader.version) for stage in range(leader.plan.stages))
+    return Snapshot(leader.version, roots) if all(roots) else None
+
+
+def differing(leader: LeaderState) -> list[MemberRecord]:
+    """Return the peers at the run's version whose state is not that of their stage.
+
+    Where all peers of a stage have reported and no root has more than half of them, none of them can be trusted.
+    """
+    found: list[MemberRecord] = []
+    for stage in range(leader.plan.stages):
+        usual, here = agreed(leader, stage, leader.version), holders(leader, stage, leader.version)
+        known = [entry for entry in here if leader.version in entry.roots]
+        if usual or len(known) == len(here):
+            found += [entry for entry in known if entry.roots[leader.version] != usual]
+    return found

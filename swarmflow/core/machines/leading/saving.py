@@ -11,6 +11,7 @@ from swarmflow.core.protocol.actions import Action, Count, Exit, Log, Rejoin, Se
 from swarmflow.core.protocol.events import Rival, SaveAsked
 from swarmflow.core.protocol.messages import Evicted, Finished, SnapshotTaken
 from swarmflow.core.protocol.timeline import EventKind
+from swarmflow.core.protocol.types import Snapshot
 
 
 def keep(leader: LeaderState) -> list[Action]:
@@ -40,7 +41,10 @@ def settle(leader: LeaderState, now: float) -> list[Action]:
     version = leader.safe.snapshots.version
     if version is None:
         return []
-    taken = leader.safe.snapshots.end()
+    certified = leader.certified if leader.certified is not None and leader.certified.version == version else None
+    if certified is None and version == leader.version:
+        return []  # until its stages agree on their roots
+    taken = leader.safe.snapshots.end(certified)
     if taken is None and version == leader.version:
         return save(leader)  # it is in memory until the next commit
     if taken is None:
@@ -52,8 +56,23 @@ def settle(leader: LeaderState, now: float) -> list[Action]:
 
 
 def save(leader: LeaderState, last: bool = False) -> list[Action]:
-    """Copy the present version from memory; the commit of the current step waits for it. last: and write the model."""
-    return leader.safe.write(leader.version, leader.membership.holders(leader.version), last)
+    """Copy the present version from memory; the commit of the current step waits for it. last: and write the model.
+
+    It begins when the stages have agreed on their roots: what peers give is compared with these.
+    """
+    holders = leader.membership.holders(leader.version)
+    certified = leader.certified if leader.certified is not None else Snapshot(-1, ())
+    if certified.version != leader.version and all(holders.stages):
+        leader.safe.wanted = last or bool(leader.safe.wanted)
+        return []
+    roots = certified.roots if certified.version == leader.version else ()
+    return leader.safe.write(leader.version, holders, last, roots)
+
+
+def go_on(leader: LeaderState, now: float) -> list[Action]:
+    """Go on with what has waited for the roots of the present version."""
+    settled = settle(leader, now) if leader.safe.snapshots.complete else []
+    return [*settled, *(save(leader, leader.safe.wanted) if leader.safe.wanted is not None else [])]
 
 
 def on_save_asked(leader: LeaderState, event: SaveAsked, now: float) -> list[Action]:
@@ -64,9 +83,7 @@ def on_save_asked(leader: LeaderState, event: SaveAsked, now: float) -> list[Act
 
 def see(leader: LeaderState, now: float) -> list[Action]:
     """Answer requests for a version that is on disk; try again to write one that could not be written."""
-    answered = leader.safe.answers(now)
-    if leader.safe.snapshots.complete:  # who had not answered is gone
-        answered += settle(leader, now)
+    answered = leader.safe.answers(now) + go_on(leader, now)  # who had not answered may be gone
     if not leader.safe.asked or leader.phase is LeaderPhase.FINISHED or leader.recovery.restoring is not None:
         return answered  # the last version is being written with all that belongs to it
     waits = leader.safe.again_s is not None and now < leader.safe.again_s

@@ -142,7 +142,7 @@ def on_commit(peer: PeerState, event: Received, now: float) -> list[Action]:
     peer.ballot = peer.reduction = None
     epoch_view.commit = message
     peer.memory.committed(epoch_view, message)
-    return [Apply(peer.epoch, message.scale, message.learning_rate, peer.stage in message.rooted)]
+    return [Apply(peer.epoch, message.scale, message.learning_rate, peer.stage in message.followed)]
 
 
 def on_applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
@@ -152,13 +152,14 @@ def on_applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
     peer.version = event.epoch.step + 1
     if peer.epoch_view is not None:
         peer.epoch_view.digest = event.digest
-        peer.memory.applied(event.digest)
+        peer.memory.applied()
     journal = turnover.finish(peer.hops, event.epoch) if peer.hops is not None else []
     return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
 
 
 def on_state_hashed(peer: PeerState, event: StateHashed, now: float) -> list[Action]:
-    """Report the root of the state that the last update has made: a peer is loading it."""
+    """Report the root of the state that the last update has made."""
+    peer.root = event.version, event.root
     return [Send(peer.leader, StateRoot(peer.stage, event.version, event.root))] if peer.hops is not None else []
 
 

@@ -54,10 +54,10 @@ from swarmflow.core.protocol.messages import (
     RosterDelta,
     Routed,
     SlotReserved,
-    StateRoot,
     Surplus,
     Suspect,
     TakeSnapshot,
+    VersionCertified,
 )
 from swarmflow.core.protocol.types import ProcessId, Ref
 
@@ -111,7 +111,7 @@ _ORDERS: dict[type[Message], Handler] = {
     TakeSnapshot: stages.on_take_snapshot,
     KeepCopy: stages.on_keep_copy,
     Surplus: stages.on_keep_copy,
-    StateRoot: stages.on_state_root,
+    VersionCertified: stages.on_version_certified,
     Refused: leaving.on_refused,
     Evicted: leaving.on_evicted,
     Released: leaving.on_released,

@@ -87,7 +87,7 @@ def _report(peer: PeerState, epoch_view: EpochView, message: Elect) -> ElectionR
     if peer.hops is not None:
         done, capacity, ahead = peer.hops.done(), peer.hops.capacity, peer.hops.ahead is not None
         dropped = tuple(microbatch.index for microbatch in peer.hops.dropped if microbatch.epoch == peer.epoch)
-    return epoch_view.report(
+    report = epoch_view.report(
         message.term,
         peer.join(),
         replace(peer.settings.join.member, stage=peer.stage, capacity=capacity),
@@ -99,6 +99,7 @@ def _report(peer: PeerState, epoch_view: EpochView, message: Elect) -> ElectionR
         ahead=ahead,
         known=message.roster,  # which the candidate has: the report need not repeat it
     )
+    return replace(report, root=peer.root[1] if peer.root[0] == peer.version else "")
 
 
 def on_order_of_another(peer: PeerState, sender: ProcessId, message: Message) -> list[Action]:

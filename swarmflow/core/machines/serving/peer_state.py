@@ -14,7 +14,7 @@ from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Log, Rejoin, Release, Send
 from swarmflow.core.protocol.messages import Held, Join, Left, Needed, NotFinite, Overflow, Prepare, Unrepairable
 from swarmflow.core.protocol.piece_format import FP32, PieceFormat
-from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Plan, ProcessId, Ref
+from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Plan, ProcessId, Ref, Snapshot
 from swarmflow.core.routing.flow.live import FlowNegotiation
 from swarmflow.core.routing.relays import Relays
 
@@ -46,6 +46,8 @@ class PeerState:
     version: int = field(init=False, default=-1)
     phase: PeerPhase = field(init=False, default=PEER.initial)
     epoch: Epoch = field(init=False, default=NO_EPOCH)
+    root: tuple[int, str] = field(init=False, default=(-1, ""))  # of its state: (version, root), the last one hashed
+    certified: Snapshot | None = field(init=False, default=None)  # the last version whose certificate has come
     hops: HopTable | None = field(init=False, default=None)  # of the stage that it holds
     epoch_view: EpochView | None = field(init=False, default=None)
     copies: tuple[Holding, ...] | None = field(init=False, default=None)  # on its disk, if changed since it began
@@ -160,7 +162,9 @@ class PeerState:
         if self.hops is None:
             return self.memory.held
         sealed = self.ballot.number if self.ballot is not None and self.ballot.sealed else None
-        return self.memory.kept(self.stage, self.version, self.epoch_view, sealed)
+        root = self.root[1] if self.root[0] == self.version else ""
+        certified = self.certified if self.certified is not None and self.certified.version == self.version else None
+        return self.memory.kept(self.stage, self.version, self.epoch_view, sealed, root, certified)
 
 
 def _epoch_of(message: Unrepairable | Overflow | NotFinite) -> Epoch:

@@ -27,10 +27,11 @@ from swarmflow.core.protocol.messages import (
     LoadFailed,
     Ready,
     SnapshotTaken,
-    StateRoot,
     Surplus,
     TakeSnapshot,
+    VersionCertified,
 )
+from swarmflow.core.protocol.types import Snapshot
 from swarmflow.core.routing.flow.live import negotiation_of
 
 
@@ -59,6 +60,7 @@ def on_granted(peer: PeerState, event: Received, now: float) -> list[Action]:
         *dropped,
         Connect(tuple(message.donors)),
         LoadState(message.stage, message.version, message.donors, message.follows),
+        *expect(peer, message.certified),
         Log("info", f"granted stage {message.stage}; {how} version {message.version} from {whence}"),
     ]
 
@@ -68,6 +70,7 @@ def on_state_loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Act
     if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
         return []
     peer.version = event.version
+    peer.root = event.version, event.root
     peer.memory.loaded(event.version)
     peer.elements, peer.piece = dict(event.group_elements), event.piece
     dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1)
@@ -80,17 +83,25 @@ def on_state_loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Act
     peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, dispatcher.router, *own_time)
     peer.move(PeerPhase.READY)
     return [
-        Send(peer.leader, Ready(peer.stage, peer.version, event.digest, event.capacity, peer.grant)),
+        Send(peer.leader, Ready(peer.stage, peer.version, event.root, event.capacity, peer.grant)),
         Log("info", f"stage {peer.stage} is loaded at version {peer.version}, {event.capacity} microbatches fit"),
     ]
 
 
-def on_state_root(peer: PeerState, event: Received, now: float) -> list[Action]:
-    """Have what is loaded verified."""
+def on_version_certified(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Keep the certificate, which a later leader may ask for, and have what is being loaded verified."""
     message = event.message
-    assert isinstance(message, StateRoot)
-    expected = peer.phase is PeerPhase.LOADING and message.stage == peer.stage
-    return [ExpectRoot(message.stage, message.version, message.root)] if expected else []
+    assert isinstance(message, VersionCertified)
+    return expect(peer, message.snapshot)
+
+
+def expect(peer: PeerState, certified: Snapshot | None) -> list[Action]:
+    """Take over a certificate of a version of this run."""
+    if certified is None or len(certified.roots) != peer.plan.stages:
+        return []
+    peer.certified = certified
+    loads = peer.phase is PeerPhase.LOADING
+    return [ExpectRoot(peer.stage, certified.version, certified.roots[peer.stage])] if loads else []
 
 
 def on_state_not_loaded(peer: PeerState, event: StateNotLoaded, now: float) -> list[Action]:
@@ -122,7 +133,7 @@ def on_take_snapshot(peer: PeerState, event: Received, now: float) -> list[Actio
 
 def on_stage_written(peer: PeerState, event: StageWritten, now: float) -> list[Action]:
     """Report that the own stage is on the disk, or why it is not."""
-    taken = SnapshotTaken(event.stage, event.version, event.digest, event.failed)
+    taken = SnapshotTaken(event.stage, event.version, event.root, event.failed)
     return [Send(peer.leader, taken)]
 
 
@@ -132,7 +143,7 @@ def on_keep_copy(peer: PeerState, event: Received, now: float) -> list[Action]:
     assert isinstance(message, KeepCopy | Surplus)
     if isinstance(message, Surplus):
         return [DropCopies(message.oldest, message.newest, message.whole)]
-    if len(message.snapshot.digests) != peer.plan.stages or message.snapshot.version < 1:
+    if len(message.snapshot.roots) != peer.plan.stages or message.snapshot.version < 1:
         return []
     if not peer.settings.join.keeps and message.stages != (peer.stage,):
         return []  # it has room for what it has written itself, as long as it lives

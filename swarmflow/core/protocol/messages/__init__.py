@@ -49,6 +49,7 @@ from swarmflow.core.protocol.messages.membership import (
     Surplus,
     Suspect,
     TakeSnapshot,
+    VersionCertified,
     Welcome,
     state_name,
 )
@@ -144,6 +145,7 @@ __all__ = [
     "Tally",
     "Unprepared",
     "Unrepairable",
+    "VersionCertified",
     "Welcome",
     "state_name",
 ]
@@ -193,6 +195,7 @@ Message = (
     | TakeSnapshot
     | SnapshotTaken
     | StateRoot
+    | VersionCertified
     | KeepCopy
     | CopiesHeld
     | Surplus
@@ -252,6 +255,7 @@ FROM_TRAINERS = frozenset(
         Welcome,
         Granted,
         TakeSnapshot,
+        VersionCertified,
         KeepCopy,
         Surplus,
         Released,

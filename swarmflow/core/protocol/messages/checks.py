@@ -48,6 +48,7 @@ from swarmflow.core.protocol.types import (
     Roster,
 )
 
+PROOF_BYTES_MAX = 512
 REASON_MAX = 500  # characters of a reason: what is longer is cut where it is made, and refused where it arrives
 COUNT_MAX = 1 << 40  # of anything that is counted
 LIFETIME_MAX = 1 << 53  # of what a process counts as long as it lives; above it a float, as in JSON, is not exact
@@ -105,7 +106,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "incarnation": (0, 1 << 64),
         "capacity": (0, 1 << 31),
         "exponent": (-1024, 1024),
-        "rooted": stage,
+        "followed": stage,
         "named": (0, MEMBERS_MAX),
         "microbatches": (0, microbatches),
         **dict.fromkeys(("downstream_s", "wait_s", "seconds", "rebalance_s"), seconds),
@@ -131,8 +132,11 @@ _TEXTS: dict[str, tuple[int, int]] = {
     "digest": (0, 128),
     "Committed.digest": (1, 128),
     "results.digest": (0, 128),
-    "digests": (1, 128),
+    "roots": (1, 128),
     "root": (1, 128),
+    "ElectionReport.root": (0, 128),
+    "SnapshotTaken.root": (0, 128),
+    "Held.root": (0, 128),
     "value": (1, 16),
     "reach": (0, 16),
     "layer": (0, 120),
@@ -154,7 +158,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
     return {
         "addresses": ADDRESSES_MAX,
         "copies": 64,
-        "digests": 4096,
+        "roots": 4096,
         "stages": stages,
         "indices": microbatches,
         "ahead_indices": microbatches,
@@ -166,7 +170,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "results": 8,
         "groups": stages + 1,
         "peers": stages,
-        "rooted": stages,
+        "followed": stages,
         "donors": 64,
         "holders": max(stages, 64),
         "LinkRateReport.elements": 64,
@@ -232,6 +236,8 @@ class MessageChecks:
         if hint in (int, float):
             low, high = _first(self._numbers, names)
             return lambda value: bool(low <= value <= high)
+        if hint is bytes:
+            return lambda value: len(value) <= PROOF_BYTES_MAX
         if hint is str:
             shortest, longest = _first(_TEXTS, names)
             return lambda value: shortest <= len(value) <= longest

@@ -51,6 +51,7 @@ class ElectionReport:
     ahead: bool = False  # the next step was begun ahead
     ahead_indices: tuple[int, ...] = ()  # a trainer's own microbatches of that one
     void: str = ""  # why the sender has found that the step must start over; its report to the leader may be lost
+    root: str = ""  # of the state at `version`; empty: it is not hashed yet
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,10 @@ class Held:
     stage: int
     version: int
     name: str  # state_name: the history that it belongs to; empty: loaded from a disk
-    digest: str = ""  # of the parameters, as in Committed; empty: not known
+    root: str = ""  # of the state; empty: not known
     commit: Commit | None = None  # the commit that made it, where this peer has received it
     upcoming: str = ""  # name of the next version's state, where its gradient is reduced and only the commit is missing
+    certified: Snapshot | None = None  # the version, where this peer has its certificate
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class Granted:
     name: str = ""  # of the version's state: a peer that holds it in memory loads nothing
     commit: Commit | None = None  # the one that made this version, or makes it of what the peer holds
     follows: bool = False  # the run has not gone back since the last grant: what was loaded of the stage remains valid
+    certified: Snapshot | None = None  # the version, where its stages have agreed on their roots
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +91,11 @@ class LoadFailed:
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """Report to the leader that the granted state is loaded."""
+    """Report to the leader that the granted state is loaded. root: of what is loaded."""
 
     stage: int
     version: int
-    digest: str
+    root: str
     capacity: int
     grant: int = 0
 
@@ -110,24 +112,28 @@ class TakeSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotTaken:
-    """Report to the leader that the own stage is on the sender's disk. digest: of its file. failed: why it is not."""
+    """Report to the leader that the own stage is on the sender's disk. root: of its state. failed: why it is not."""
 
     stage: int
     version: int
-    digest: str = ""
+    root: str = ""
     failed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class StateRoot:
-    """The root of a stage's state (compute/stage_pieces.py), from a member to the leader, or from it to loading peers.
-
-    The leader sends what most members of the stage have reported.
-    """
+    """Report to the leader the root of the own stage's state (compute/state_root.py)."""
 
     stage: int
     version: int
     root: str
+
+
+@dataclass(frozen=True, slots=True)
+class VersionCertified:
+    """The peers of each stage have agreed on their state at a version: whatever differs from it is wrong."""
+
+    snapshot: Snapshot
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Attempt, Epoch, Group, Member, Microbatch, ProcessId, Roster
 
@@ -240,8 +240,8 @@ class Unrepairable:
 class Commit:
     """Apply scale * summed gradient at this learning rate. scale = clip factor / target tokens.
 
-    result: of the step, so that another leader can log it. rooted: stages that peers load, whose members keep the sums
-    of the step for these and report the root of their state.
+    result: of the step, so that another leader can log it. followed: stages that peers load, whose members keep the
+    sums of the step for these.
     """
 
     term: int
@@ -250,7 +250,8 @@ class Commit:
     scale: float
     learning_rate: float
     result: StepResult
-    rooted: tuple[int, ...] = ()
+    followed: tuple[int, ...] = ()
+    proof: bytes = field(default=b"", compare=False, repr=False)  # that a trainer has decided so
 
 
 @dataclass(frozen=True, slots=True)
