@@ -226,6 +226,8 @@ class StageLoader:
         served = kept.served
 
         def update_once() -> str:
+            if not served.is_intact():
+                raise CheckpointError("it is damaged in memory")
             if update is not None and served.version == update.epoch.step:  # else an earlier grant has applied it
                 served.update(update.epoch.step, update.scale, update.learning_rate)
             for runner in served.runners:
@@ -235,9 +237,9 @@ class StageLoader:
         await self._host.warm_up()
         try:
             root = await self._compute.call(_FIRST, update_once)
-        except NotFiniteError as error:
+        except (NotFiniteError, CheckpointError) as error:
             self._between.kept = None
-            post(StateNotLoaded(action.stage, action.version, f"its update failed: {error}"))
+            post(StateNotLoaded(action.stage, action.version, f"stage {action.stage} cannot be resumed: {error}"))
             return
         self._between.kept = None
         self._serve(served, root, kept.capacity)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from swarmflow.compute.flat import FlatGroup
-from swarmflow.compute.flat_tensors import digest, memory_of
+from swarmflow.compute.flat_tensors import checksum, digest, memory_of
 from swarmflow.compute.state_root import tensor_name
 
 CHUNK_ELEMENTS = 1 << 20  # 4 MiB of fp32 at a time: a disk's full speed, and little memory beside the stage's
@@ -57,6 +57,10 @@ class StageState:
     def digest(self) -> str:
         """Names the state by its bits."""
         return digest(list(self._tensors.values()))
+
+    def checksum(self) -> int:
+        """Return a sum over all bits of the state, which damage of any of them changes."""
+        return checksum(self._tensors.values())
 
     def _part(self, name: str, start: int, stop: int) -> Tensor:
         tensor = self._tensors[name]

@@ -45,6 +45,7 @@ class Weights:
     stage: int
     version: int
     parameters: str  # a digest
+    damaged: bool = field(init=False, default=False)  # a bit has flipped since the state was hashed
     delay: int = 0  # steps that may be computed at this version, beside that whose gradient is applied next
     accumulated: dict[int, Gradient] = field(default_factory=dict)  # by step
     reduced: dict[tuple[str, int], Sum] = field(default_factory=dict)  # by (group, piece)
@@ -63,6 +64,10 @@ class Weights:
     def present(self) -> Gradient:
         """What has been accumulated of the step whose gradient is applied next."""
         return self.gradient(self.version)
+
+    def damage(self) -> None:
+        """Flip a bit of the state in memory."""
+        self.parameters, self.damaged = digest("damaged", self.parameters), True
 
     def apply(self, epoch: Epoch, gradient: Sum) -> None:
         """Apply an update: the name of the parameters depends on all that was ever added to them."""

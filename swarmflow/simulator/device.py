@@ -100,7 +100,7 @@ class Device:
             case Abandon():
                 self.storage.abandoned += action.what == "save"
             case WriteStage():
-                self.storage.write_stage(action, self.stage_weights().parameters)
+                self.storage.write_stage(action, self.stage_weights())
             case KeepCopies():
                 self.storage.fetch_copies(action)
             case DropCopies():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from swarmflow.core.commit.reduce import PIECE_ELEMENTS
 from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
-from swarmflow.core.protocol.events import Applied, PieceReduced, Sealed, StateHashed
+from swarmflow.core.protocol.events import Applied, PieceReduced, Sealed, StateDamaged, StateHashed
 from swarmflow.core.protocol.types import ProcessId, Ref, Slice
 from swarmflow.simulator.arithmetic import Gradient, Sum, digest
 from swarmflow.simulator.spoiling import without_norm
@@ -90,6 +90,8 @@ class GradientSums:
     def seal(self, action: Seal) -> None:
         """Put the pieces of each group together, and answer with their digests."""
         weights = self.device.stage_weights()
+        if weights.damaged:
+            return self.device.answer(StateDamaged(action.epoch))
         summed, flipped, sealed = dict(action.pieces), set[str](), dict[str, Sum]()
         for group in action.groups:
             if group in action.alone:
@@ -111,6 +113,8 @@ class GradientSums:
     def apply(self, action: Apply) -> None:
         """Apply the reduced gradient to the parameters."""
         weights = self.device.stage_weights()
+        if weights.damaged:
+            return self.device.answer(StateDamaged(action.epoch))
         gradient, self.sealed = self.sealed[f"stage-{weights.stage}"], {}
         self.device.executor.spent.commit(action.epoch.step, set(weights.present), self.world.meter)
         weights.apply(action.epoch, gradient)

@@ -24,9 +24,10 @@ class KeptState:
 
     def copied(self) -> KeptState:
         """Return an independent copy."""
-        return replace(
-            self, weights=Weights(self.weights.stage, self.weights.version, self.weights.parameters, self.weights.delay)
-        )
+        here = self.weights
+        weights = Weights(here.stage, here.version, here.parameters, here.delay)
+        weights.damaged = here.damaged
+        return replace(self, weights=weights)
 
     def end_update(self, world: World) -> None:
         """Finish the update that was in progress before the next life begins."""
@@ -38,4 +39,5 @@ class KeptState:
         """Apply the gradient that was reduced."""
         gradient = self.sealed[f"stage-{self.weights.stage}"]
         self.weights.apply(epoch, gradient)
-        world.witness(self.process, self.weights.stage, self.weights.version, self.weights.parameters, gradient)
+        if not self.weights.damaged:
+            world.witness(self.process, self.weights.stage, self.weights.version, self.weights.parameters, gradient)

@@ -94,6 +94,9 @@ class StateLoading:
         kept, self.device.kept = self.device.kept, None
         self.device.storage.let_go()
         assert kept is not None, "the machine says what is in memory"
+        if kept.weights.damaged:
+            failed = StateNotLoaded(action.stage, action.version, "it is damaged in memory")
+            return self.world.deliver(self.process, failed)
         if action.update is not None:
             kept.update(self.world, action.update.epoch)
         self._serve(kept.weights)

@@ -18,6 +18,7 @@ from swarmflow.core.protocol.events import (
     StateStored,
 )
 from swarmflow.core.protocol.types import Member, ProcessId
+from swarmflow.simulator.arithmetic import Weights
 from swarmflow.simulator.kept import KeptState
 from swarmflow.simulator.transfer import StageTransfer, Transfer, never
 
@@ -134,10 +135,11 @@ class Storage:
         then = partial(self._write, action, self.abandoned, self.world.clock.now_s)
         self.fetch(states, then, Progressed("save"), together=bool(action.roots))
 
-    def write_stage(self, action: WriteStage, parameters: str) -> None:
-        """Write the own stage at a version, whose parameters have this digest."""
-        ok = self.world.disks.write(self.process.name, action.version, action.stage, parameters)
-        written = StageWritten(action.stage, action.version, parameters if ok else "", "" if ok else "the disk is full")
+    def write_stage(self, action: WriteStage, weights: Weights) -> None:
+        """Write the own stage at a version. A file of a damaged state is of no version, and is never read."""
+        root = weights.parameters
+        ok = weights.damaged or self.world.disks.write(self.process.name, action.version, action.stage, root)
+        written = StageWritten(action.stage, action.version, root if ok else "", "" if ok else "the disk is full")
         self.world.clock.after(0.0, partial(self.world.deliver, self.process, written))
 
     def fetch_copies(self, action: KeepCopies) -> None:

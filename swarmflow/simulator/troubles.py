@@ -105,6 +105,14 @@ def flip_parameters(schedule: FaultSchedule) -> None:
         world.hosts[victim].device.sums.flips_parameters = True
 
 
+def flip_state(schedule: FaultSchedule) -> None:
+    """A bit flips in the state that a peer has in memory."""
+    for victim in schedule.sample(schedule.world.alive_peers()):
+        weights = schedule.world.hosts[victim].device.weights
+        if weights is not None and not weights.damaged:
+            weights.damage()
+
+
 def flip_frame(schedule: FaultSchedule) -> None:
     """A bit flips in what a process sends to another one: the frame is refused, and its stream ends."""
     processes = _alive_processes(schedule.world)
@@ -180,6 +188,7 @@ TROUBLES = (
     disk_rolled_back,
     disk_corrupt,
     flip_sum,
+    flip_state,
     flip_frame,
     slow_link,
     little_memory,

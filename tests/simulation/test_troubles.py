@@ -74,6 +74,21 @@ def test_a_flipped_bit_in_a_sum_fails_the_ballot_before_anybody_learns_from_it()
     assert any("do not agree on the reduced gradient" in line for line in world.log)
 
 
+@pytest.mark.parametrize("alone", [False, True])
+def test_damage_of_a_state_in_memory_is_found_before_anybody_learns_from_it(alone: bool) -> None:
+    world = settled()
+    victim, *others = peers_of(world, 1)
+    for other in others if alone else []:
+        world.kill(other)
+    weights = world.hosts[victim].device.weights
+    assert weights is not None
+    weights.damage()
+    end_well(world)
+    assert world.counts["states_damaged"] == 1
+    assert any(f"{victim.name} stage 1 at version" in line and "is damaged" in line for line in world.log)
+    assert world.counts["rollbacks"] == alone
+
+
 def test_a_flipped_bit_in_the_parameters_is_outvoted_by_the_stage() -> None:
     world = settled()
     victim = peers_of(world, 1)[0]

@@ -32,6 +32,7 @@ from swarmflow.core.protocol.events import (
     Replayed,
     Sealed,
     StageWritten,
+    StateDamaged,
     StateHashed,
     StateLoaded,
     StateNotLoaded,
@@ -304,6 +305,7 @@ _LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
     Sealed: ballots.on_sealed,
     Applied: ballots.on_applied,
     StateHashed: ballots.on_state_hashed,
+    StateDamaged: ballots.on_state_damaged,
     Progressed: _nothing,
     Summarized: _on_summarized,
 }

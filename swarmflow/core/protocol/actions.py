@@ -122,10 +122,10 @@ class StorePiece:
 
 @dataclass(frozen=True, slots=True)
 class Seal:
-    """Norm and digest of the reduced gradients; groups in `alone` have one member: theirs is the accumulator.
+    """Norm and digest of the reduced gradients -> Sealed, or StateDamaged.
 
-    pieces: (group, digest of each piece as its owner has summed it). A gradient with another piece has no digest.
-    -> Sealed.
+    Groups in `alone` have one member: theirs is the accumulator. pieces: (group, digest of each piece as its owner has
+    summed it). A gradient with another piece has no digest.
     """
 
     epoch: Epoch
@@ -137,7 +137,7 @@ class Seal:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """The optimizer's update, then zero the accumulators -> Applied.
+    """The optimizer's update, then zero the accumulators -> Applied, or StateDamaged.
 
     followed: peers load the stage, and the sums are kept for them. The state is hashed beside the next step:
     StateHashed follows.

@@ -166,6 +166,13 @@ class StateHashed:
 
 
 @dataclass(frozen=True, slots=True)
+class StateDamaged:
+    """The state in memory is not what was hashed at its version: found before what follows from it is committed."""
+
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
 class StateLoaded:
     """A stage's weights and optimizer state are in place.
 
@@ -319,6 +326,7 @@ Event = (
     | Sealed
     | Applied
     | StateHashed
+    | StateDamaged
     | StateLoaded
     | StateNotLoaded
     | StateStored

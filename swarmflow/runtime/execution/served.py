@@ -44,6 +44,8 @@ class Served:
     log: UpdateLog = field(default_factory=UpdateLog)  # for peers that load the stage from here
     leaves: dict[int, bytes] = field(default_factory=dict)  # the hashes of all pieces, of the last versions
     pieces: StagePieces = field(init=False)
+    _checksum: tuple[int, int] = field(init=False, default=(-1, 0))  # of a version's state, when it was hashed
+    _hashing: Future[str] | None = field(init=False, default=None)
     # What reads the present version, in other threads: no update is made until it is done.
     _readers: list[Future[Any]] = field(init=False, default_factory=list)
     _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -129,7 +131,15 @@ class Served:
         """Keep the hashes of all pieces at a version, for peers that load it, and return its root."""
         before = {old: hashes for old, hashes in self.leaves.items() if version - LEAVES_KEPT < old < version}
         self.leaves = before | {version: leaves}
+        self._checksum = version, self.state_of(version).checksum()
         return root_of([leaves])
+
+    def is_intact(self) -> bool:
+        """Return whether the state in memory is still the one whose root is known."""
+        if self._hashing is not None:
+            wait([self._hashing])
+        version, expected = self._checksum
+        return version != self.version or self.state_of(version).checksum() == expected
 
     def root(self, version: int) -> str:
         """Return the root of the state at a version; empty: it is not known (any more)."""
@@ -138,7 +148,7 @@ class Served:
 
     def begin_hash(self, threads: Executor) -> Future[str]:
         """Begin to hash the state as it is now, beside the next step; return its root once that is done."""
-        hashing = threads.submit(self.hash, self.version)
+        self._hashing = hashing = threads.submit(self.hash, self.version)
         with self._changing:
             self._readers.append(hashing)
         return hashing

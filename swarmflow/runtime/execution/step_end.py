@@ -14,7 +14,7 @@ from swarmflow.compute.flat_tensors import SUM_BLOCK_ELEMENTS, added_up
 from swarmflow.compute.sums import Sums, digest_of_pieces
 from swarmflow.core.commit import reduce
 from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
-from swarmflow.core.protocol.events import Applied, ComputedNotFinite, PieceReduced, Sealed, StateHashed
+from swarmflow.core.protocol.events import Applied, ComputedNotFinite, PieceReduced, Sealed, StateDamaged, StateHashed
 from swarmflow.core.protocol.types import Epoch, Ref, Slice
 from swarmflow.runtime.execution.account import Account
 from swarmflow.runtime.execution.driver import Driver
@@ -100,7 +100,11 @@ class StepEnd:
         self._do(work, done)
 
     def seal(self, action: Seal) -> None:
-        """Compute norm and digest of every reduced gradient, and compare its pieces with what their owners summed."""
+        """Compute norm and digest of every reduced gradient, and compare its pieces with what their owners summed.
+
+        Before that, compare the state with what was hashed: with damaged weights the gradient is wrong, and the update
+        would spread what is wrong in the optimizer's state.
+        """
         served = self._serving()
         for group in action.alone:
             served.reduced.pop(_flat_name(group), None)
@@ -110,7 +114,9 @@ class StepEnd:
         found = [group.sums if name in action.alone else served.reduced[_flat_name(name)] for name, group in sealed]
         summed = dict(action.pieces)
 
-        def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]:
+        def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]] | None:
+            if not served.is_intact():
+                return None
             results, broken = [], []
             for (name, _), sums in zip(sealed, found, strict=True):
                 squared = self._squares.sum(action, name, sums)
@@ -120,7 +126,10 @@ class StepEnd:
                     broken.append(_unsound(action.epoch, name, sums, stage.gradients_broken_in()))
             return results, broken
 
-        def done(outcome: tuple[list[tuple[str, float, str]], list[ComputedNotFinite]]) -> None:
+        def done(outcome: tuple[list[tuple[str, float, str]], list[ComputedNotFinite]] | None) -> None:
+            if outcome is None:
+                self._driver.post(StateDamaged(action.epoch))
+                return
             results, broken = outcome
             for event in broken:
                 self._driver.post(event)
@@ -138,7 +147,9 @@ class StepEnd:
         if action.followed:
             served.log.want()
 
-        def work() -> str | NotFiniteError:
+        def work() -> str | NotFiniteError | None:
+            if not served.is_intact():
+                return None
             try:
                 name = served.update(action.epoch.step, action.scale, action.learning_rate)
             except NotFiniteError as error:
@@ -146,7 +157,10 @@ class StepEnd:
             hashing.append(served.begin_hash(self._hashers))
             return name
 
-        def done(name: str | NotFiniteError) -> None:
+        def done(name: str | NotFiniteError | None) -> None:
+            if name is None:
+                self._driver.post(StateDamaged(action.epoch))
+                return
             if isinstance(name, NotFiniteError):
                 self._driver.post(ComputedNotFinite(action.epoch, -1, name.value, name.layer))
                 return

@@ -8,7 +8,7 @@ from swarmflow.core.commit.reduce import Ballot, Reduction, takes_part
 from swarmflow.core.machines.serving.peer_state import PeerState, release
 from swarmflow.core.pipeline import passes, reconciling, turnover
 from swarmflow.core.protocol.actions import Action, Apply, Connect, Count, Send
-from swarmflow.core.protocol.events import Applied, PieceReduced, Received, Replayed, Sealed, StateHashed
+from swarmflow.core.protocol.events import Applied, PieceReduced, Received, Replayed, Sealed, StateDamaged, StateHashed
 from swarmflow.core.protocol.messages import (
     Commit,
     Committed,
@@ -19,6 +19,7 @@ from swarmflow.core.protocol.messages import (
     StateRoot,
     Suspect,
     Unprepared,
+    Unrepairable,
 )
 from swarmflow.core.protocol.types import Group, ProcessId
 
@@ -161,6 +162,14 @@ def on_state_hashed(peer: PeerState, event: StateHashed, now: float) -> list[Act
     """Report the root of the state that the last update has made."""
     peer.root = event.version, event.root
     return [Send(peer.leader, StateRoot(peer.stage, event.version, event.root))] if peer.hops is not None else []
+
+
+def on_state_damaged(peer: PeerState, event: StateDamaged, now: float) -> list[Action]:
+    """Void the step, and load the stage anew: what came of the state, others have already computed with."""
+    if event.epoch != peer.epoch:
+        return []
+    reason = f"stage {peer.stage} at version {peer.version} is damaged in this process' memory"
+    return [Send(peer.leader, Unrepairable(peer.epoch, reason)), Count("states_damaged"), *peer.leave(reason)]
 
 
 def awaited(peer: PeerState) -> tuple[ProcessId, ...]:

@@ -1,0 +1,62 @@
+"""A bit that flips in the state of a stage in memory is found before a gradient or an update is made with it."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from swarmflow.core.protocol.actions import Apply, Seal
+from swarmflow.core.protocol.events import StateDamaged
+from tests.runtime.manifests import SUMS, manifest
+from tests.runtime.test_followed_pieces import MODES, stage_of, step
+from tests.runtime.test_kept_stage import sealed
+from tests.runtime.test_stage_host import EPOCH, GROUPS, peers
+
+SEAL, APPLY = Seal(EPOCH, 1, GROUPS, GROUPS), Apply(EPOCH, scale=0.01, learning_rate=0.1)
+
+
+@pytest.mark.parametrize(("sums", "delay"), MODES)
+def test_a_flipped_bit_anywhere_in_the_state_is_found(sums: str, delay: int) -> None:
+    served = stage_of(manifest(**SUMS[sums], delay=delay, optimizer="adamw"), 1)
+    assert served.is_intact(), "nothing is known of it yet"
+    for number in range(2):
+        step(served, number, reduced=True)
+    assert served.is_intact(), "the last version was not hashed"
+    served.hash(served.version)
+    assert served.is_intact()
+    for tensor in served.state_of(served.version)._tensors.values():
+        bits = tensor.view(torch.int32)
+        for place in (0, tensor.numel() // 2, tensor.numel() - 1):
+            for bit in (0, 30):
+                bits[place] ^= 1 << bit
+                assert not served.is_intact()
+                bits[place] ^= 1 << bit
+    assert served.is_intact()
+    step(served, 2, reduced=True)
+    assert served.is_intact(), "it has changed by an update"
+
+
+def test_a_hash_that_is_under_way_is_waited_for() -> None:
+    served = stage_of(manifest(**SUMS["blockwise16"]))
+    step(served, 0, reduced=True)
+    with ThreadPoolExecutor(1) as threads:
+        hashing = served.begin_hash(threads)
+        assert served.is_intact()
+        assert hashing.done()
+
+
+@pytest.mark.asyncio
+@pytest.mark.parametrize("action", [SEAL, APPLY], ids=["reduced", "updated"])
+async def test_no_gradient_is_taken_of_a_damaged_state_and_no_update_made(action: Seal | Apply) -> None:
+    async with peers(manifest(**SUMS["blockwise16"])) as (peer,):
+        await sealed(peer)
+        served = peer.host.served
+        assert served is not None
+        served.hash(served.version)
+        moments = served.groups(served.version)["own"].state["exp_avg"].view(torch.int32)
+        moments[7] ^= 1
+        assert await peer.ask(action) == StateDamaged(EPOCH)
+        moments[7] ^= 1
+        assert await peer.ask(action) != StateDamaged(EPOCH)
