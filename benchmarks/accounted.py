@@ -176,8 +176,8 @@ if __name__ == "__main__":
     for function in ("encode_header", "decode_header"):
         _account_for(driver, function, "messages")
     _account_for(step_end, "digest_of_pieces", "digests")
-    _account_for(served, "digest", "digests")
-    _account_for(served.Served, "hash", "digests")
+    _account_for(served.Served, "hash", "hashes")
+    _account_for(served.Served, "is_intact", "digests")
     _account_for_workers(Worker, "submit")
     _account_for_edges()
     _account_for_watching()

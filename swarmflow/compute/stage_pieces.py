@@ -6,7 +6,7 @@ the first step. So a piece of any version follows the updates by itself, to the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -23,6 +23,8 @@ from swarmflow.compute.packed_integers import USUAL_BITS
 from swarmflow.compute.state_root import GRID, PIECE_ELEMENTS, Span, leaf_of
 from swarmflow.compute.sums import Sums, TensorSums
 from swarmflow.errors import FrameError
+
+HASHED_ELEMENTS = 1 << 20  # that are fetched at a time: from a GPU one copy takes as long as that of a single piece
 
 
 @dataclass(frozen=True)
@@ -72,9 +74,14 @@ class StagePieces:
         """Return the state of a span, where the stage is at this version."""
         return bytearray().join(memory_of(part.cpu()) for part in self._parts(span, version))
 
-    def leaf(self, span: Span, version: int) -> bytes:
-        """Return the hash of the state of a span, where the stage is at this version."""
-        return leaf_of(memory_of(part.cpu()) for part in self._parts(span, version))
+    def leaves(self, version: int) -> Iterator[bytes]:
+        """Yield the hashes of all pieces, in their order, where the stage is at this version."""
+        for name, group in self._sets[0].items():
+            for start in range(0, group.params.numel(), HASHED_ELEMENTS):
+                span = Span(name, start, min(start + HASHED_ELEMENTS, group.params.numel()))
+                parts = [(part, memory_of(tensor.cpu())) for part, tensor in self._named_parts(span, version)]
+                for piece in span.pieces():
+                    yield leaf_of(_within_span(memory, piece.of(part), span.of(part)) for part, memory in parts)
 
     @torch.no_grad()
     def write(self, span: Span, version: int, data: Buffer) -> None:
@@ -114,11 +121,20 @@ class StagePieces:
 
     def _parts(self, span: Span, version: int) -> list[Tensor]:
         """Return the tensors of which the state of a span consists at a version, in their order."""
+        return [tensor for _, tensor in self._named_parts(span, version)]
+
+    def _named_parts(self, span: Span, version: int) -> list[tuple[str, Tensor]]:
+        """Return the same with their names in the group."""
         tensors = [self._groups(version + 1)[span.group].tensors()]
         if len(self._sets) > 1:
             before = self._groups(version)[span.group].tensors()
             tensors.append({name: before[name] for name in ("params", GRID) if name in before})
-        return [tensor[span.of(name)] for named in tensors for name, tensor in named.items()]
+        return [(name, tensor[span.of(name)]) for named in tensors for name, tensor in named.items()]
+
+
+def _within_span(memory: memoryview, piece: slice, span: slice) -> memoryview:
+    """Return the bytes of a piece of an fp32 tensor. memory: those of the span around it."""
+    return memory[4 * (piece.start - span.start) : 4 * (piece.stop - span.start)]
 
 
 def _sums_of(group: FlatGroup, span: Span, packed: Buffer) -> Sums:

@@ -46,6 +46,7 @@ class Weights:
     version: int
     parameters: str  # a digest
     damaged: bool = field(init=False, default=False)  # a bit has flipped since the state was hashed
+    flipped: bool = field(init=False, default=False)  # a bit has flipped in an update: it was hashed with that
     delay: int = 0  # steps that may be computed at this version, beside that whose gradient is applied next
     accumulated: dict[int, Gradient] = field(default_factory=dict)  # by step
     reduced: dict[tuple[str, int], Sum] = field(default_factory=dict)  # by (group, piece)

@@ -119,9 +119,10 @@ class GradientSums:
         self.device.executor.spent.commit(action.epoch.step, set(weights.present), self.world.meter)
         weights.apply(action.epoch, gradient)
         if self.flips_parameters:
-            self.flips_parameters, weights.parameters = False, digest("flipped", weights.parameters)
+            self.flips_parameters, weights.flipped = False, True
+            weights.parameters = digest("flipped", weights.parameters)
         else:
             self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
         version, root = weights.version, weights.parameters
-        self.world.deliver(self.process, Applied(action.epoch, root))
+        self.world.deliver(self.process, Applied(action.epoch))
         self.device.answer(StateHashed(version, root))

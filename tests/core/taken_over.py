@@ -98,7 +98,7 @@ class Bench:
         """All members apply the step that is committed; returns what followed from the last one."""
         actions: list[Action] = []
         for peer in members:
-            actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
+            actions = self.hear(peer, Committed(epoch, epoch.step + 1))
         for peer in members:
             actions += self.hear(peer, StateRoot(0, epoch.step + 1, ROOT))
         return actions

@@ -66,7 +66,7 @@ class Bench:
             self.hear(peer, Prepared(step.epoch, step.ballot.number, (("stage-0", 1.0, "x"),)))
         actions: list[Action] = []
         for peer in peers:
-            actions = self.hear(peer, Committed(step.epoch, step.epoch.step + 1, "same"))
+            actions = self.hear(peer, Committed(step.epoch, step.epoch.step + 1))
         return actions
 
 

@@ -204,7 +204,7 @@ def test_who_has_not_heard_of_the_last_step_holds_its_stage_if_it_has_the_versio
 
 def test_a_commit_that_one_has_heard_is_finished() -> None:
     told = [reduced(told) for told in peers()]
-    told[2] = replace(told[2], commit=COMMIT, digest="applied")
+    told[2] = replace(told[2], commit=COMMIT, applied=True)
     estate = inherit(*told)
     assert (estate.step.phase, estate.step.ballot.number) == ("committing", 3)
     assert estate.step.decision is not None
@@ -215,7 +215,7 @@ def test_a_commit_that_one_has_heard_is_finished() -> None:
 
 
 def test_a_commit_is_finished_although_a_stage_has_nobody_left() -> None:
-    estate = inherit(replace(reduced(report(PEERS[0][0])), commit=COMMIT, digest="applied"), report(TRAINERS[2]))
+    estate = inherit(replace(reduced(report(PEERS[0][0])), commit=COMMIT, applied=True), report(TRAINERS[2]))
     assert estate.step.commit_again() == []
     assert estate.step.phase == "committed"
     assert estate.gone == (B, C, D, T0)

@@ -30,14 +30,14 @@ def reduced() -> EpochView:
 
 def test_all_that_was_heard_is_told() -> None:
     epoch_view = reduced()
-    epoch_view.commit, epoch_view.digest = COMMIT, "parameters"
+    epoch_view.commit, epoch_view.applied = COMMIT, True
     join, done = Join("peer", "1.0", "run", member("a")), (Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 10),)
     report = epoch_view.report(4, join, member("a"), ready=True, version=1, draining=True, done=done)
     assert (report.term, report.join, report.member) == (4, join, member("a"))
     assert (report.ready, report.version, report.draining, report.done) == (True, 1, True, done)
     assert (report.opened, report.gone, report.suspects) == (OPENED, (T1,), (B,))
     assert (report.newcomers, report.ballot, report.tally) == ((member("n"),), 1, TALLY)
-    assert (report.results, report.commit, report.digest) == (RESULTS, COMMIT, "parameters")
+    assert (report.results, report.commit, report.applied) == (RESULTS, COMMIT, True)
     feeder = epoch_view.report(
         4, join, member("t1", -1), ready=True, version=0, draining=False, indices=(1, 3), reassignment=2
     )

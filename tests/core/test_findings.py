@@ -90,7 +90,7 @@ class Bench:
     def commit(self) -> list[Action]:
         epoch, actions = self.step.epoch, []
         for peer in self.serving:
-            actions = self.hear(peer, Committed(epoch, epoch.step + 1, "x"))
+            actions = self.hear(peer, Committed(epoch, epoch.step + 1))
         for entry in self.leader.membership.peers():
             actions += self.hear(entry.process, StateRoot(0, epoch.step + 1, "root"))
         return actions

@@ -97,7 +97,7 @@ class Bench:
         actions = self.committing()
         peers = [each.process for each in step.roster.peers]
         for peer in peers:
-            actions = self.hear(peer, Committed(epoch, epoch.step + 1, "same"))
+            actions = self.hear(peer, Committed(epoch, epoch.step + 1))
         for peer in peers:
             actions += self.hear(peer, StateRoot(0, epoch.step + 1, self.root))
         return actions + self.refuse_to_write(actions)

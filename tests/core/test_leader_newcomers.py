@@ -84,7 +84,7 @@ def test_no_wait_for_one_that_follows_makes_the_next_one_longer() -> None:
             bench.now = bench.leader.next_deadline()
             actions = bench.leader.handle(Tick(), bench.now)
         bench.hear(A, Prepared(epoch, prepared[0][1].ballot, (("stage-0", 1.0, "x"),)))
-        bench.hear(A, Committed(epoch, number + 1, "same"))
+        bench.hear(A, Committed(epoch, number + 1))
     assert bench.leader.version == 20
     assert bench.now < 2.5
 
@@ -159,7 +159,7 @@ def test_who_was_ready_after_the_ballot_had_begun_gets_the_update_of_that_step()
     bench.ready(B)
     epoch = microbatch(0).epoch
     bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
-    [(to, granted)] = messages(bench.hear(A, Committed(epoch, 1, "same")), Granted)
+    [(to, granted)] = messages(bench.hear(A, Committed(epoch, 1)), Granted)
     assert (to, granted.version, granted.follows) == (B, 1, True)
 
 
@@ -172,7 +172,7 @@ def test_who_has_a_commit_before_the_leader_knows_that_all_have_it_is_in_the_nex
     bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
     assert not messages(bench.hear(B, Ready(0, 1, "root", 4)), Granted)
     bench.hear(A, StateRoot(0, 1, "root"))
-    closed = bench.hear(A, Committed(epoch, 1, "same"))
+    closed = bench.hear(A, Committed(epoch, 1))
     assert not messages(closed, Granted)
     assert B in [to for to, _ in messages(closed, OpenStep)]
 
@@ -185,7 +185,7 @@ def test_what_most_peers_of_a_stage_have_is_certified_and_who_has_something_else
     commits = bench.committing()
     assert {commit.followed for _, commit in messages(commits, Commit)} == {(0,)}
     for peer, _ in messages(commits, Commit):
-        bench.hear(peer, Committed(Epoch(0, 1), 2, "same"))
+        bench.hear(peer, Committed(Epoch(0, 1), 2))
     assert not bench.hear(C, StateRoot(0, 2, "wrong"))
     assert not bench.hear(A, StateRoot(0, 2, "right"))
     actions = bench.hear(OTHER, StateRoot(0, 2, "right"))
@@ -201,7 +201,7 @@ def test_where_two_peers_of_a_stage_differ_neither_is_believed_and_the_run_goes_
     bench.serve(A, B)
     bench.commit()
     for peer, _ in messages(bench.committing(), Commit):
-        bench.hear(peer, Committed(Epoch(0, 1), 2, "same"))
+        bench.hear(peer, Committed(Epoch(0, 1), 2))
     bench.hear(A, StateRoot(0, 2, "one"))
     actions = bench.hear(B, StateRoot(0, 2, "other"))
     assert [to for to, _ in messages(actions, Evicted)] == [A, B]

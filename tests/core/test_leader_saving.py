@@ -114,7 +114,7 @@ def test_stopping_in_the_middle_of_an_update_waits_for_it() -> None:
     bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
     assert not of_type(bench.leader.stop(), WriteCheckpoint)
-    actions = bench.hear(A, Committed(epoch, 1, "same"))
+    actions = bench.hear(A, Committed(epoch, 1))
     assert messages(actions, StepResult)
     assert not of_type(actions, WriteCheckpoint), "it is not known yet what the state has to be"
     [write] = of_type(bench.hear(A, StateRoot(0, 1, "root")), WriteCheckpoint)

@@ -44,5 +44,5 @@ def test_a_gradient_that_no_exponent_holds_ends_the_run_at_its_last_version_with
 
 
 def test_the_next_step_begins_with_the_usual_exponent() -> None:
-    bench = Bench([replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()])
+    bench = Bench([replace(reduced(told), commit=COMMIT, applied=True, version=6) for told in peers()])
     assert {message.exponent for _, message in messages(bench.began, OpenStep)} == {DEFAULT_EXPONENT}

@@ -159,8 +159,8 @@ def test_a_step_from_the_first_microbatch_to_the_update() -> None:
     results = (("stage-0", 1.0, "x"),)
     assert messages(bench.event(Sealed(EPOCH, 1, results)), Prepared) == [(LEADER, Prepared(EPOCH, 1, results))]
     assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1, RESULT)), Apply) == [Apply(EPOCH, 0.5, 0.1)]
-    actions = bench.event(Applied(EPOCH, "new"))
-    assert messages(actions, Committed) == [(LEADER, Committed(EPOCH, 1, "new"))]
+    actions = bench.event(Applied(EPOCH))
+    assert messages(actions, Committed) == [(LEADER, Committed(EPOCH, 1))]
     assert sorted(released(actions)) == [INPUT, TARGETS], "the journal is dropped"
 
 

@@ -239,7 +239,7 @@ def test_a_report_holds_all_that_was_done_heard_and_lost() -> None:
     assert (report.ready, report.version, report.draining) == (True, 0, True)
     assert (report.opened, report.gone, report.suspects) == (OPENED, (THIRD,), (MATE,))
     assert report.done == (Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1),)
-    assert (report.ballot, report.tally, report.results, report.commit, report.digest) == (0, None, (), None, "")
+    assert (report.ballot, report.tally, report.results, report.commit, report.applied) == (0, None, (), None, False)
 
 
 def test_a_report_says_how_far_a_ballot_came() -> None:
@@ -275,10 +275,10 @@ def test_a_report_tells_of_a_commit_and_whether_it_is_applied() -> None:
     bench.hear(COMMIT)
     bench.lose()
     report = reported(bench.hear(LEAD, NEXT))
-    assert (report.commit, report.version, report.digest) == (COMMIT, 0, "")
-    assert messages(bench.event(Applied(EPOCH, "new")), Committed) == [(NEXT, Committed(EPOCH, 1, "new"))]
+    assert (report.commit, report.version, report.applied) == (COMMIT, 0, False)
+    assert messages(bench.event(Applied(EPOCH)), Committed) == [(NEXT, Committed(EPOCH, 1))]
     report = reported(bench.hear(LEAD, NEXT))
-    assert (report.commit, report.version, report.digest) == (COMMIT, 1, "new")
+    assert (report.commit, report.version, report.applied) == (COMMIT, 1, True)
 
 
 def test_a_report_of_one_that_loads_says_that_it_is_not_ready() -> None:
@@ -316,7 +316,7 @@ def test_a_commit_told_twice_is_applied_once() -> None:
     for applied in (False, True):
         actions = bench.hear(Commit(2, EPOCH, 1, 0.5, 0.1, COMMIT.result), NEXT)
         assert not of_type(actions, Apply | Rejoin), applied  # type: ignore[arg-type]  # isinstance takes a union
-        bench.event(Applied(EPOCH, "new"))
+        bench.event(Applied(EPOCH))
 
 
 def test_a_commit_that_the_former_leader_had_no_time_for_is_applied() -> None:

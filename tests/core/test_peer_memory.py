@@ -45,7 +45,7 @@ def applied() -> Bench:
     """A peer that has applied the commit too."""
     bench = sealed()
     bench.hear(COMMIT)
-    bench.event(Applied(EPOCH, "parameters"))
+    bench.event(Applied(EPOCH))
     bench.event(StateHashed(EPOCH.step + 1, "root"))
     return bench
 

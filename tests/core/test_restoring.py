@@ -251,8 +251,8 @@ def test_a_step_that_is_decided_is_not_given_up_for_what_peers_still_hold() -> N
     assert {to for to, _ in messages(actions, Commit)} == {C, D}
     bench.join_again(A, held(0, 9))
     bench.join_again(B, held(1, 9))
-    bench.hear(C, Committed(epoch, 5, "same"))
-    opened = messages(bench.hear(D, Committed(epoch, 5, "same")), RosterDelta)
+    bench.hear(C, Committed(epoch, 5))
+    opened = messages(bench.hear(D, Committed(epoch, 5)), RosterDelta)
     assert {message.epoch for _, message in opened} == {Epoch(0, 5)}
 
 

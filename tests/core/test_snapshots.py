@@ -168,7 +168,7 @@ def test_a_save_that_is_asked_for_amid_a_step_holds_nothing_up() -> None:
     assert messages(actions, Commit)
     step = bench.leader.step
     assert step is not None
-    assert messages(bench.hear(A, Committed(step.epoch, 2, "same")), StepResult)
+    assert messages(bench.hear(A, Committed(step.epoch, 2)), StepResult)
 
 
 def test_peers_copy_from_each_other_before_the_leader_has_the_version() -> None:

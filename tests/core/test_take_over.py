@@ -67,7 +67,7 @@ def test_work_that_a_member_has_abandoned_is_done_again_by_others() -> None:
 
 def test_what_was_abandoned_after_the_commit_is_of_no_use_any_more() -> None:
     a, b, c = (replace(reduced(told), commit=COMMIT) for told in peers())
-    bench = Bench([replace(a, digest="same"), replace(b, digest="same", abandoned=True), c])
+    bench = Bench([replace(a, applied=True), replace(b, applied=True, abandoned=True), c])
     assert not messages(bench.began, Evicted)
     assert B in bench.leader.membership.known
 
@@ -165,7 +165,7 @@ def test_such_a_step_starts_over_in_another_lineage_alone() -> None:
 
 def test_a_commit_is_told_to_those_who_have_not_applied_it() -> None:
     told = [reduced(told) for told in peers()]
-    told[1] = replace(told[1], commit=COMMIT, digest="same", version=6)
+    told[1] = replace(told[1], commit=COMMIT, applied=True, version=6)
     bench = Bench(told)
     assert messages(bench.began, Commit) == [(A, replace(COMMIT, term=4)), (C, replace(COMMIT, term=4))]
     actions = bench.commit(EPOCH, A, C)
@@ -174,7 +174,7 @@ def test_a_commit_is_told_to_those_who_have_not_applied_it() -> None:
 
 
 def test_a_step_that_everybody_has_applied_is_followed_by_the_next() -> None:
-    applied = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
+    applied = [replace(reduced(told), commit=COMMIT, applied=True, version=6) for told in peers()]
     bench = Bench(applied, settings=replace(SETTINGS, validate_every=6))
     assert not messages(bench.began, Commit)
     assert [action.version for action in of_type(bench.began, Validate)] == [6]
@@ -184,9 +184,9 @@ def test_a_step_that_everybody_has_applied_is_followed_by_the_next() -> None:
     assert [to for to, _ in opened] == [A, B, C, ME]
 
 
-def test_parameters_that_stray_are_found_by_the_next_leader_too() -> None:
-    told = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
-    told[2] = replace(told[2], digest="other")
+def test_a_state_that_strays_is_found_by_the_next_leader_too() -> None:
+    told = [replace(reduced(told), commit=COMMIT, applied=True, version=6) for told in peers()]
+    told[2] = replace(told[2], root="other")
     assert [to for to, _ in messages(Bench(told).began, Evicted)] == [C]
 
 

@@ -57,13 +57,13 @@ def test_everybody_who_reported_is_known_as_what_it_is() -> None:
 
 
 def test_a_leaver_is_let_go_by_the_next_leader() -> None:
-    told = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
+    told = [replace(reduced(told), commit=COMMIT, applied=True, version=6) for told in peers()]
     told[0] = replace(told[0], draining=True)
     assert [to for to, _ in messages(Bench(told).began, Released)] == [A]
 
 
 def test_one_that_was_asked_to_go_before_it_led_writes_the_version_first() -> None:
-    told = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
+    told = [replace(reduced(told), commit=COMMIT, applied=True, version=6) for told in peers()]
     bench = Bench(told, own=replace(report(TRAINERS[1]), draining=True))
     assert not messages(bench.began, Released)
     assert [write.version for write in of_type(bench.began, WriteCheckpoint)] == [6]
@@ -137,7 +137,7 @@ def test_a_stage_that_nobody_is_left_of_goes_back_to_what_is_on_its_own_disk() -
 
 
 def test_what_is_on_disk_is_kept_by_the_other_trainers_too() -> None:
-    applied = [replace(reduced(told), commit=COMMIT, digest="same", version=6) for told in peers()]
+    applied = [replace(reduced(told), commit=COMMIT, applied=True, version=6) for told in peers()]
     bench = Bench([*applied, report(TRAINERS[2])], settings=replace(SETTINGS, checkpoint_every=2))
     asked = [to for to, _ in messages(bench.began, TakeSnapshot)]
     answers = [bench.hear(to, SnapshotTaken(0, 6, failed="the disk is full")) for to in asked]

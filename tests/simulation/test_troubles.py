@@ -95,7 +95,7 @@ def test_a_flipped_bit_in_the_parameters_is_outvoted_by_the_stage() -> None:
     world.hosts[victim].device.sums.flips_parameters = True
     end_well(world)
     assert world.counts["resynchronisations"] == 1
-    assert any(f"{victim} has to join again: its parameters differ" in line for line in world.log)
+    assert any(f"{victim} is gone: its state of stage 1 at version" in line for line in world.log)
 
 
 def test_a_flipped_bit_on_the_wire_breaks_the_stream_and_no_more() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.actions import Action, Release, Seal, Send, StorePiece, SumPiece
@@ -39,17 +39,6 @@ def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[Proce
         if 2 * sum(alike) > len(results):
             return tuple(process for process, fits in zip(group.members, alike, strict=True) if not fits)
     return ()
-
-
-def diverged(roster: Roster, digests: Mapping[ProcessId, str]) -> list[ProcessId]:
-    """Return the peers whose parameters differ from most of their stage's. digests: of those that have updated."""
-    found: list[ProcessId] = []
-    for stage in roster.ids_by_stage[:-1]:
-        known = [digests[process] for process in stage if process in digests]
-        if len(set(known)) > 1:
-            usual = max(sorted(set(known)), key=known.count)
-            found += [process for process in stage if digests.get(process, usual) != usual]
-    return found
 
 
 def groups_of_stage(stage: int, stages: int, tied: bool) -> tuple[str, ...]:

@@ -69,7 +69,7 @@ class Step:
     ballot: StepBallot = field(init=False, default_factory=StepBallot)
     takeovers: Takeovers = field(init=False, default_factory=Takeovers)
     dropped: set[tuple[int, int]] = field(init=False, default_factory=set)  # hops taken away before a takeover
-    digests: dict[ProcessId, str] = field(init=False, default_factory=dict)  # of the updated parameters, by member
+    applied: set[ProcessId] = field(init=False, default_factory=set)  # members that have made the update
     # Members whose heartbeats show an earlier epoch, and since when: the OpenStep may not have reached them.
     behind_s: dict[ProcessId, float] = field(init=False, default_factory=dict)
 
@@ -156,7 +156,7 @@ class Step:
         current = message.epoch == self.epoch and self.phase is StepPhase.COMMITTING
         if not current or sender not in self.roster.peer_ids:
             return []
-        self.digests[sender] = message.digest
+        self.applied.add(sender)
         return self._commit_if_all()
 
     # --- members ------------------------------------------------------------------------------------------------------
@@ -185,7 +185,7 @@ class Step:
         recipients = self.roster.ids if taken_over else members.concerned(stage, ballot)
         if self.phase in (StepPhase.COMMITTING, StepPhase.COMMITTED):
             members.remove(process)
-            self.digests.pop(process, None)
+            self.applied.discard(process)
             return self._commit_if_all()  # nobody is notified: they would send again what needs no repair any more
         deserted = StepFailure(f"nobody is left on a stage after {process} went")
         if fixed:  # notified, the others would drop their sums
@@ -270,7 +270,7 @@ class Step:
 
     def owes(self, process: ProcessId) -> bool:
         """Return whether a member has still to reduce for the ballot or, once it is committed, to apply the update."""
-        return process not in (self.digests if self.phase is StepPhase.COMMITTING else self.ballot.results)
+        return process not in (self.applied if self.phase is StepPhase.COMMITTING else self.ballot.results)
 
     # --- the decision -------------------------------------------------------------------------------------------------
 
@@ -300,11 +300,11 @@ class Step:
         self._move(StepPhase.COMMITTING)
         return [Send(member.process, message) for member in self.roster.peers]
 
-    def resume_commit(self, commit: Commit, digests: dict[ProcessId, str]) -> None:
-        """Take over from a leader that has committed. digests: of the parameters of those that have applied it."""
+    def resume_commit(self, commit: Commit, applied: set[ProcessId]) -> None:
+        """Take over from a leader that has committed. applied: those that have made the update."""
         self.ballot.number = commit.ballot
         self.decision = replace(commit, term=self.term, proof=b"")
-        self.digests = dict(digests)
+        self.applied = set(applied)
         self._move(StepPhase.COMMITTING)
 
     def resume_prepared(self, tally: Tally, results: dict[ProcessId, tuple[tuple[str, float, str], ...]]) -> None:
@@ -320,7 +320,7 @@ class Step:
         """Send the former leader's commit to the members that have not applied it."""
         if self.decision is None or self.phase is not StepPhase.COMMITTING:
             return []
-        behind = [m.process for m in self.roster.peers if m.process not in self.digests]
+        behind = [m.process for m in self.roster.peers if m.process not in self.applied]
         return [*(Send(process, self.decision) for process in behind), *self._commit_if_all()]
 
     def void(self, reason: str) -> list[Action]:
@@ -335,7 +335,7 @@ class Step:
         return [log, Count("steps_restarted"), *([Count("not_finite")] if failure.finding is not None else [])]
 
     def _commit_if_all(self) -> list[Action]:
-        if self.phase is StepPhase.COMMITTING and self.digests.keys() >= self.roster.peer_ids:
+        if self.phase is StepPhase.COMMITTING and self.applied >= self.roster.peer_ids:
             self._move(StepPhase.COMMITTED)
         return []
 
@@ -363,7 +363,7 @@ def drop(step: Step, process: ProcessId) -> tuple[tuple[tuple[int, int], ...], d
     trainer, stage = process in step.roster.ids_by_stage[-1], step.roster.stage_of(process)
     step.members.remove(process)
     step.ballot.gone(process)
-    step.digests.pop(process, None)
+    step.applied.discard(process)
     if trainer:
         return step.ledger.gone(process), step.assignment.reassign(process, step.members.trainers)
     step.takeovers.died(process, stage)

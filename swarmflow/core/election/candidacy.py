@@ -273,7 +273,7 @@ def _resume(
     if commits:
         for process in gone:
             step.members.remove(process)
-        step.resume_commit(commits[0], {p: report.digest for p, report in members.items() if report and report.digest})
+        step.resume_commit(commits[0], {p for p, report in members.items() if report and report.applied})
         return False
     reduced = {p: r for p, r in members.items() if r is not None and r.ballot == step.ballot.number and r.results}
     missed = tuple(process for process in members if process not in reduced)

@@ -23,7 +23,7 @@ class EpochView:
     tally: Tally | None = field(init=False, default=None)
     results: tuple[tuple[str, float, str], ...] = field(init=False, default=())  # of this process, in the ballot
     commit: Commit | None = field(init=False, default=None)
-    digest: str = field(init=False, default="")  # of the parameters, once the commit is applied
+    applied: bool = field(init=False, default=False)  # the commit is
     abandoned: bool = field(default=False, init=False)  # this process has dropped its part for another state
     void: str = field(default="", init=False)  # why this process has found that the step must start over
 
@@ -111,7 +111,7 @@ class EpochView:
             self.tally,
             self.results,
             self.commit,
-            self.digest,
+            self.applied,
             change,
             self.abandoned,
             ahead,

@@ -151,10 +151,9 @@ class Sealed:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The update is made; the parameters have this digest."""
+    """The update is made."""
 
     epoch: Epoch
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,7 @@ _DECISIONS: Final = (
     "steps_restarted",
     "rollbacks",
     "resynchronisations",
+    "states_damaged",
     "evictions",
     "recomputations",
     "ballots_again",

@@ -273,7 +273,7 @@ class PieceLoad:
         self._verifying = True
         try:
             leaves: list[bytes] = []
-            await self.compute(lambda: leaves.extend(self.pieces.leaf(span, version) for span in self._table.spans))
+            await self.compute(lambda: leaves.extend(self.pieces.leaves(version)))
             self.leaves = version, b"".join(leaves)
             return await self._equal_to_root(version, leaves)
         finally:

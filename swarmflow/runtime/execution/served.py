@@ -13,7 +13,6 @@ import torch
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.flat import FlatGroup
-from swarmflow.compute.flat_tensors import digest
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
@@ -92,8 +91,8 @@ class Served:
         for name, group in self.groups(0).items():
             group.params.copy_(latest[name].params)
 
-    def update(self, step: int, scale: float, learning_rate: float) -> str:
-        """Apply the reduced gradients of a step, and return the digest of the parameters. Raises NotFiniteError."""
+    def update(self, step: int, scale: float, learning_rate: float) -> None:
+        """Apply the reduced gradients of a step. Raises NotFiniteError."""
         self._begin_change()
         latest, runner = self.groups(step + 1), self.runner(step)
         kept, ratios = self._kept_sums(runner) if self.log.wanted else None, {}
@@ -110,7 +109,6 @@ class Served:
             runner.stage.rounding.exponent = EXPONENT
         runner.clear()
         self.version = step + 1
-        return digest([group.params for group in runner.stage.groups.values()])
 
     def _kept_sums(self, runner: StageRunner) -> dict[str, Sums] | None:
         """Return the sums of a step for the log; None where an update with them cannot be followed."""
@@ -124,8 +122,7 @@ class Served:
 
     def hash(self, version: int) -> str:
         """Hash the state, which is at this version, and return its root."""
-        leaves = [self.pieces.leaf(span, version) for span in self.pieces.all()]
-        return self.keep_leaves(version, b"".join(leaves))
+        return self.keep_leaves(version, b"".join(self.pieces.leaves(version)))
 
     def keep_leaves(self, version: int, leaves: bytes) -> str:
         """Keep the hashes of all pieces at a version, for peers that load it, and return its root."""

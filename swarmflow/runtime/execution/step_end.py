@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
+import os
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -36,7 +38,7 @@ class StepEnd:
         self._serving = serving
         self._account = account
         self._step_end_s = 0.0
-        self._hashers = ThreadPoolExecutor(1, "hash")
+        self._hashers = ThreadPoolExecutor(1, "hash", _yield_to_others)
         self._squares = _PieceSquares()
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
@@ -147,28 +149,27 @@ class StepEnd:
         if action.followed:
             served.log.want()
 
-        def work() -> str | NotFiniteError | None:
+        def work() -> NotFiniteError | StateDamaged | None:
             if not served.is_intact():
-                return None
+                return StateDamaged(action.epoch)
             try:
-                name = served.update(action.epoch.step, action.scale, action.learning_rate)
+                served.update(action.epoch.step, action.scale, action.learning_rate)
             except NotFiniteError as error:
                 return error
             hashing.append(served.begin_hash(self._hashers))
-            return name
+            return None
 
-        def done(name: str | NotFiniteError | None) -> None:
-            if name is None:
-                self._driver.post(StateDamaged(action.epoch))
-                return
-            if isinstance(name, NotFiniteError):
-                self._driver.post(ComputedNotFinite(action.epoch, -1, name.value, name.layer))
-                return
-            self._driver.metrics.update_seconds.observe(self._step_end_s)
-            self._step_end_s = 0.0
-            self._driver.post(Applied(action.epoch, name))
-            for root in hashing:
-                self._tell_root(action.epoch.step + 1, root)
+        def done(failed: NotFiniteError | StateDamaged | None) -> None:
+            if isinstance(failed, NotFiniteError):
+                self._driver.post(ComputedNotFinite(action.epoch, -1, failed.value, failed.layer))
+            elif failed is not None:
+                self._driver.post(failed)
+            else:
+                self._driver.metrics.update_seconds.observe(self._step_end_s)
+                self._step_end_s = 0.0
+                self._driver.post(Applied(action.epoch))
+                for root in hashing:
+                    self._tell_root(action.epoch.step + 1, root)
 
         self._do(work, done)
 
@@ -202,6 +203,11 @@ class StepEnd:
 
     def _piece_reduced(self, action: SumPiece | StorePiece, name: str = "", apart: Ref | None = None) -> None:
         self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, name, apart))
+
+
+def _yield_to_others() -> None:
+    """Have this thread compute when no other one wants to: the next step begins while it hashes."""
+    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 class _PieceSquares:

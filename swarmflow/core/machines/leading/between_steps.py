@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from swarmflow.core.commit.reduce import diverged
 from swarmflow.core.commit.step import Step
 from swarmflow.core.machines.leading.certifying import certify
-from swarmflow.core.machines.leading.departures import evict, let_go, settle_findings
+from swarmflow.core.machines.leading.departures import let_go, settle_findings
 from swarmflow.core.machines.leading.grants import grant, keep_donors
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState, ValidationState
@@ -26,9 +25,6 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
     """Close a committed step: count it, and go on."""
     assert step.decision is not None, "a step is committed by a decision"
     actions = settle_findings(leader, step, now)
-    for process in diverged(step.roster, step.digests):
-        reason = "its parameters differ from its stage's"
-        actions += [Count("resynchronisations"), *evict(leader, process, reason)]
     leader.version += 1
     actions += settle(leader, now)  # who has not written the version before by now never will
     leader.recovery.settle()

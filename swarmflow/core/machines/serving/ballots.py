@@ -152,10 +152,10 @@ def on_applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
         return []
     peer.version = event.epoch.step + 1
     if peer.epoch_view is not None:
-        peer.epoch_view.digest = event.digest
+        peer.epoch_view.applied = True
         peer.memory.applied()
     journal = turnover.finish(peer.hops, event.epoch) if peer.hops is not None else []
-    return [*journal, Send(peer.leader, Committed(event.epoch, peer.version, event.digest))]
+    return [*journal, Send(peer.leader, Committed(event.epoch, peer.version))]
 
 
 def on_state_hashed(peer: PeerState, event: StateHashed, now: float) -> list[Action]:

@@ -130,7 +130,6 @@ _TEXTS: dict[str, tuple[int, int]] = {
     "software": (0, 128),
     "run": (0, 256),
     "digest": (0, 128),
-    "Committed.digest": (1, 128),
     "results.digest": (0, 128),
     "roots": (1, 128),
     "root": (1, 128),

@@ -45,7 +45,7 @@ class ElectionReport:
     tally: Tally | None = None  # of the last Prepare
     results: tuple[tuple[str, float, str], ...] = ()  # of the last Prepared, unless a bit of its sums has flipped
     commit: Commit | None = None
-    digest: str = ""  # of the parameters, once the commit is applied
+    applied: bool = False  # the commit is
     change: RosterDelta | None = None  # as received instead of an OpenStep
     abandoned: bool = False  # the sender has dropped its part in the epoch: it was granted another state since
     ahead: bool = False  # the next step was begun ahead

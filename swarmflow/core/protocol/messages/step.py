@@ -256,11 +256,10 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """Report to the leader that the parameters are at `version`, with this digest."""
+    """Report to the leader that the update is made: the state is at `version`."""
 
     epoch: Epoch
     version: int
-    digest: str
 
 
 @dataclass(frozen=True, slots=True)
