@@ -17,10 +17,12 @@ import torch
 
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.flat import FlatGroup
-from swarmflow.compute.flat_tensors import digest
+from swarmflow.compute.flat_tensors import checksum
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.compute.stage_pieces import StagePieces
+from swarmflow.compute.state_root import root_of
 from swarmflow.compute.sums import digest_of_pieces
 from swarmflow.core.commit.reduce import PIECE_ELEMENTS
 from swarmflow.core.protocol.piece_format import BLOCKWISE16
@@ -30,6 +32,7 @@ LINK_BITS_PER_S = 200e6
 MICROBATCHES = 32
 REPEATS = 3
 BESIDE, AFTER_TRANSFER, AFTER_COMMIT = "beside the transfer", "after the transfer", "after the commit"
+BESIDE_NEXT = "beside the next step"
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class StepEndWork:
             gradient = torch.randn(PIECE_ELEMENTS, generator=generator).mul_(0.25).clamp_(-1, 1)
             self.own.add(gradient, 1, 0, start // 256)
         self.reduced = self.own.empty()
+        self.state = StagePieces([{"own": self.group}], self.optimizer)
         self.pieces = [(start, start + PIECE_ELEMENTS) for start in range(0, elements, PIECE_ELEMENTS)]
 
     def sum_pieces(self) -> None:
@@ -87,9 +91,13 @@ class StepEndWork:
         self.group.learnt(self.reduced, 1)
         self.own.zero()
 
-    def digest_of_parameters(self) -> None:
-        """Compute the digest of the parameters."""
-        digest(self.group.params)
+    def checksum(self) -> None:
+        """Sum the bits of the state."""
+        checksum(self.group.tensors().values())
+
+    def hashes(self) -> None:
+        """Hash the pieces of the state."""
+        root_of(self.state.leaves(1))
 
 
 def measure(parameters: float) -> list[StepEndPart]:
@@ -99,9 +107,11 @@ def measure(parameters: float) -> list[StepEndPart]:
         ("sums of own pieces, their digests", BESIDE, work.sum_pieces),
         ("the other peer's sums stored", BESIDE, work.store_pieces),
         ("norm of the gradient", BESIDE, work.norm),
+        ("checksum of the state", AFTER_TRANSFER, work.checksum),
         ("digest of the gradient", AFTER_TRANSFER, work.digest_of_gradient),
+        ("checksum of the state again", AFTER_COMMIT, work.checksum),
         ("update", AFTER_COMMIT, work.update),
-        ("digest of the parameters", AFTER_COMMIT, work.digest_of_parameters),
+        ("hashes of the state", BESIDE_NEXT, work.hashes),
     ]
     taken: dict[str, list[float]] = {name: [] for name, _, _ in steps}
     for _, (name, _, run) in itertools.product(range(REPEATS), steps):
@@ -128,6 +138,6 @@ def show(parameters: float) -> None:
     print(f"{'part':36s} {'when':22s} {'seconds':>8s} {'of a transfer':>14s}")
     for part in parts:
         print(f"{part.name:36s} {part.when:22s} {part.seconds:8.2f} {part.seconds / transfer:14.1%}")
-    for when in (BESIDE, AFTER_TRANSFER, AFTER_COMMIT):
+    for when in (BESIDE, AFTER_TRANSFER, AFTER_COMMIT, BESIDE_NEXT):
         total = sum(part.seconds for part in parts if part.when == when)
         print(f"{'all ' + when:59s} {total:8.2f} {total / transfer:14.1%}")

@@ -191,7 +191,7 @@ class StageLoader:
                 with self._meter.loading(action.stage, action.version) as measure:
                     load.on_progress = _named(measure)
                     served.version = await load.run()
-                root = served.keep_leaves(*load.leaves)
+                root = await self._compute.call(_FIRST, lambda: served.keep_leaves(*load.leaves))
             else:
                 served.version = load.target
                 root = await self._compute.call(_FIRST, lambda: served.hash(served.version))
@@ -316,7 +316,7 @@ class StageLoader:
     def _serving(self, stage: int, version: int, root: str) -> Served | None:
         """Return the stage, where it is at this version and has this root (empty: any); None: a copy may have it."""
         served = self._host.served if self._serves(stage, version) else None
-        return served if served is not None and root in ("", served.root(version)) else None
+        return served if served is not None and root in ("", served.roots.get(version)) else None
 
 
 def _goes_on(load: PieceLoad, action: LoadState) -> bool:

@@ -7,18 +7,19 @@ blockwise sums and, where updates are delayed, the parameters of the version bef
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from blake3 import blake3
 
 from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
 
+if TYPE_CHECKING:  # files are read where torch is not loaded
+    from swarmflow.compute.flat_tensors import Buffer
+
 GRID = "grid"  # among the tensors of a group's state: a spacing a block
 LEAF_BYTES = 32
 PIECE_ELEMENTS = 1 << 14  # 192 KiB with adam's moments: at 50 Mb/s a tensor that comes meanwhile waits 31 ms for one
 _REST_ELEMENTS = 1 << 20  # that are read at a time of what belongs to no piece
-
-Bytes = bytes | bytearray | memoryview
 
 
 class Span(NamedTuple):
@@ -45,7 +46,7 @@ def tensor_name(group: str, part: str) -> str:
     return f"{group}.{part}"
 
 
-def leaf_of(parts: Iterable[Bytes]) -> bytes:
+def leaf_of(parts: Iterable[Buffer]) -> bytes:
     """Return the hash of a piece. parts: of its tensors, in their order."""
     hasher = blake3()
     for part in parts:
@@ -58,7 +59,7 @@ def root_of(leaves: Iterable[bytes]) -> str:
     return blake3(b"".join(leaves)).hexdigest()
 
 
-def leaves_of(elements: Mapping[str, int], read: Callable[[str, int, int], Bytes]) -> Iterator[bytes]:
+def leaves_of(elements: Mapping[str, int], read: Callable[[str, int, int], Buffer]) -> Iterator[bytes]:
     """Yield the hashes of all pieces of a state that is read by ranges.
 
     elements: length of each tensor, by name, in their order. read: returns elements [start, stop) of a tensor. Tensors

@@ -152,10 +152,10 @@ ALERTS: Final = (
     ),
     Alert(
         "PeersDisagree",
-        'sum(increase(swarmflow_decisions_total{kind="resynchronisations"}[10m])) > 0',
+        'sum(increase(swarmflow_decisions_total{kind=~"resynchronisations|states_damaged"}[10m])) > 0',
         "0s",
         "warning",
-        "The parameters of a peer differed from those of its stage, and were loaded anew.",
+        "The state of a peer differed from that of its stage, or from what it had been, and was loaded anew.",
         "Repeated for one peer: its memory or its device is faulty.",
     ),
     Alert(

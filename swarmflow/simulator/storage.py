@@ -138,11 +138,8 @@ class Storage:
     def write_stage(self, action: WriteStage, weights: Weights) -> None:
         """Write the own stage at a version. A file of a wrong state is of no version, and is never read."""
         root = weights.parameters
-        ok = (
-            weights.damaged
-            or weights.flipped
-            or self.world.disks.write(self.process.name, action.version, action.stage, root)
-        )
+        wrong = weights.damaged or weights.flipped
+        ok = wrong or self.world.disks.write(self.process.name, action.version, action.stage, root)
         written = StageWritten(action.stage, action.version, root if ok else "", "" if ok else "the disk is full")
         self.world.clock.after(0.0, partial(self.world.deliver, self.process, written))
 

@@ -58,8 +58,8 @@ class Transport:
 
     def send(self, here: Host, action: Send) -> None:
         """Send a message of a process."""
-        if here.process in self.world.trainers:
-            action = replace(action, message=with_proofs(action.message, sign))
+        if here.process in self.world.trainers and (signed := with_proofs(action.message, sign)) is not action.message:
+            action = replace(action, message=signed)
         world, message, receiver = self.world, action.message, action.to
         now_s, sender = world.clock.now_s, here.process
         size_bytes, bodies = wire_bytes(message), NOTHING

@@ -196,6 +196,20 @@ def test_what_most_peers_of_a_stage_have_is_certified_and_who_has_something_else
     assert not bench.hear(A, StateRoot(0, 9, "right"))
 
 
+def test_a_majority_of_those_who_are_left_is_counted_when_a_peer_has_died_that_had_not_reported() -> None:
+    bench = Bench()
+    bench.serve(A, C, OTHER)
+    bench.commit()
+    for peer, _ in messages(bench.committing(), Commit):
+        bench.hear(peer, Committed(Epoch(0, 1), 2))
+    assert not bench.hear(A, StateRoot(0, 2, "right")), "one of three"
+    bench.leader.handle(Lost(C, "killed"), bench.now)
+    bench.leader.handle(Lost(OTHER, "killed"), bench.now)
+    bench.now += bench.timeouts.heartbeat_s
+    seen = bench.leader.handle(Tick(), bench.now)
+    assert messages(seen, VersionCertified) == [(A, VersionCertified(Snapshot(2, ("right",))))]
+
+
 def test_where_two_peers_of_a_stage_differ_neither_is_believed_and_the_run_goes_back() -> None:
     bench = Bench()
     bench.serve(A, B)

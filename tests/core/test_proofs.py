@@ -21,7 +21,7 @@ from swarmflow.core.protocol.messages import (
     VersionCertified,
 )
 from swarmflow.core.protocol.proofs import statement_of, with_proofs, without_unproven
-from swarmflow.core.protocol.types import Epoch, Holding, Snapshot
+from swarmflow.core.protocol.types import HOLDINGS_MAX, Epoch, Holding, Snapshot
 from swarmflow.simulator.proofs import is_proven, sign
 from tests.core.samples import member
 from tests.core.taken_over import report
@@ -102,3 +102,15 @@ def test_other_messages_are_what_they_were() -> None:
     beat = Heartbeat()
     assert with_proofs(beat, sign) is beat
     assert without_unproven(beat, is_proven) is beat
+
+
+def test_no_more_signatures_are_checked_than_copies_are_believed() -> None:
+    checked: list[bytes] = []
+
+    def is_none(statement: bytes, proof: bytes) -> bool:
+        checked.append(proof)
+        return False
+
+    many = tuple(Holding(Snapshot(version, ("a", "b")), (0,)) for version in range(1, 1000))
+    assert without_unproven(CopiesHeld(many), is_none) == CopiesHeld(())
+    assert len(checked) == HOLDINGS_MAX

@@ -10,11 +10,10 @@ from swarmflow.core.durability.snapshots import Taken
 from swarmflow.core.protocol.actions import Action, Connect, Log, Send
 from swarmflow.core.protocol.messages import CopiesHeld, KeepCopy, Surplus
 from swarmflow.core.protocol.timeline import EventKind
-from swarmflow.core.protocol.types import Holding, Member, ProcessId, Roster, Snapshot
+from swarmflow.core.protocol.types import HOLDINGS_MAX, Holding, Member, ProcessId, Roster, Snapshot
 
 COPIES = 2  # of each stage, on the disks of peers
 HOLDERS_MAX = 3  # that are named for a copy: if one dies, the next is asked
-HOLDINGS_MAX = 8  # that are believed of one process; an honest one has three at most
 
 
 @dataclass(slots=True)

@@ -58,7 +58,7 @@ class Durability:
     copies: Copies  # the disks of the other processes
     snapshots: Snapshots  # the version that its peers write to their own disks
     known: int  # the newest version that was on any disk, as far as is known here
-    roots: tuple[str, ...] = ()  # of the files of the durable version, empty: there is none
+    roots: tuple[str, ...] = ()  # of the stages of the durable version, empty: there is none
     every: int = 0  # steps between two checkpoints, 0: there are none
     state: WriteState = field(init=False, default=WRITE.initial)
     saving: int | None = field(init=False, default=None)  # the version being written

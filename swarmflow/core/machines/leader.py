@@ -126,7 +126,7 @@ class Leader(LeaderState):
             self.lineage.fork(self.settings.new_lineage())  # from the next step on
         elif not elected:
             actions += opening.fork(self, now)
-        return actions + certifying.certify(self, now) + self._due(now)
+        return actions + certifying.see(self, now) + self._due(now)
 
     def _take_in(self, report: ElectionReport, step: Step, now: float) -> list[Action]:
         """Record a process that follows this leader from now on."""
@@ -138,7 +138,7 @@ class Leader(LeaderState):
             known.draining = True
             self.membership.changed(known)
         if report.root:
-            certifying.record(known, report.version, report.root)
+            certifying.record(self, known, report.version, report.root)
         if known.role == "peer":
             self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
         self.safe.copies.record(known.member, report.join.copies)
@@ -223,7 +223,7 @@ class Leader(LeaderState):
             self._next_beat_s, self._awake_s = now + self.timeouts.heartbeat_s, now
             beat = LeaderHeartbeat(self.term, self.epoch)
             actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
-            actions += progress.see(self, now) + saving.see(self, now)
+            actions += progress.see(self, now) + certifying.see(self, now) + saving.see(self, now)
             for process in self.membership.silent(now, self.timeouts.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.timeouts.silence_s:.0f} s", now)
             actions += joining.readmit(self, now)

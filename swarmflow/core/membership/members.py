@@ -90,6 +90,7 @@ class _Stage:
     """The peers of a stage."""
 
     entries: dict[ProcessId, MemberRecord] = field(default_factory=dict)
+    ready: int = 0  # of them
     power: StagePower | None = None  # of those that mean to stay, all together; None: to be added up anew
 
 
@@ -145,7 +146,9 @@ class Membership:
         """Move a member to another phase."""
         phase = MEMBER.move(entry.phase, to)
         if entry.role == "peer":
-            self._ready += (phase is MemberPhase.READY) - (entry.phase is MemberPhase.READY)
+            became = (phase is MemberPhase.READY) - (entry.phase is MemberPhase.READY)
+            self._ready += became
+            self._stages[entry.member.stage].ready += became
             if phase is MemberPhase.LOADING:
                 self._loading[entry.process] = entry
             else:
@@ -171,11 +174,13 @@ class Membership:
         if entry.role == "peer":
             stage = self._stages[entry.member.stage]
             stage.entries[entry.process], stage.power = entry, None
+            stage.ready += entry.phase is MemberPhase.READY
 
     def _unlist(self, entry: MemberRecord) -> None:
         if entry.role == "peer":
             stage = self._stages[entry.member.stage]
             stage.power = None
+            stage.ready -= entry.phase is MemberPhase.READY
             del stage.entries[entry.process]
 
     # --- who is there -------------------------------------------------------------------------------------------------
@@ -205,9 +210,9 @@ class Membership:
         found = [e for e in self.peers(stage) if e.stays_with(version)]
         return self._trusted(found) if self.suspended else found
 
-    def ready_peers(self) -> int:
-        """Return how many peers hold their stage, of all stages."""
-        return self._ready
+    def ready_peers(self, stage: int | None = None) -> int:
+        """Return how many peers of a stage (or of all) hold it, at whatever version."""
+        return self._ready if stage is None else self._stages[stage].ready
 
     def trainers(self) -> list[MemberRecord]:
         """Return the trainers that mean to stay and are not suspended, in the order of their ids."""

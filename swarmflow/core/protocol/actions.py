@@ -194,8 +194,8 @@ class FormMicrobatch:
 class WriteCheckpoint:
     """Copy every stage's state at `version` from its donors to disk -> CheckpointWritten. Last: write `final` too.
 
-    roots: what the files must be, where that is known. spare: a version on disk that others copy from here. number:
-    the answer has it too; 0: it is a copy of what another leader has written.
+    roots: of the stages' states; empty: a stage has lost its peers, and the write will fail. spare: a version on disk
+    that others copy from here. number: the answer has it too; 0: it is a copy of what another leader has written.
     """
 
     version: int

@@ -226,7 +226,7 @@ class DiskSpace:
 class CheckpointWritten:
     """The state of all stages at `version` is on disk (ok), or could not be written (reason).
 
-    roots: of the stages' files. exported: what WriteCheckpoint asks for beside the state is written too, else reason
+    roots: of the stages. exported: what WriteCheckpoint asks for beside the state is written too, else reason
     says why not. space: where it was room that lacked. number: of the WriteCheckpoint.
     """
 
@@ -243,7 +243,7 @@ class CheckpointWritten:
 class DiskChanged:
     """What lay on the own disk is not there any more, or not as it was (reason).
 
-    version: the newest that is still whole there, 0: none. roots: of its files. parts: what is left of later ones.
+    version: the newest that is still whole there, 0: none. roots: of its stages. parts: what is left of later ones.
     """
 
     version: int

@@ -22,7 +22,7 @@ from swarmflow.core.protocol.messages import (
     Message,
     VersionCertified,
 )
-from swarmflow.core.protocol.types import Holding, Snapshot
+from swarmflow.core.protocol.types import HOLDINGS_MAX, Holding, Snapshot
 
 Sign = Callable[[bytes], bytes]
 """Returns the proof of a statement: a trainer's signature."""
@@ -74,6 +74,8 @@ def _join(join: Join, of: _Of) -> Join:
 
 
 def _copies(copies: tuple[Holding, ...], of: _Of) -> tuple[Holding, ...]:
+    """Return the copies with a proof. More than are believed would only cost the receiver time, a signature each."""
+    copies = copies[:HOLDINGS_MAX]
     snapshots = [(holding, _one(holding.snapshot, of)) for holding in copies]
     return tuple(replace(holding, snapshot=snapshot) for holding, snapshot in snapshots if snapshot is not None)
 

@@ -126,6 +126,7 @@ class Attempt(NamedTuple):
 
 
 FIRST_ATTEMPT = Attempt()
+HOLDINGS_MAX = 8  # that are believed of one process; an honest one has three at most
 ADDRESSES_MAX = 16  # addresses of one process that are announced and dialled
 
 

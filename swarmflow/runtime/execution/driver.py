@@ -204,7 +204,7 @@ class Driver:
         if self._access is None or type(message) in FROM_TRAINERS:
             return message
         proven = without_unproven(message, self._access.is_proven)
-        if proven != message:
+        if proven is not message and proven != message:
             name = type(message).__name__
             self.metrics.decisions.at(f"claims_unproven:{name}").inc()
             log.info("left out of a %s of %s: what it says of the run's state, no trainer has signed", name, sender)

@@ -42,6 +42,7 @@ class Served:
     reduced: dict[str, Sums] = field(default_factory=dict)  # summed gradients of a ballot, by flat group
     log: UpdateLog = field(default_factory=UpdateLog)  # for peers that load the stage from here
     leaves: dict[int, bytes] = field(default_factory=dict)  # the hashes of all pieces, of the last versions
+    roots: dict[int, str] = field(init=False, default_factory=dict)  # over these
     pieces: StagePieces = field(init=False)
     _checksum: tuple[int, int] = field(init=False, default=(-1, 0))  # of a version's state, when it was hashed
     _hashing: Future[str] | None = field(init=False, default=None)
@@ -126,10 +127,12 @@ class Served:
 
     def keep_leaves(self, version: int, leaves: bytes) -> str:
         """Keep the hashes of all pieces at a version, for peers that load it, and return its root."""
-        before = {old: hashes for old, hashes in self.leaves.items() if version - LEAVES_KEPT < old < version}
-        self.leaves = before | {version: leaves}
+        root = root_of([leaves])
+        kept = range(version - LEAVES_KEPT + 1, version)
+        self.leaves = {old: hashes for old, hashes in self.leaves.items() if old in kept} | {version: leaves}
+        self.roots = {old: before for old, before in self.roots.items() if old in kept} | {version: root}
         self._checksum = version, self.state_of(version).checksum()
-        return root_of([leaves])
+        return root
 
     def is_intact(self) -> bool:
         """Return whether the state in memory is still the one whose root is known."""
@@ -137,11 +140,6 @@ class Served:
             wait([self._hashing])
         version, expected = self._checksum
         return version != self.version or self.state_of(version).checksum() == expected
-
-    def root(self, version: int) -> str:
-        """Return the root of the state at a version; empty: it is not known (any more)."""
-        leaves = self.leaves.get(version)
-        return "" if leaves is None else root_of([leaves])
 
     def begin_hash(self, threads: Executor) -> Future[str]:
         """Begin to hash the state as it is now, beside the next step; return its root once that is done."""

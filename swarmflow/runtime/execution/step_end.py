@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-import os
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -38,7 +36,7 @@ class StepEnd:
         self._serving = serving
         self._account = account
         self._step_end_s = 0.0
-        self._hashers = ThreadPoolExecutor(1, "hash", _yield_to_others)
+        self._hashers = ThreadPoolExecutor(1, "hash")
         self._squares = _PieceSquares()
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
@@ -203,11 +201,6 @@ class StepEnd:
 
     def _piece_reduced(self, action: SumPiece | StorePiece, name: str = "", apart: Ref | None = None) -> None:
         self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, name, apart))
-
-
-def _yield_to_others() -> None:
-    """Have this thread compute when no other one wants to: the next step begins while it hashes."""
-    os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
 
 
 class _PieceSquares:

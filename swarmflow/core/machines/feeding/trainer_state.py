@@ -31,7 +31,7 @@ class TrainerState:
     source: MicrobatchSource
     join: Join
     on_disk: int = 0  # the newest version that it could go on from
-    roots: tuple[str, ...] = ()  # of the files of that version
+    roots: tuple[str, ...] = ()  # of the stages of that version
     lead: Leader | None = None
     parts: tuple[Holding, ...] = ()  # what its disk holds of later versions, which are not whole there
     phase: TrainerPhase = field(init=False, default=TRAINER.initial)

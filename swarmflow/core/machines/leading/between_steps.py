@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmflow.core.commit.step import Step
-from swarmflow.core.machines.leading.certifying import certify
+from swarmflow.core.machines.leading import certifying
 from swarmflow.core.machines.leading.departures import let_go, settle_findings
 from swarmflow.core.machines.leading.grants import grant, keep_donors
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
@@ -46,7 +46,8 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
         elif entry.phase is MemberPhase.READY and late:
             entry.tries += 1
             actions += grant(leader, entry, entry.member.stage, "it lacks the update of this step")
-    actions += certify(leader, now)
+    leader.votes.forget(leader.version)
+    actions += certifying.see(leader, now)
     every = leader.settings.validate_every
     if every and leader.version % every == 0:
         return actions + measure(leader, now)

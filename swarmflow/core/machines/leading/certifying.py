@@ -1,9 +1,15 @@
-"""A version is certified: the peers of each stage agree on its state, and whoever has another one is put out."""
+"""A version is certified: the peers of each stage agree on its state, and whoever has another one is put out.
+
+Ten thousand peers report at each step. So a stage is counted when its reports may suffice, once as a rule.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from swarmflow.core.machines.leading import departures, joining, roots, saving
 from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Ready, StateRoot, VersionCertified
@@ -15,27 +21,51 @@ def on_state_root(leader: LeaderState, known: MemberRecord, message: StateRoot, 
     """Record the root of a peer's state."""
     upcoming = leader.step is not None and leader.step.decision is not None
     here = message.stage == known.member.stage and message.version in (leader.version, leader.version + upcoming)
-    if not here:
-        return []
-    record(known, message.version, message.root)
-    return certify(leader, now)
+    return vote(leader, known, message.version, message.root, now) if here else []
 
 
 def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
     """Record what a peer has loaded, which may be what the certificate of the version has waited for."""
-    return [*joining.on_ready(leader, known, message, now), *certify(leader, now)]
+    actions = joining.on_ready(leader, known, message, now)
+    if known.phase is not MemberPhase.READY or known.roots:
+        return actions  # it was not let in, or had been before
+    return [*actions, *vote(leader, known, message.version, message.root, now)]
 
 
-def record(known: MemberRecord, version: int, root: str) -> None:
+def vote(leader: LeaderState, known: MemberRecord, version: int, root: str, now: float) -> list[Action]:
+    """Record what a peer says of its state, and see whether that decides something."""
+    stage = known.member.stage
+    record(leader, known, version, root)
+    right = roots.agreed(leader, stage, version)
+    if right:
+        wrong = root != right and known.version == leader.version == version
+        return _put_out(leader, [known], now) if wrong else []
+    enough = leader.votes.suffice(stage, version, root, leader.membership.ready_peers(stage))
+    return _count(leader, [stage], version, now) if enough else []
+
+
+def record(leader: LeaderState, known: MemberRecord, version: int, root: str) -> None:
     """Record what a peer says of its state."""
+    leader.votes.add(known.member.stage, version, root, known.roots.get(version))
     known.roots[version] = root
     for old in sorted(known.roots)[:-ROOTS_KEPT]:
         del known.roots[old]
 
 
-def certify(leader: LeaderState, now: float) -> list[Action]:
-    """Certify the run's version once the roots of all stages are agreed, and go on with what has waited for that."""
-    actions = [*_put_out(leader, now), *_answer(leader, now)]
+def see(leader: LeaderState, now: float) -> list[Action]:
+    """Count the stages that have not agreed yet: who had not reported may be gone."""
+    if leader.certified is not None and leader.certified.version == leader.version:
+        return []
+    return _count(leader, range(leader.plan.stages), leader.version, now)
+
+
+def _count(leader: LeaderState, stages: Iterable[int], version: int, now: float) -> list[Action]:
+    """Count the reports of stages, and certify the run's version once all stages have agreed on its roots."""
+    actions: list[Action] = []
+    for stage in stages:
+        wrong = roots.count(leader, stage, version)
+        actions += _put_out(leader, wrong, now) if version == leader.version else []
+        actions += _answer(leader, stage, now) if roots.agreed(leader, stage, version) else []
     if leader.certified is not None and leader.certified.version == leader.version:
         return actions
     snapshot = roots.agreed_snapshot(leader)
@@ -46,20 +76,20 @@ def certify(leader: LeaderState, now: float) -> list[Action]:
     return [*actions, *saving.go_on(leader, now)]
 
 
-def _put_out(leader: LeaderState, now: float) -> list[Action]:
+def _put_out(leader: LeaderState, wrong: list[MemberRecord], now: float) -> list[Action]:
     actions: list[Action] = []
-    for entry in roots.differing(leader):
+    for entry in wrong:
         reason = f"its state of stage {entry.member.stage} at version {leader.version} is not its stage's"
         actions += [Count("resynchronisations"), *departures.gone(leader, entry.process, reason, now)]
     return actions
 
 
-def _answer(leader: LeaderState, now: float) -> list[Action]:
-    """Answer the peers that have loaded a state of which nothing was known yet."""
+def _answer(leader: LeaderState, stage: int, now: float) -> list[Action]:
+    """Answer the peers that have loaded the state of a stage on which it had not agreed yet."""
     actions: list[Action] = []
     for entry in leader.membership.loading():
         claim = entry.claim
-        if claim is not None and roots.agreed(leader, entry.member.stage, claim.version):
+        if entry.member.stage == stage and claim is not None and roots.agreed(leader, stage, claim.version):
             entry.claim = None
-            actions += joining.on_ready(leader, entry, claim, now)
+            actions += on_ready(leader, entry, claim, now)
     return actions

@@ -147,7 +147,6 @@ def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: floa
         return []
     leader.membership.mark(known, MemberPhase.READY)
     known.loaded(message.version, message.capacity)
-    known.roots = {message.version: message.root}
     leader.membership.changed(known)
     leader.recovery.memories.leave(known.process)
     text = f"peer {known.process} has loaded stage {stage} at version {message.version}"

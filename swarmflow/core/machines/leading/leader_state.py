@@ -18,6 +18,7 @@ from swarmflow.core.membership.duties import Duty, Pauses
 from swarmflow.core.membership.failures import Failures
 from swarmflow.core.membership.findings import Findings
 from swarmflow.core.membership.members import Membership
+from swarmflow.core.membership.root_votes import RootVotes
 from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.membership.suspicions import CHECK_BEATS, Suspicions
 from swarmflow.core.protocol.messages import Commit, OpenStep, StepResult
@@ -67,7 +68,7 @@ class LeaderState:
     term: int
     version: int  # the run's
     on_disk: InitVar[int]  # the newest version that is complete on disk
-    roots: InitVar[tuple[str, ...]] = ()  # of its files
+    roots: InitVar[tuple[str, ...]] = ()  # of its stages
     known: InitVar[int] = 0  # the newest version that was on any disk, as far as the own disk tells
     former: InitVar[Former] = NOTHING  # what this trainer knew of the run before it led
     generation: int = field(init=False, default=0)
@@ -75,6 +76,7 @@ class LeaderState:
     waits_for: str = field(init=False, default="")  # what opening the next step waits for
     # --- the version, and the last step ---
     certified: Snapshot | None = field(init=False, default=None)  # the last version whose stages agreed on their roots
+    votes: RootVotes = field(init=False, default_factory=RootVotes)  # on the roots of states
     name: str = field(init=False, default="")  # of the version's states, empty: not known
     commit: Commit | None = field(init=False, default=None)  # that made the version, where it is known
     last: StepResult | None = field(init=False, default=None)  # of the step before

@@ -149,6 +149,7 @@ def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]
 def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
     """Begin to look for the version to go on from; until it is found no peer loads anything."""
     timeouts = leader.timeouts
+    leader.votes.clear()
     leader.recovery.open(Restoring(leader.safe.known, now, timeouts.copies_s, former, timeouts.memory_s))
     for entry in leader.membership.peers():
         if entry.phase is not MemberPhase.BARRED:

@@ -26,33 +26,29 @@ def holders(leader: LeaderState, stage: int, version: int) -> list[MemberRecord]
 
 
 def agreed(leader: LeaderState, stage: int, version: int) -> str:
-    """Return the root of a stage at a version: the certified one, else that of more than half of its peers.
-
-    Empty: there is none, or none yet.
-    """
+    """Return the root of a stage at a version on which it has agreed; empty: there is none, or none yet."""
     if leader.certified is not None and leader.certified.version == version:
         return leader.certified.roots[stage]
+    return leader.votes.agreed.get((stage, version), "")
+
+
+def count(leader: LeaderState, stage: int, version: int) -> list[MemberRecord]:
+    """Count what the peers of a stage have reported; return those whose state is not its own.
+
+    More than half of them agree on the root. Where all have reported and none has so many, nobody can be trusted.
+    """
     found = holders(leader, stage, version)
-    votes = Counter(entry.roots[version] for entry in found if version in entry.roots)
-    root, count = max(votes.items(), key=lambda item: item[1], default=("", 0))
-    return root if 2 * count > len(found) else ""
+    reported = {entry.process: entry.roots[version] for entry in found if version in entry.roots}
+    root, votes = max(Counter(reported.values()).items(), key=lambda item: item[1], default=("", 0))
+    if 2 * votes > len(found):
+        leader.votes.agreed[stage, version] = root
+    elif len(reported) < len(found):
+        return []
+    usual = agreed(leader, stage, version)
+    return [entry for entry in found if reported.get(entry.process, usual) != usual]
 
 
 def agreed_snapshot(leader: LeaderState) -> Snapshot | None:
     """Return the run's version with the roots on which its stages agree; None: one does not, or not yet."""
     roots = tuple(agreed(leader, stage, leader.version) for stage in range(leader.plan.stages))
     return Snapshot(leader.version, roots) if all(roots) else None
-
-
-def differing(leader: LeaderState) -> list[MemberRecord]:
-    """Return the peers at the run's version whose state is not that of their stage.
-
-    Where all peers of a stage have reported and no root has more than half of them, none of them can be trusted.
-    """
-    found: list[MemberRecord] = []
-    for stage in range(leader.plan.stages):
-        usual, here = agreed(leader, stage, leader.version), holders(leader, stage, leader.version)
-        known = [entry for entry in here if leader.version in entry.roots]
-        if usual or len(known) == len(here):
-            found += [entry for entry in known if entry.roots[leader.version] != usual]
-    return found
