@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
 
+from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.events import BlamedError, DrainAsked, Event, Mishandled, Received
 from swarmflow.core.protocol.messages import Drain, Heartbeat, Message
+from swarmflow.core.protocol.proofs import with_proofs
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.store import Store
 from swarmflow.runtime.transport.requests import Requests
-from swarmflow.runtime.transport.wire import decode_header
+from swarmflow.runtime.transport.wire import decode_header, encode_header
+from tests.core.test_proofs import JOIN
+from tests.owners import OTHER as OTHER_OWNER
+from tests.owners import OWNER, RUN_ID, trainer_access
 from tests.runtime.nodes import linked
 
 pytestmark = pytest.mark.asyncio
@@ -86,6 +91,25 @@ async def test_a_machine_that_cannot_even_put_out_the_sender_ends() -> None:
     [failure] = await drive(machine, Received(OTHER, Drain()), Received(OTHER, Heartbeat()))
     assert isinstance(failure, KeyError)
     assert isinstance(machine.events[-1], Mishandled)
+
+
+async def test_a_version_that_no_trainer_has_signed_is_not_heard_of() -> None:
+    """Neither on a disk nor in memory, whatever its number; what a trainer has signed may come from anybody."""
+    failures: list[BaseException] = []
+    machine, metrics = Fragile(()), Metrics()
+    reader = AccessControl(RUN_ID, None)
+    driver = Driver(ME, Store(), metrics, {}, failures.append, lambda body: None, access=reader)
+    driver.run(machine, [])
+    true = with_proofs(JOIN, trainer_access().prove)
+    for access in (AccessControl(RUN_ID, OWNER.certify("peer")), trainer_access(OTHER_OWNER)):
+        driver.receive(OTHER, encode_header(with_proofs(JOIN, access.prove)), [], "peer")
+    driver.receive(OTHER, encode_header(JOIN), [], "peer")
+    driver.receive(OTHER, encode_header(true), [], "peer")
+    driver.halt()
+    bare = replace(JOIN, copies=(), held=None)
+    assert machine.events[1:] == [Received(OTHER, join, (), "peer") for join in (bare, bare, bare, JOIN)]
+    assert metrics.registry.get_sample_value("swarmflow_decisions_total", {"kind": "claims_unproven:Join"}) == 3
+    assert not failures
 
 
 async def test_each_message_arrives_as_what_it_is_though_equal_ones_are_encoded_once(tmp_path: Path) -> None:
