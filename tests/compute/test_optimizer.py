@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 
@@ -100,6 +102,23 @@ def test_lamb_leaves_zero_weights_a_way_to_move() -> None:
     group.allocate(optimizer.state_names())
     optimizer.apply(group, torch.ones(4), 1.0, 0.5, 0)
     torch.testing.assert_close(group.params, torch.full((4,), -0.5))
+
+
+def test_every_operation_of_adamw_rounds_as_ieee_754_says() -> None:
+    """So that a GPU, an Intel and an AMD processor end with the same bits: numpy rounds each operation correctly."""
+    settings, group, one = OptimizerSettings("adamw", betas=(0.9, 0.95), weight_decay=0.1), _group(), np.float32
+    group.allocate(("exp_avg", "exp_avg_sq"))
+    p = group.params.numpy().copy()
+    m, v = np.zeros_like(p), np.zeros_like(p)
+    for version, grads in enumerate(_gradients(group)):
+        make_optimizer(settings).apply(group, grads, 1e-3, 3e-4, version)
+        g = grads.numpy() * one(1e-3)
+        m = m * one(0.9) + g * one(1.0 - 0.9)
+        v = v * one(0.95) + g * g * one(1.0 - 0.95)
+        below = np.sqrt(v) * one(1.0 / math.sqrt(1.0 - 0.95 ** (version + 1))) + one(1e-8)
+        step = m / below * one(1.0 / (1.0 - 0.9 ** (version + 1))) * one(3e-4)
+        p = p * one(1.0 - 3e-4 * 0.1) - step
+        assert np.array_equal(group.params.numpy(), p)
 
 
 def test_unknown_optimizer_is_named() -> None:
