@@ -34,7 +34,7 @@ from swarmflow.runtime.transport.addresses import (
     peer_of,
 )
 from swarmflow.runtime.transport.daemon import Daemon, remove_stale_sockets
-from swarmflow.runtime.transport.identity import IdentityLock, load_identity
+from swarmflow.runtime.transport.identity import IdentityLock, is_signed_by, load_identity
 from swarmflow.runtime.transport.node import Node, refusal
 from tests.runtime.nodes import started
 
@@ -234,6 +234,17 @@ def test_a_copy_of_an_identity_that_is_none_is_made_again(spoilt: bytes | None, 
     path.unlink()
     path.write_bytes(b"")
     assert load_identity(path).name == name
+
+
+def test_a_signature_is_checked_by_the_name_alone(tmp_path: Path) -> None:
+    key, other = load_identity(tmp_path / "id"), load_identity(tmp_path / "other")
+    signature = key.sign(b"this")
+    assert is_signed_by(key.name, b"this", signature)
+    assert not is_signed_by(key.name, b"that", signature)
+    assert not is_signed_by(other.name, b"this", signature)
+    assert not is_signed_by(key.name, b"this", signature[:-1])
+    for name in ("", "x", NAME, key.name[:-1], f"{key.name}1", "1" + key.name, "\N{SNOWMAN}"):  # NAME: of an RSA key
+        assert not is_signed_by(name, b"this", signature)
 
 
 @pytest.mark.asyncio

@@ -36,7 +36,7 @@ SHARED = names(
 )
 
 
-_KEY_START = b"\x08\x00\x12"  # of an RSA key as libp2p stores it
+_KEY_START = b"\x08\x01\x12"  # of an Ed25519 key as libp2p stores it
 
 
 def state_folder(path: Path, *, held: bool = False) -> Path:

@@ -1,47 +1,82 @@
-"""The identity of a process: one RSA key in a file, whose hash is the libp2p name, held by one process at a time."""
+"""The identity of a process: an Ed25519 key in a file, of one process at a time. Its libp2p name is the public key.
+
+So whoever knows a process by its name can check what it has signed, without asking anybody for its key.
+"""
 
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import logging
-import os
 from contextlib import suppress
+from functools import lru_cache
 from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from hivemind.p2p import P2P, PeerID
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from hivemind.p2p import PeerID
 from hivemind.proto import crypto_pb2
-from hivemind.utils.crypto import RSAPrivateKey
 
 from swarmflow.errors import NetworkError
 from swarmflow.files import set_aside, write_whole
 
 log = logging.getLogger("swarmflow")
 
-_SHA2_256 = b"\x12\x20"  # multihash: the code of the function and the size of its digest
+SIGNATURE_BYTES = 64
+_KEY_BYTES = 32
+# A name is the multihash `identity` (libp2p specification, peer ids): function 0, 36 bytes, the key as a protobuf.
+_NAME_START = (
+    b"\x00\x24" + crypto_pb2.PublicKey(key_type=crypto_pb2.Ed25519, data=b"").SerializeToString()[:-1] + b"\x20"
+)
 
 
-class IdentityKey(RSAPrivateKey):  # type: ignore[misc]  # hivemind is untyped
-    """The key of an identity file, for hivemind's signatures: records and connections then prove the same name."""
+class IdentityKey:
+    """The key of an identity file: what a process signs with it, its libp2p name proves."""
 
-    def __init__(self, key: rsa.RSAPrivateKey) -> None:
-        self._private_key = key  # instead of super().__init__(), which makes a new random key
+    def __init__(self, key: Ed25519PrivateKey) -> None:
+        self._key = key
+        self.name = name_of(key.public_key().public_bytes_raw())
 
-    @property
-    def name(self) -> str:
-        """Return the libp2p name (base58) that this key proves."""
-        return name_of(self._private_key.public_key())
+    def sign(self, data: bytes) -> bytes:
+        """Return the signature of bytes that say themselves what they are about."""
+        return self._key.sign(data)
 
 
-def name_of(public_key: rsa.RSAPublicKey) -> str:
-    """Return the libp2p name (base58) of an RSA public key (libp2p specification, peer ids: sha2-256 multihash)."""
-    der = public_key.public_bytes(serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
-    message = crypto_pb2.PublicKey(key_type=crypto_pb2.RSA, data=der).SerializeToString()
-    return str(PeerID(_SHA2_256 + hashlib.sha256(message).digest()).to_base58())
+def name_of(public_key: bytes) -> str:
+    """Return the libp2p name (base58) of an Ed25519 public key."""
+    return str(PeerID(_NAME_START + public_key).to_base58())
+
+
+def is_signed_by(name: str, data: bytes, signature: bytes) -> bool:
+    """Return whether the process with this libp2p name has signed some bytes."""
+    key = _key_of(name)
+    if key is None:
+        return False
+    try:
+        key.verify(signature, data)
+    except InvalidSignature:
+        return False
+    return True
+
+
+def is_name(text: str) -> bool:
+    """Return whether this is the libp2p name of an Ed25519 key."""
+    return _key_of(text) is not None
+
+
+@lru_cache(maxsize=16384)
+def _key_of(name: str) -> Ed25519PublicKey | None:
+    try:
+        raw = PeerID.from_base58(name).to_bytes()
+        known = raw.startswith(_NAME_START) and len(raw) == len(_NAME_START) + _KEY_BYTES
+        return (
+            Ed25519PublicKey.from_public_bytes(raw[-_KEY_BYTES:])
+            if known and name_of(raw[-_KEY_BYTES:]) == name
+            else None
+        )
+    except ValueError:
+        return None
 
 
 def load_identity(path: Path) -> IdentityKey:
@@ -57,7 +92,8 @@ def load_identity(path: Path) -> IdentityKey:
         content = path.read_bytes()
         key = _parsed(content)
         if key is None:
-            log.warning("the identity file %s is damaged; it is kept as %s", path, set_aside(path).name)
+            named = path, set_aside(path).name
+            log.warning("the identity file %s is damaged, or of an earlier version; it is kept as %s", *named)
             return _restored(path, copy)
         with suppress(OSError):  # a process that only reads an identity may have no right to write here
             if not copy.exists() or copy.read_bytes() != content:
@@ -69,10 +105,9 @@ def load_identity(path: Path) -> IdentityKey:
 
 def _make(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}.new")
-    P2P.generate_identity(str(fresh))
-    write_whole(path, fresh.read_bytes(), private=True)
-    fresh.unlink()
+    key = Ed25519PrivateKey.generate()
+    data = key.private_bytes_raw() + key.public_key().public_bytes_raw()
+    write_whole(path, _stored(data), private=True)
 
 
 def _restored(path: Path, copy: Path) -> IdentityKey:
@@ -88,15 +123,18 @@ def _restored(path: Path, copy: Path) -> IdentityKey:
     return load_identity(path)
 
 
+def _stored(data: bytes) -> bytes:
+    """Return a key as libp2p stores it. data: the private key, and the public one."""
+    return bytes(crypto_pb2.PrivateKey(key_type=crypto_pb2.Ed25519, data=data).SerializeToString())
+
+
 def _parsed(content: bytes) -> IdentityKey | None:
-    """Return an RSA key in libp2p's form; None when the content is not one."""
-    try:
-        stored = crypto_pb2.PrivateKey.FromString(content)
-        key = serialization.load_der_private_key(stored.data, password=None)
-    except Exception:  # protobuf and cryptography raise unrelated classes for a damaged file
+    """Return an Ed25519 key in libp2p's form; None when the content is not one."""
+    data = content[-2 * _KEY_BYTES :]
+    if len(data) != 2 * _KEY_BYTES or content != _stored(data):
         return None
-    well_formed = stored.key_type == crypto_pb2.RSA and stored.SerializeToString() == content
-    return IdentityKey(key) if well_formed and isinstance(key, rsa.RSAPrivateKey) else None
+    key = Ed25519PrivateKey.from_private_bytes(data[:_KEY_BYTES])
+    return IdentityKey(key) if key.public_key().public_bytes_raw() == data[_KEY_BYTES:] else None
 
 
 class IdentityLock:

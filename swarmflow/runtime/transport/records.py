@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
-from functools import lru_cache
+from dataclasses import astuple, replace
 
-from cryptography.exceptions import UnsupportedAlgorithm
-from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
-from hivemind.dht.crypto import RSASignatureValidator
 from hivemind.dht.routing import DHTID
-from hivemind.dht.validation import DHTRecord
+from hivemind.dht.validation import DHTRecord, RecordValidatorBase
 from hivemind.utils import MSGPackSerializer
 
-from swarmflow.runtime.transport.identity import IdentityKey, name_of
+from swarmflow.runtime.transport.identity import SIGNATURE_BYTES, IdentityKey, is_name, is_signed_by
 
 VALUE_BYTES_MAX = 4096
 _ENVELOPE_BYTES_MAX = 1024  # of a record beyond its value: the signature and the encoding
+_NAME_BYTES_MAX = 64
+_RECORD = b"swarmflow record 1\0"  # begins what is signed, so that a signature of a record is none of anything else
 Check = Callable[[str, bytes], bool]  # of the libp2p name of a record's owner, and the value
-_OWNER = re.compile(rb"\[owner:(ssh-rsa [A-Za-z0-9+/=]{1,1500})\]")
 
 
-class OwnedRecords(RSASignatureValidator):  # type: ignore[misc]  # hivemind is untyped
-    """hivemind's signatures, made strict: every record's subkey is exactly its owner's key, and its value is bytes.
-
-    hivemind's own validator accepts records without an owner, so that any process could hide a whole key behind one
-    unsigned value; and it raises on a malformed key, so that one bad record would make every search fail.
-    """
+class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is untyped
+    """Every record's subkey is its owner's name, its value is bytes, and the signature before it is the owner's."""
 
     def __init__(self, key: IdentityKey) -> None:
-        super().__init__(key)
+        self._key = key
         self._checks: dict[bytes, Check] = {}  # by the key in the DHT
 
     def require(self, key: str, check: Check) -> None:
@@ -43,31 +35,40 @@ class OwnedRecords(RSASignatureValidator):  # type: ignore[misc]  # hivemind is 
     @property
     def own_subkey(self) -> bytes:
         """Return the subkey under which this process may store."""
-        return bytes(self.local_public_key)
+        return self._key.name.encode()
 
     def validate(self, record: DHTRecord) -> bool:
         """Return whether the record may be stored, forwarded or used."""
         if len(record.value) > VALUE_BYTES_MAX + _ENVELOPE_BYTES_MAX:
             return False
+        signature, data = record.value[:SIGNATURE_BYTES], self.strip_value(record)
         try:
             subkey = MSGPackSerializer.loads(record.subkey)
             owner = owner_of(subkey) if isinstance(subkey, bytes) else None
-            if owner is None or not super().validate(record):
+            if owner is None or not is_signed_by(owner, _signed(replace(record, value=data)), signature):
                 return False
-            value, check = MSGPackSerializer.loads(self.strip_value(record)), self._checks.get(record.key)
+            value, check = MSGPackSerializer.loads(data), self._checks.get(record.key)
             return isinstance(value, bytes) and (check is None or not value or check(owner, value))
-        except (ValueError, TypeError, RecursionError, UnsupportedAlgorithm):
+        except (ValueError, TypeError, RecursionError):
             return False
 
+    def sign_value(self, record: DHTRecord) -> bytes:
+        """Return the value with the signature of this process before it."""
+        return self._key.sign(_signed(record)) + bytes(record.value)
 
-@lru_cache(maxsize=4096)
+    def strip_value(self, record: DHTRecord) -> bytes:
+        """Return the value without the signature."""
+        return bytes(record.value[SIGNATURE_BYTES:])
+
+
 def owner_of(subkey: bytes) -> str | None:
-    """Return the libp2p name that a subkey stands for; None when the subkey is not an owner's key."""
-    found = _OWNER.fullmatch(subkey)
-    if found is None:
-        return None
+    """Return the libp2p name that a subkey is; None when it is none."""
     try:
-        key = serialization.load_ssh_public_key(found[1])
-    except (ValueError, UnsupportedAlgorithm):
+        name = subkey.decode("ascii") if len(subkey) <= _NAME_BYTES_MAX else ""
+    except UnicodeDecodeError:
         return None
-    return name_of(key) if isinstance(key, rsa.RSAPublicKey) else None
+    return name if is_name(name) else None
+
+
+def _signed(record: DHTRecord) -> bytes:
+    return _RECORD + bytes(MSGPackSerializer.dumps(astuple(record)))
