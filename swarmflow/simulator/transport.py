@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from swarmflow.core.protocol.actions import Send
 from swarmflow.core.protocol.events import Lost, Received
+from swarmflow.core.protocol.handovers import checked, signed
 from swarmflow.core.protocol.messages import (
     FROM_TRAINERS,
     YIELDING,
@@ -24,7 +25,7 @@ from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.host import Host, Link
 from swarmflow.simulator.network import Flight
 from swarmflow.simulator.partitions import Partition, Partitions
-from swarmflow.simulator.proofs import is_proven, sign
+from swarmflow.simulator.proofs import is_proven, is_signed_by, sign, sign_as
 from swarmflow.simulator.sizes import wire_bytes
 
 if TYPE_CHECKING:
@@ -58,9 +59,11 @@ class Transport:
 
     def send(self, here: Host, action: Send) -> None:
         """Send a message of a process."""
-        if here.process in self.world.trainers and (signed := with_proofs(action.message, sign)) is not action.message:
-            action = replace(action, message=signed)
-        world, message, receiver = self.world, action.message, action.to
+        message = with_proofs(action.message, sign) if here.process in self.world.trainers else action.message
+        message = signed(message, action.to, partial(sign_as, here.process), _no_digest)
+        if message is not action.message:
+            action = replace(action, message=message)
+        world, receiver = self.world, action.to
         now_s, sender = world.clock.now_s, here.process
         size_bytes, bodies = wire_bytes(message), NOTHING
         if action.bodies:
@@ -174,7 +177,8 @@ class Transport:
             message = action.message
             if type(message) not in FROM_TRAINERS:
                 message = without_unproven(message, is_proven)
-            world.handle(there, Received(sender, message, refs, world.role(sender)))
+            found = checked(message, sender, receiver, is_signed_by, _no_digest)
+            world.handle(there, Received(sender, found or message, refs, world.role(sender), found is not None))
         elif here.alive:
             world.clock.after(world.hardware.broken_s() or DIAL_S, partial(self.lose, sender, receiver))
 
@@ -188,3 +192,7 @@ def _read(here: Host, body: Body) -> tuple[object, int]:
     if isinstance(body, Slice):
         return here.device.sums.read(body), here.device.sums.piece_bytes(body.stop - body.start)
     return (None if isinstance(body, Padding) else here.stored[body.key]), body.size_bytes
+
+
+def _no_digest() -> bytes:
+    return b""  # no tensor changes on its way here: a flipped bit breaks the connection

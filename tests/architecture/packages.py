@@ -110,7 +110,7 @@ PACKAGES: dict[str, Package] = {
     "runtime/execution": Package(
         "a process at work: its driver, threads, stage, state, metrics",
         (*("errors", "files", "authority", "manifest", "core/protocol", "core/commit", "compute"), "runtime/transport"),
-        ("msgspec", "numpy", "prometheus_client", "torch"),
+        ("blake3", "msgspec", "numpy", "prometheus_client", "torch"),
     ),
     "runtime/operations": Package(
         "what a person asks of processes: finding a run, status, logs, folders, exports, the end",

@@ -418,6 +418,7 @@ def test_a_step_that_must_start_over_is_reported_to_the_next_leader_too() -> Non
 def test_an_overflow_is_reported_to_the_next_leader_too() -> None:
     bench = Bench()
     bench.serve()
+    bench.work()
     bench.event(Overflowed(microbatch(0)))
     bench.lose()
     assert "microbatch 0 is too large" in reported(bench.hear(LEAD, NEXT)).void
@@ -439,6 +440,7 @@ def test_who_was_granted_another_state_amid_a_step_reports_that_its_work_is_gone
 def test_a_new_epoch_begins_without_either() -> None:
     bench = Bench()
     bench.serve()
+    bench.work()
     bench.event(Overflowed(microbatch(0)))
     bench.hear(Granted(1, 0, 0, (), 1))
     bench.event(StateLoaded(0, 0, "digest", 4, (("stage-0", 10),)))

@@ -6,16 +6,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.events import BlamedError, DrainAsked, Event, Mishandled, Received
-from swarmflow.core.protocol.messages import Drain, Heartbeat, Message
+from swarmflow.core.protocol.messages import Adopt, Drain, Heartbeat, Message
 from swarmflow.core.protocol.proofs import with_proofs
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, ProcessId
 from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.signatures import Signatures
 from swarmflow.runtime.execution.store import Store
+from swarmflow.runtime.transport.identity import IdentityKey
 from swarmflow.runtime.transport.requests import Requests
 from swarmflow.runtime.transport.wire import decode_header, encode_header
 from tests.core.test_proofs import JOIN
@@ -98,7 +101,8 @@ async def test_a_version_that_no_trainer_has_signed_is_not_heard_of() -> None:
     failures: list[BaseException] = []
     machine, metrics = Fragile(()), Metrics()
     reader = AccessControl(RUN_ID, None)
-    driver = Driver(ME, Store(), metrics, {}, failures.append, lambda body: None, access=reader)
+    signatures = Signatures(reader, IdentityKey(Ed25519PrivateKey.generate()))
+    driver = Driver(ME, Store(), metrics, {}, failures.append, lambda body: None, signatures=signatures)
     driver.run(machine, [])
     true = with_proofs(JOIN, trainer_access().prove)
     for access in (AccessControl(RUN_ID, OWNER.certify("peer")), trainer_access(OTHER_OWNER)):
@@ -121,4 +125,42 @@ async def test_each_message_arrives_as_what_it_is_though_equal_ones_are_encoded_
         sent: list[Message] = [first, first, second, Drain(), first]
         driver.perform([Send(two.me, message) for message in sent])
         assert [decode_header(header) for header in await two.headers(len(sent))] == sent
+        assert not failures
+
+
+async def test_each_receiver_gets_a_signature_of_its_own_and_another_ones_is_marked(tmp_path: Path) -> None:
+    """The very message goes to two processes; what one of them was offered, it cannot pass for the other's."""
+    async with linked(tmp_path) as (one, two):
+        failures: list[BaseException] = []
+        access = AccessControl(RUN_ID, None)
+        driver = Driver(
+            one.me,
+            Store(),
+            Metrics(),
+            {},
+            failures.append,
+            lambda body: None,
+            signatures=Signatures(access, one.node.key),
+        )
+        driver.connect(one.links, Requests(one.links))
+        adopt = Adopt(Microbatch(Epoch(0, 0), 1), 0, FIRST_ATTEMPT)
+        driver.perform([Send(two.me, adopt), Send(two.me, adopt)])
+        offered = [decode_header(header) for header in await two.headers(2)]
+        for me, name in ((two.me, one.me), (two.me, OTHER), (OTHER, one.me)):
+            machine = Fragile(())
+            receiver = Driver(
+                me,
+                Store(),
+                Metrics(),
+                {},
+                failures.append,
+                lambda body: None,
+                signatures=Signatures(access, two.node.key),
+            )
+            receiver.run(machine, [])
+            for message in offered:
+                receiver.receive(name, encode_header(message), [], None)
+            receiver.halt()
+            signed = (me, name) == (two.me, one.me)
+            assert machine.events[1:] == [Received(name, adopt, (), None, signed)] * 2
         assert not failures

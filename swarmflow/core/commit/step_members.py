@@ -25,10 +25,19 @@ class StepMembers:
     opened: Roster = field(init=False)  # of these, those that take work
     newcomers: dict[ProcessId, Member] = field(init=False, default_factory=dict)  # alive, and not named by `open_step`
     quorum: Quorum = field(init=False)
+    _served: set[tuple[ProcessId, int]] = field(init=False)  # (process, stage), whether it is alive or not
+    _resumed: bool = field(init=False, default=False)  # by a new leader, who may not know all that have come and gone
 
     def __post_init__(self) -> None:
         self.quorum = Quorum.of(self.open_step)
         self.roster = self.opened = self.open_step.roster
+        self._served = set(self.roster.stage_by_id.items())
+
+    def has_served(self, process: ProcessId, stage: int) -> bool:
+        """Return whether a process has served a stage in this epoch, or may have. stage: -1 for a trainer."""
+        if (process, stage) in self._served:
+            return True
+        return self._resumed and process not in self.open_step.roster.id_set
 
     @property
     def trainers(self) -> tuple[ProcessId, ...]:
@@ -72,10 +81,16 @@ class StepMembers:
     def follow(self, former: StepMembers) -> None:
         """Take the members of the step before: this one was begun ahead, and is not open yet."""
         self.roster, self.opened = former.roster, former.opened
+        self.remember(former)
+
+    def remember(self, former: StepMembers) -> None:
+        """Remember who served when this step was begun ahead, with the members of `former`."""
+        self._served |= former._served
+        self._resumed |= former._resumed
 
     def resume(self, newcomers: dict[ProcessId, Member], entered: Set[ProcessId]) -> None:
         """Set what the reports to a new leader say of newcomers. entered: those of them that take work already."""
-        self.newcomers = newcomers
+        self.newcomers, self._resumed = newcomers, True
         for process in newcomers.keys() - entered:
             self.opened = self.opened.without(process)
 
@@ -87,6 +102,7 @@ class StepMembers:
         strangers = [member for member in ready if member.process not in self.roster.id_set]
         fresh = tuple(member for member in ready if member.process not in self.opened.id_set)
         self.newcomers |= {member.process: member for member in strangers}
+        self._served |= {(member.process, member.stage) for member in fresh}
         self.roster, self.opened = self.roster.changed((), tuple(strangers)), self.opened.changed((), fresh)
         actions = self._introduce(strangers)
         for member in fresh:

@@ -16,6 +16,7 @@ from swarmflow.core.machines.leading import (
     ballots,
     between_steps,
     certifying,
+    custody,
     departures,
     going_ahead,
     joining,
@@ -309,6 +310,8 @@ class Leader(LeaderState):
             return [] if waits or isinstance(message, Suspect) else [Send(sender, Evicted("not known to the leader"))]
         if (wrong := plausibility.implausible(self, known, message)) is not None:
             return self.refused(sender, message, wrong, now)
+        if (blamed := custody.wrongly_handed(self, sender, message)) is not None:
+            return self.refused(blamed[0], message, blamed[1], now)
         known.last_seen_s = now
         handler = _HANDLERS.get(type(message))
         return handler(self, known, message, now) if handler is not None else []

@@ -96,7 +96,7 @@ class PeerMachine(PeerState):
         if type(event) is Received:
             if not self.counter.received(event) and event.sender == self.leader and self.phase is not PeerPhase.GONE:
                 return self.leave(f"the link from the leader {self.leader} loses messages")
-            wrong = self.checks.wrong(event.message, len(event.bodies), event.role)
+            wrong = self.checks.wrong(event.message, len(event.bodies), event.role, event.signed)
             return self._received(event, now) if wrong is None else refusing.refuse(self, event, wrong, now)
         if isinstance(event, Lost) and (event.process != self.leader or self.phase is PeerPhase.JOINING):
             self.counter.lost(event.process)  # a leader that comes back has to notice what it has missed

@@ -192,7 +192,7 @@ class TrainerMachine(TrainerState):
     def _arrived(self, event: Received, now: float) -> list[Action]:
         """Check a message, and take it. A link to or from the leader that has lost messages counts as broken."""
         itself, bodies = event.sender == self.me.process, len(event.bodies)
-        wrong = None if itself else self.checks.wrong(event.message, bodies, event.role)
+        wrong = None if itself else self.checks.wrong(event.message, bodies, event.role, event.signed)
         if wrong is not None:
             return self._refused(event, wrong, now)
         if isinstance(event.message, Join | ElectionReport):

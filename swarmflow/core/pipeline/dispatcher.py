@@ -15,6 +15,7 @@ from swarmflow.core.protocol.messages import (
     Cancel,
     CreditReturned,
     Forward,
+    HopHandover,
     Probed,
     ReserveSlot,
     SlotReserved,
@@ -93,16 +94,17 @@ class Dispatcher:
         bodies: tuple[Ref, ...],
         now: float,
         attempt: Attempt = FIRST_ATTEMPT,
+        handovers: tuple[HopHandover, ...] = (),
         repair: bool = False,
         hint: ProcessId | None = None,
     ) -> list[Action]:
         """Dispatch a microbatch; in a repair, ask first which peer holds it already.
 
-        attempt: of the own hop; downstream ones are no lower. hint: its probable holder.
+        attempt, handovers: of the own hop; downstream attempts are no lower. hint: its probable holder.
         """
         data, targets = bodies
         source = self.trainers[microbatch.index % len(self.trainers)] if self.trainers else None
-        entry = InFlight(microbatch, data, targets, attempt.passed_on(), repair, hint, source)
+        entry = InFlight(microbatch, data, targets, attempt.passed_on(), repair, hint, source, handovers)
         self.flights.add(entry)
         if not repair:
             return self.route(entry, now)
@@ -149,7 +151,7 @@ class Dispatcher:
         self.router.record_downstream(sender, message.downstream_s)
         entry = self.flights.held_by(sender, message.microbatch, message.attempt)
         if entry is None:
-            return [Send(sender, Cancel(message.microbatch, self.stage, message.attempt))]
+            return [Send(sender, Cancel(message.microbatch, message.stage, message.attempt))]
         if not entry.reserving:
             return []
         self.next_stage.answered(entry)
@@ -280,7 +282,8 @@ class Dispatcher:
             entry.move(FlightState.ASKING)
         entry.measured = True  # the time of an adoption says nothing about the peer's speed
         self.expect(entry, now + self.deadline_s(entry, None))
-        return [Send(p, Adopt(entry.microbatch, self.stage, entry.attempt, entry.settled)) for p in sorted(entry.asked)]
+        adopt = Adopt(entry.microbatch, self.stage, entry.attempt, entry.settled, entry.handovers)
+        return [Send(process, adopt) for process in sorted(entry.asked)]
 
     def _unanswered(self, entry: InFlight, process: ProcessId, now: float) -> list[Action]:
         """Note that an asked peer does not hold it. After the peer of a hint, ask the rest of the stage."""
@@ -307,14 +310,14 @@ class Dispatcher:
             return self.send(entry, chosen, now)
         self.next_stage.assign(entry, chosen, FlightState.RESERVING)
         self.expect(entry, now + self.deadline_s(entry, chosen))
-        how = self.next_stage.insist, self.next_stage.unasked[chosen], entry.settled
+        how = self.next_stage.insist, self.next_stage.unasked[chosen], entry.settled, entry.handovers
         return [Send(chosen, ReserveSlot(entry.microbatch, self.stage, entry.attempt, *how))]
 
     def send(self, entry: InFlight, holder: ProcessId, now: float) -> list[Action]:
         """Send its bytes to its holder."""
         entry.sent_at_s, entry.arrived_s = now, None
         self.expect(entry, now + self.deadline_s(entry, holder))
-        how = entry.repair, entry.successor, self.next_stage.insist, entry.settled
+        how = entry.repair, entry.successor, self.next_stage.insist, entry.settled, entry.handovers
         return [Send(holder, Forward(entry.microbatch, self.stage, entry.attempt, *how), entry.bodies)]
 
     def retry(self, now: float) -> list[Action]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from swarmflow.core.protocol.messages import Done
+from swarmflow.core.protocol.messages import Done, HopHandover
 from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId, Ref
 from swarmflow.core.transitions import Transitions
 
@@ -108,6 +108,7 @@ class Hop:
     state: HopState = field(default=HOP.initial, init=False)
     reported: ProcessId | None = field(default=None, init=False)  # the successor that the predecessor knows (Routed)
     done: Done | None = field(default=None, init=False)  # as sent to the leader, once the gradient is accumulated
+    handovers: tuple[HopHandover, ...] = field(default=(), init=False)  # how it came here, with the present attempt
     gradient: Ref | None = field(default=None, init=False)  # of the input, kept for a new predecessor
     gradient_in: Ref | None = field(default=None, init=False)  # of the output
     wanted: Wanted | None = field(default=None, init=False)  # what is being brought back

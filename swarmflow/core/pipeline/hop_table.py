@@ -12,7 +12,16 @@ from swarmflow.core.pipeline.hop import Hop
 from swarmflow.core.pipeline.journal import Journal
 from swarmflow.core.pipeline.restorer import Restorer
 from swarmflow.core.protocol.actions import Action, Count, Discard, Send
-from swarmflow.core.protocol.messages import CreditAvailable, Denied, Done, DownstreamCost, Forward, ReserveSlot, Routed
+from swarmflow.core.protocol.messages import (
+    Adopt,
+    CreditAvailable,
+    Denied,
+    Done,
+    DownstreamCost,
+    Forward,
+    ReserveSlot,
+    Routed,
+)
 from swarmflow.core.protocol.types import NO_EPOCH, WITHOUT_GRAPH, Attempt, Epoch, Microbatch, ProcessId
 from swarmflow.core.routing.compute_timer import ComputeTimer
 from swarmflow.core.routing.prober import AT_ONCE_MAX
@@ -148,7 +157,7 @@ class HopTable:
 
     # --- what the exchanges share -------------------------------------------------------------------------------------
 
-    def deny(self, sender: ProcessId, message: Forward | ReserveSlot, reason: str) -> list[Action]:
+    def deny(self, sender: ProcessId, message: Forward | ReserveSlot | Adopt, reason: str) -> list[Action]:
         """Deny a microbatch to its sender."""
         denied = Denied(message.microbatch, self.stage, message.attempt, reason)
         return [Count("denials", reason), Send(sender, denied)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from swarmflow.core.protocol.messages import HopHandover
 from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId, Ref
 from swarmflow.core.transitions import Transitions
 
@@ -59,6 +60,7 @@ class InFlight:
     repair: bool = False  # a peer may hold it already
     hint: ProcessId | None = None  # the peer that probably holds it
     source: ProcessId | None = None  # the trainer that formed it
+    handovers: tuple[HopHandover, ...] = ()  # of the hop before, to this process
     state: FlightState = field(default=FLIGHT.initial, init=False)
     holder: ProcessId | None = field(default=None, init=False)
     successor: ProcessId | None = field(default=None, init=False)  # to whom the holder has passed it on

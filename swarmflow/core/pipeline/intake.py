@@ -5,6 +5,7 @@ from __future__ import annotations
 from swarmflow.core.pipeline.hop import UNFINISHED, Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Count, Release, RunForward, RunLoss, Send
+from swarmflow.core.protocol.handovers import handovers_of
 from swarmflow.core.protocol.messages import (
     Accepted,
     Adopt,
@@ -45,6 +46,7 @@ def _begin(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies) 
     (data, targets), graph = bodies, hops.admission.graph
     origin = message.attempt, sender, message.repair, message.held_by
     hop = Hop(message.microbatch, *origin, data, targets, graph, message.settled)
+    hop.handovers = handovers_of(sender, message)
     work: Action = RunForward(hop.microbatch, data, graph)
     if hops.last:
         hop.move(HopState.ACCUMULATING)
@@ -76,6 +78,8 @@ def on_reserve_slot(
 
 def on_adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, now: float) -> list[Action]:
     """Take a new predecessor for a hop that is here already, or answer that it is not."""
+    if message.stage != hops.stage:
+        return hops.deny(sender, message, "stage")
     hop = hops.hops.get(message.microbatch)
     if hop is None or hop.orphan:
         hops.floor[message.microbatch] = message.attempt
@@ -125,6 +129,7 @@ def _take_over(hops: HopTable, hop: Hop, sender: ProcessId, message: Forward | R
     hops.admission.give_up(hop.microbatch, attempt)
     again = (hop.upstream, hop.attempt) == (sender, attempt)  # the same predecessor asks again
     hop.upstream, hop.attempt, hop.reported, hop.settled = sender, attempt, None, message.settled
+    hop.handovers = handovers_of(sender, message)
     counted: list[Action] = [] if again else [Count("adoptions")]
     actions = [*counted, Send(sender, _accepted(hops, hop)), *hops.report_successor(hop)]
     return actions + (hops.restorer.give_back(hop) if hop.state is HopState.DONE else [])

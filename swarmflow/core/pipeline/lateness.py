@@ -53,10 +53,10 @@ def _handle_late(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Ac
     dispatcher.expect(entry, now + dispatcher.deadline_s(entry, holder))
     if holder is None or not entry.awaited:
         silent = sorted(entry.asked) if holder is None else [holder]
-        return [Send(process, Adopt(entry.microbatch, stage, entry.attempt, entry.settled)) for process in silent]
+        return [Send(process, _question(Adopt, entry, stage)) for process in silent]
     if not dispatcher.next_stage.others(holder):
         question = ReserveSlot if entry.reserving else Adopt
-        return [Send(holder, question(entry.microbatch, stage, entry.attempt, entry.settled))]
+        return [Send(holder, _question(question, entry, stage))]
     if entry.reserving:  # the bytes were not sent: it is no repair
         cancelled = Send(holder, Cancel(entry.microbatch, stage, entry.attempt))
         dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
@@ -108,3 +108,7 @@ def send_again(dispatcher: Dispatcher, microbatch: Microbatch, to: ProcessId, no
     if entry is None or entry.holder != to or entry.arrived_s is not None or entry.reserving or entry.returned:
         return []
     return dispatcher.send(entry, to, now)
+
+
+def _question(kind: type[Adopt | ReserveSlot], entry: InFlight, stage: int) -> Adopt | ReserveSlot:
+    return kind(entry.microbatch, stage, entry.attempt, settled=entry.settled, handovers=entry.handovers)

@@ -20,7 +20,8 @@ def on_forward_computed(hops: HopTable, event: ForwardComputed, now: float) -> l
     hop.move(HopState.DISPATCHED)
     hops.admission.note(hop)
     bodies = (event.output, hop.targets)
-    actions = hops.dispatcher.offer(hop.microbatch, bodies, now, hop.attempt, hop.repair, hop.held_by)
+    handed = hop.attempt, hop.handovers[:1]
+    actions = hops.dispatcher.offer(hop.microbatch, bodies, now, *handed, hop.repair, hop.held_by)
     actions += hops.report_successor(hop) + hops.restorer.advance(hop)
     return actions + (hops.grant_credits() if hops.admission.admits(insist=False) else [*hops.admission.replays()])
 
@@ -55,7 +56,7 @@ def on_loss_computed(hops: HopTable, event: LossComputed) -> list[Action]:
     hop = hops.find(event.microbatch)
     if hop is None:
         return _unused(event.gradient)
-    done = Done(hop.microbatch, hops.stage, hop.attempt, event.loss_sum, event.tokens)
+    done = Done(hop.microbatch, hops.stage, hop.attempt, event.loss_sum, event.tokens, hop.handovers)
     return _finish(hops, hop, event.gradient, done)
 
 
@@ -64,7 +65,7 @@ def on_backward_computed(hops: HopTable, event: BackwardComputed) -> list[Action
     hop = hops.find(event.microbatch)
     if hop is None:
         return _unused(event.gradient)
-    return _finish(hops, hop, event.gradient, Done(hop.microbatch, hops.stage, hop.attempt))
+    return _finish(hops, hop, event.gradient, _done(hops, hop))
 
 
 def on_replayed(hops: HopTable, event: Replayed) -> list[Action]:
@@ -75,7 +76,7 @@ def on_replayed(hops: HopTable, event: Replayed) -> list[Action]:
     if event.weight == 0:
         return hops.restorer.replayed(hop, event)
     if event.weight > 0:
-        return _finish(hops, hop, event.gradient, Done(hop.microbatch, hops.stage, hop.attempt))
+        return _finish(hops, hop, event.gradient, _done(hops, hop))
     hops.dropped[event.microbatch] = None
     return hops.drop(hop)
 
@@ -91,6 +92,10 @@ def failed(hops: HopTable, microbatch: Microbatch) -> tuple[ProcessId | None, li
     culprit = hop.upstream if sent is None else sent.holder
     denied = Send(hop.upstream, Denied(microbatch, hops.stage, hop.attempt, "invalid"))
     return culprit, [*hops.restorer.drop(hop), denied, *hops.admission.replays()]
+
+
+def _done(hops: HopTable, hop: Hop) -> Done:
+    return Done(hop.microbatch, hops.stage, hop.attempt, handovers=hop.handovers)
 
 
 def _finish(hops: HopTable, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:

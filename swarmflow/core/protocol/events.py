@@ -11,12 +11,17 @@ from swarmflow.core.protocol.types import Epoch, Holding, Microbatch, ProcessId,
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """A message whose sender the connection has proven."""
+    """A message whose sender the connection has proven.
+
+    role: by the sender's certificate; None: it has none. signed: it has all signatures that belong to it, and they are
+    right (core/protocol/handovers.py).
+    """
 
     sender: ProcessId
     message: Message
     bodies: tuple[Ref, ...] = ()
-    role: Role | None = "trainer"  # by the sender's certificate; None: it has none
+    role: Role | None = "trainer"
+    signed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

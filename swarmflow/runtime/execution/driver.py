@@ -8,14 +8,13 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.events import BlamedError, Event, Lost, Mishandled, Received, Tick
-from swarmflow.core.protocol.messages import FROM_TRAINERS, YIELDING, Message
-from swarmflow.core.protocol.proofs import with_proofs, without_unproven
+from swarmflow.core.protocol.messages import YIELDING, Message
 from swarmflow.core.protocol.types import Body, Padding, ProcessId, Ref, Role
 from swarmflow.runtime.execution.metrics import Metrics
-from swarmflow.runtime.execution.store import Store
+from swarmflow.runtime.execution.signatures import Bodies, Signatures
+from swarmflow.runtime.execution.store import Buffer, Store
 from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.requests import Requests
@@ -54,7 +53,7 @@ class Driver:
         read: Callable[[Body], Any],
         evaluate: Callable[[Evaluate, list[memoryview]], None] | None = None,
         on_policy: Callable[[list[memoryview]], None] = lambda bodies: None,
-        access: AccessControl | None = None,
+        signatures: Signatures | None = None,
     ) -> None:
         self.me = me
         self.store = store
@@ -66,7 +65,7 @@ class Driver:
         self._read = read  # returns the bytes of a slice of a gradient
         self._evaluate = evaluate  # called with an Evaluate and its bodies
         self._on_policy = on_policy  # called with the bodies of a PolicyChanged
-        self._access = access  # makes and checks what others quote of trainers; None: neither
+        self._signatures = signatures  # None: nothing is signed, and nothing checked
         self._machine: Machine | None = None
         self._loop = asyncio.get_running_loop()
         self._events: deque[Event] = deque()
@@ -149,11 +148,8 @@ class Driver:
             case PolicyChanged():
                 self._on_policy(bodies)
             case _:
-                refs = tuple(self.store.add(body) for body in bodies)
-                if self._machine is None:
-                    self.store.release(refs)
-                else:
-                    self.post(Received(sender, self._proven(sender, message), refs, role))
+                if self._machine is not None:
+                    self.post(self._received(sender, message, bodies, role))
 
     def lost(self, process: ProcessId, reason: str) -> None:
         """Handle a broken connection."""
@@ -179,10 +175,7 @@ class Driver:
             return
         if self.links is None or action.to.name == self.me.name:
             return  # an earlier life of this very process gets no message
-        if self._encoded is None or self._encoded[0] is not action.message:
-            self._encoded = (action.message, encode_header(self._signed(action.message)))
-        _, header = self._encoded
-        bodies = []
+        bodies: list[Buffer] = []
         for body in action.bodies:
             match body:
                 case Ref():
@@ -192,23 +185,32 @@ class Driver:
                 case _:
                     bodies.append(self._read(body))
         tensors: LaneName = "sums" if type(action.message) in YIELDING else "bulk"
+        header = self._header(action.message, action.to, bodies)
         self.links.send(action.to, header, bodies, lane=tensors if bodies else "control")
 
-    def _signed(self, message: Message) -> Message:
-        """Return a message with proofs of what it says about the run's state, where this process is a trainer."""
-        signs = self._access is not None and self._access.role == "trainer"
-        return with_proofs(message, self._access.prove) if self._access is not None and signs else message
+    def _header(self, message: Message, to: ProcessId, bodies: Bodies) -> bytes:
+        signatures = self._signatures
+        if signatures is not None and (signed := signatures.signed(message, to, bodies)) is not message:
+            return encode_header(signed)  # for this receiver alone
+        if self._encoded is None or self._encoded[0] is not message:
+            proven = message if signatures is None else signatures.with_proofs(message)
+            self._encoded = (message, encode_header(proven))
+        return self._encoded[1]
 
-    def _proven(self, sender: ProcessId, message: Message) -> Message:
-        """Return a message of another process without claims about the run's state that no trainer has signed."""
-        if self._access is None or type(message) in FROM_TRAINERS:
-            return message
-        proven = without_unproven(message, self._access.is_proven)
-        if proven is not message and proven != message:
+    def _received(self, sender: ProcessId, message: Message, bodies: Bodies, role: Role | None) -> Received:
+        """Return the event of a message, without what it says and cannot prove."""
+        refs = tuple(self.store.add(body) for body in bodies)
+        if self._signatures is None:
+            return Received(sender, message, refs, role)
+        checked = self._signatures.checked(message, sender, self.me, bodies)
+        if checked is None:
+            return Received(sender, message, refs, role, signed=False)
+        proven = self._signatures.proven(checked)
+        if proven is not checked and proven != checked:
             name = type(message).__name__
             self.metrics.decisions.at(f"claims_unproven:{name}").inc()
             log.info("left out of a %s of %s: what it says of the run's state, no trainer has signed", name, sender)
-        return proven
+        return Received(sender, proven, refs, role)
 
     def _arm(self) -> None:
         if self._timer is not None:

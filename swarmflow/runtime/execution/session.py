@@ -17,6 +17,7 @@ from swarmflow.errors import AuthorityError, FrameError, NetworkError, Swarmflow
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.driver import Driver, Effect
 from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.signatures import Signatures
 from swarmflow.runtime.execution.store import Store
 from swarmflow.runtime.transport.directory import Directory, Field
 from swarmflow.runtime.transport.incarnations import new_incarnation
@@ -91,7 +92,8 @@ class Session:
             Log: self.log,
             Count: self._count,
         }
-        does = {**shared, **effects}, self.fail, read, evaluate, self._on_policy, self.access
+        signatures = Signatures(self.access, self.node.key)
+        does = {**shared, **effects}, self.fail, read, evaluate, self._on_policy, signatures
         self.driver = Driver(self.me, self.store, self.metrics, *does)
         self.links = Links(
             self.node,

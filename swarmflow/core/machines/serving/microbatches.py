@@ -24,6 +24,7 @@ from swarmflow.core.protocol.messages import (
     Suspect,
     Unrepairable,
 )
+from swarmflow.core.protocol.types import Microbatch
 
 
 def on_link_rates(peer: PeerState, event: Received, now: float) -> list[Action]:
@@ -41,7 +42,7 @@ def on_relay_tensor(peer: PeerState, event: Received, now: float) -> list[Action
     assert isinstance(message, RelayTensor)
     if message.to == peer.me or peer.epoch_view is None or not peer.epoch_view.takes_part(message.to):
         return release(event.bodies)
-    carried = RelayedTensor(event.sender, message.forward, message.backward)
+    carried = RelayedTensor(event.sender, message.forward, message.backward, message.proof)
     return [Send(message.to, carried, event.bodies), *release(event.bodies)]
 
 
@@ -82,19 +83,25 @@ def on_compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list
 
 def on_overflowed(peer: PeerState, event: Overflowed, now: float) -> list[Action]:
     """A gradient does not fit into the step's fixed-point numbers."""
-    if not peer.takes(event.microbatch.epoch):
+    hop = peer.hops.find(event.microbatch) if peer.hops is not None else None
+    if not peer.takes(event.microbatch.epoch) or hop is None:  # without it, another holder will find the same
         return []
-    return peer.void(Overflow(event.microbatch), f"a gradient of microbatch {event.microbatch.index} is too large")
+    return peer.void(
+        Overflow(event.microbatch, hop.handovers), f"a gradient of microbatch {event.microbatch.index} is too large"
+    )
 
 
 def on_not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list[Action]:
     """A value computed here is not finite: it goes nowhere, and the leader voids the try at the step."""
     if not peer.takes(event.epoch) or peer.hops is None:
         return []
-    owner = None
+    hop = peer.hops.find(Microbatch(event.epoch, event.index)) if event.index >= 0 else None
+    if event.index >= 0 and hop is None:
+        return []  # it was taken from this peer meanwhile: another holder will find the same
+    owner, handovers = None, hop.handovers if hop is not None else ()
     if event.piece >= 0:
         owner = peer.reduction.summed_by(event.group, event.piece) if peer.reduction is not None else None
-    message = NotFinite(event.epoch, event.index, event.value, event.layer, owner)
+    message = NotFinite(event.epoch, event.index, event.value, event.layer, owner, handovers)
     reported: list[Action] = [Send(peer.leader, message)]
     if owner is None:  # else another leader begins the ballot anew, and the sum is found again
         reported = peer.void(message, f"the {event.value} of microbatch {event.index} is not finite")

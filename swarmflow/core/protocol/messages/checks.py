@@ -157,6 +157,8 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
     return {
         "addresses": ADDRESSES_MAX,
         "copies": 64,
+        "handovers": 2,
+        **{f"{kind}.handovers": 1 for kind in ("Forward", "ReserveSlot", "Adopt")},
         "roots": 4096,
         "stages": stages,
         "indices": microbatches,
@@ -190,14 +192,18 @@ class MessageChecks:
         self._fields = {kind: named for kind, (named, _) in made.items()}
         self._checks = {kind: check for kind, (_, check) in made.items()}
 
-    def wrong(self, message: Message, bodies: int = 0, role: Role | None = "trainer") -> str | None:
+    def wrong(
+        self, message: Message, bodies: int = 0, role: Role | None = "trainer", signed: bool = True
+    ) -> str | None:
         """What is wrong with a message that has so many bodies, in words; None: all of it may be as it is.
 
-        role: that its sender's certificate gives it; None: it has none.
+        role: that its sender's certificate gives it; None: it has none. signed: it has the signatures that it needs.
         """
         kind = type(message)
         if role != "trainer" and _needs_trainer(message):
             return f"{kind.__name__} without the certificate of a trainer"
+        if not signed:
+            return f"{kind.__name__} without the signature that it needs"
         if bodies and bodies > _bodies_max(message):
             return f"{kind.__name__} with {bodies} bodies"
         if self._checks[kind](message):

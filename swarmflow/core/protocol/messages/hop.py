@@ -5,9 +5,23 @@ Bodies are boundary tensors in wire form. An `attempt` is counted by the sender;
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.types import Attempt, Epoch, Microbatch, ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class HopHandover:
+    """That `giver` handed a hop over, with this attempt (core/protocol/handovers.py).
+
+    before: digest of how the hop before it came to the giver; empty: the giver is a trainer.
+    """
+
+    giver: ProcessId
+    stage: int
+    attempt: Attempt
+    before: bytes = b""
+    proof: bytes = field(default=b"", compare=False, repr=False)  # the giver's signature
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +35,10 @@ class Forward:
     held_by: ProcessId | None = None  # in a repair: who holds the next hop, where known
     insist: bool = False  # no other peer can take it, so a draining one must
     settled: bool = False  # the sender has the gradient already: a Backward without a body is enough
+    handovers: tuple[HopHandover, ...] = field(
+        default=(), compare=False, repr=False
+    )  # of the hop before, to the sender; a trainer has none
+    proof: bytes = field(default=b"", compare=False, repr=False)  # the sender's signature: it hands the hop over
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +51,8 @@ class ReserveSlot:
     insist: bool = False  # as in Forward
     sent: int = 0  # by this sender without asking, in this epoch: those that have not arrived yet need slots first
     settled: bool = False  # as in Forward
+    handovers: tuple[HopHandover, ...] = field(default=(), compare=False, repr=False)  # as in Forward
+    proof: bytes = field(default=b"", compare=False, repr=False)  # as in Forward
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +69,15 @@ class SlotReserved:
 class Adopt:
     """Ask whether the receiver holds this hop. If so, the sender is its predecessor from now on and gets the gradient.
 
-    Lower attempts are void then. settled: as in Forward.
+    Lower attempts are void then. settled, handovers, proof: as in Forward.
     """
 
     microbatch: Microbatch
     stage: int
     attempt: Attempt
     settled: bool = False
+    handovers: tuple[HopHandover, ...] = field(default=(), compare=False, repr=False)
+    proof: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +181,9 @@ class RelayTensor:
     to: ProcessId
     forward: Forward | None = None
     backward: Backward | None = None
+    proof: bytes = field(
+        default=b"", compare=False, repr=False
+    )  # the sender's signature of all of this, and the bodies
 
     @property
     def microbatch(self) -> Microbatch:
@@ -170,11 +195,12 @@ class RelayTensor:
 
 @dataclass(frozen=True, slots=True)
 class RelayedTensor:
-    """Deliver a relayed Forward or Backward from `origin`. Bodies: of that message."""
+    """Deliver a relayed Forward or Backward from `origin`. Bodies: of that message. proof: of the RelayTensor."""
 
     origin: ProcessId
     forward: Forward | None = None
     backward: Backward | None = None
+    proof: bytes = field(default=b"", compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,3 +234,6 @@ class Done:
     attempt: Attempt
     loss_sum: float = 0.0
     tokens: int = 0
+    handovers: tuple[HopHandover, ...] = field(
+        default=(), compare=False, repr=False
+    )  # of the hop to the sender, and of the one before it to the giver

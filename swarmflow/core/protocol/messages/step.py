@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
+from swarmflow.core.protocol.messages.hop import HopHandover
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Attempt, Epoch, Group, Member, Microbatch, ProcessId, Roster
 
 
@@ -146,6 +147,7 @@ class Overflow:
     """Report to the leader that a gradient of this hop is too large for the step's exponent."""
 
     microbatch: Microbatch
+    handovers: tuple[HopHandover, ...] = field(default=(), compare=False, repr=False)  # as in Done
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,9 @@ class NotFinite:
     value: str  # kind of value (leading/findings.py)
     layer: str = ""  # where in the model it arises; empty: not known
     owner: ProcessId | None = None  # who computed it, where not the sender: a sum of an all-reduce
+    handovers: tuple[HopHandover, ...] = field(
+        default=(), compare=False, repr=False
+    )  # as in Done, where it is about a microbatch
 
 
 @dataclass(frozen=True, slots=True)

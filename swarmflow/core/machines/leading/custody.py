@@ -1,0 +1,37 @@
+"""Whether a hop that a member reports on was handed to it by a process that had it; else who is to blame."""
+
+from __future__ import annotations
+
+from swarmflow.core.commit.step import Step
+from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.protocol.handovers import microbatch_of
+from swarmflow.core.protocol.messages import Done, Message, NotFinite, Overflow
+from swarmflow.core.protocol.types import ProcessId
+
+TRAINER = -1  # the stage of a trainer
+
+
+def wrongly_handed(leader: LeaderState, sender: ProcessId, message: Message) -> tuple[ProcessId, str] | None:
+    """Return who has handed over what it did not have, or has shown what does not hold, and in which way; else None.
+
+    A holder answers for its own handover, and the giver for the one before it, which the giver has shown.
+    """
+    if not isinstance(message, Done | Overflow | NotFinite) or not message.handovers:
+        return None
+    epoch = microbatch_of(message).epoch
+    step = next((each for each in (leader.step, leader.ahead) if each is not None and each.epoch == epoch), None)
+    if step is None:
+        return None
+    own, *before = message.handovers
+    kind = type(message).__name__
+    if not _served(step, sender, own.stage) or not _served(step, own.giver, own.stage - 1):
+        return sender, f"shows a {kind} of stage {own.stage}, which {own.giver} did not have to hand over"
+    if own.stage == 0:
+        return None
+    if not before or before[0].stage != own.stage - 1 or not _served(step, before[0].giver, own.stage - 2):
+        return own.giver, f"handed over a microbatch of stage {own.stage} which nobody had handed to it"
+    return None
+
+
+def _served(step: Step, process: ProcessId, stage: int) -> bool:
+    return step.members.has_served(process, stage if stage >= 0 else TRAINER)

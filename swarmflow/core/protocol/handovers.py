@@ -1,0 +1,120 @@
+"""Who handed which hop to whom: signed by the giver, kept by the holder, shown with what the holder says of the hop.
+
+So nobody but its holder can report a hop as done, or void a step on its account, and nobody can hand on what was not
+handed to it, or relay what its origin did not send. Signatures are made and checked outside of the core, over the
+statements made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TypeVar
+
+from swarmflow.core.protocol.messages import (
+    Adopt,
+    Done,
+    ElectionReport,
+    Forward,
+    HopHandover,
+    Message,
+    NotFinite,
+    Overflow,
+    RelayedTensor,
+    RelayTensor,
+    ReserveSlot,
+)
+from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId
+
+Sign = Callable[[bytes], bytes]
+"""Returns this process' signature of a statement."""
+
+IsSignedBy = Callable[[ProcessId, bytes, bytes], bool]
+"""(process, statement, signature): whether that process has made it."""
+
+Digest = Callable[[], bytes]
+"""Returns a digest of the bodies of the message at hand."""
+
+Offer = Forward | ReserveSlot | Adopt
+R = TypeVar("R", bound=Done | Overflow | NotFinite)
+
+
+def handovers_of(sender: ProcessId, offer: Offer) -> tuple[HopHandover, ...]:
+    """Return how a hop came to the receiver of an offer, and how to its sender, unless that is a trainer."""
+    return (HopHandover(sender, offer.stage, offer.attempt, _digest(offer.handovers), offer.proof), *offer.handovers)
+
+
+def signed(message: Message, to: ProcessId, sign: Sign, digest: Digest) -> Message:
+    """Return a message of this process with its signature, where it hands a hop over or has a tensor relayed."""
+    match message:
+        case Forward() | ReserveSlot() | Adopt():
+            return replace(message, proof=sign(_offered(message, to)))
+        case RelayTensor():
+            inner = message.forward
+            offer = None if inner is None else replace(inner, proof=sign(_offered(inner, message.to)))
+            return replace(message, forward=offer, proof=sign(_relayed(message, message.to, digest())))
+    return message
+
+
+def checked(message: Message, sender: ProcessId, me: ProcessId, by: IsSignedBy, digest: Digest) -> Message | None:
+    """Return a message that arrived here; None where it lacks a signature that its sender answers for.
+
+    A giver answers for how it says that it got the hop itself: such a handover is left out where it is not signed.
+    """
+    match message:
+        case Forward() | ReserveSlot() | Adopt():
+            return message if by(sender, _offered(message, me), message.proof) else None
+        case RelayTensor():
+            return message if by(sender, _relayed(message, message.to, digest()), message.proof) else None
+        case RelayedTensor():
+            inner, origin = message.forward, message.origin
+            offered = inner is None or by(origin, _offered(inner, me), inner.proof)
+            return message if offered and by(origin, _relayed(message, me, digest()), message.proof) else None
+        case Done() | Overflow() | NotFinite():
+            return _report(message, sender, by)
+        case ElectionReport() if message.done:
+            done = tuple(each for each in (_report(each, sender, by) for each in message.done) if each is not None)
+            return replace(message, done=done) if len(done) == len(message.done) else None
+    return message
+
+
+def microbatch_of(report: Done | Overflow | NotFinite) -> Microbatch:
+    """Return which microbatch a report is about."""
+    return Microbatch(report.epoch, report.index) if isinstance(report, NotFinite) else report.microbatch
+
+
+def _report(report: R, holder: ProcessId, by: IsSignedBy) -> R | None:
+    if isinstance(report, NotFinite) and report.index < 0:
+        return report  # of a sum over several microbatches
+    if not report.handovers:
+        return None
+    microbatch, (own, *before) = microbatch_of(report), report.handovers
+    itself = not isinstance(report, Done) or (own.stage, own.attempt) == (report.stage, report.attempt)
+    if not itself or own.before != _digest(before) or not by(own.giver, _handed(microbatch, own, holder), own.proof):
+        return None
+    proven = all(by(one.giver, _handed(microbatch, one, own.giver), one.proof) for one in before)
+    return report if proven else replace(report, handovers=(own,))
+
+
+def _offered(offer: Offer, to: ProcessId) -> bytes:
+    return _statement(offer.microbatch, offer.stage, offer.attempt, to, _digest(offer.handovers))
+
+
+def _handed(microbatch: Microbatch, handover: HopHandover, holder: ProcessId) -> bytes:
+    return _statement(microbatch, handover.stage, handover.attempt, holder, handover.before)
+
+
+def _statement(microbatch: Microbatch, stage: int, attempt: Attempt, holder: ProcessId, before: bytes) -> bytes:
+    epoch = microbatch.epoch
+    numbers = (epoch.generation, epoch.step, microbatch.index, stage, *attempt, holder.incarnation)
+    return f"hop {numbers} {before.hex()} {holder.name}".encode()
+
+
+def _relayed(message: RelayTensor | RelayedTensor, to: ProcessId, digest: bytes) -> bytes:
+    return f"relay {message.forward or message.backward!r} {to!r} {digest.hex()}".encode()
+
+
+def _digest(handovers: tuple[HopHandover, ...] | list[HopHandover]) -> bytes:
+    """Return what a giver signs of how it got a hop; empty: it is a trainer."""
+    return b"".join(blake2b(one.before + one.proof, digest_size=16).digest() for one in handovers)

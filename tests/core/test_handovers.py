@@ -1,0 +1,126 @@
+"""Who may say what of a hop: only its holder reports it, and only who had it hands it on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from swarmflow.core.protocol.handovers import checked, handovers_of, signed
+from swarmflow.core.protocol.messages import (
+    Adopt,
+    Backward,
+    Done,
+    ElectionReport,
+    Forward,
+    Message,
+    NotFinite,
+    Overflow,
+    RelayedTensor,
+    RelayTensor,
+    ReserveSlot,
+)
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, ProcessId
+from swarmflow.simulator.proofs import is_signed_by, sign_as
+from tests.core.samples import member, microbatch, process
+from tests.core.taken_over import OPENED, report
+
+TRAINER, FIRST, SECOND, LIAR, LEADER = map(process, ("t", "first", "second", "liar", "leader"))
+HOP = microbatch(3)
+
+
+def sent(sender: ProcessId, message: Message, to: ProcessId, body: bytes = b"") -> Message:
+    """Return a message as its sender signs it."""
+    return signed(message, to, lambda statement: sign_as(sender, statement), lambda: body)
+
+
+def taken(sender: ProcessId, message: Message, me: ProcessId, body: bytes = b"") -> Message | None:
+    """Return what a receiver believes of a message."""
+    return checked(message, sender, me, is_signed_by, lambda: body)
+
+
+def offer(kind: type[Forward | ReserveSlot | Adopt], stage: int = 1, **fields: object) -> Forward | ReserveSlot | Adopt:
+    return kind(HOP, stage, FIRST_ATTEMPT, **fields)  # type: ignore[arg-type]
+
+
+def first_handed() -> Forward:
+    """Return how the trainer has handed the hop of stage 0 to the first peer."""
+    made = sent(TRAINER, Forward(HOP, 0, FIRST_ATTEMPT), FIRST)
+    assert isinstance(made, Forward)
+    return made
+
+
+def second_done(**of_offer: object) -> Done:
+    """Return the Done of the second peer, which the first one has handed the hop of stage 1."""
+    before = handovers_of(TRAINER, first_handed())
+    made = sent(FIRST, Forward(HOP, 1, FIRST_ATTEMPT, handovers=before, **of_offer), SECOND)  # type: ignore[arg-type]
+    assert isinstance(made, Forward)
+    return Done(HOP, 1, FIRST_ATTEMPT, handovers=handovers_of(FIRST, made))
+
+
+@pytest.mark.parametrize("kind", [Forward, ReserveSlot, Adopt])
+def test_an_offer_counts_from_who_has_signed_it_for_who_gets_it(kind: type[Forward | ReserveSlot | Adopt]) -> None:
+    made = sent(FIRST, offer(kind), SECOND)
+    assert isinstance(made, Forward | ReserveSlot | Adopt)
+    assert taken(FIRST, made, SECOND) is made
+    assert taken(FIRST, made, LIAR) is None, "it was for another one"
+    assert taken(LIAR, made, SECOND) is None, "it is another one's"
+    for other in (replace(made, attempt=Attempt(1)), replace(made, stage=2), replace(made, microbatch=microbatch(4))):
+        assert taken(FIRST, other, SECOND) is None
+    assert taken(FIRST, replace(made, handovers=handovers_of(TRAINER, first_handed())), SECOND) is None
+    assert taken(FIRST, replace(made, proof=b""), SECOND) is None
+
+
+def test_a_report_counts_from_the_holder_alone() -> None:
+    done = second_done()
+    assert taken(SECOND, done, LEADER) is done
+    reports = done, Overflow(HOP, done.handovers), NotFinite(HOP.epoch, HOP.index, "loss", handovers=done.handovers)
+    for message in reports:
+        assert taken(SECOND, message, LEADER) is message
+        assert taken(LIAR, message, LEADER) is None, "it has seen the handover, and was not given the hop"
+        assert taken(SECOND, replace(message, handovers=()), LEADER) is None
+    assert taken(SECOND, replace(done, stage=2), LEADER) is None
+    assert taken(SECOND, replace(done, attempt=Attempt(0, 1)), LEADER) is None
+    assert taken(SECOND, replace(done, microbatch=microbatch(4)), LEADER) is None
+    assert taken(SECOND, Overflow(microbatch(4), done.handovers), LEADER) is None
+    assert taken(SECOND, NotFinite(HOP.epoch, -1, "sum"), LEADER) is not None, "of a sum it has no handover"
+
+
+def test_a_giver_answers_for_how_it_got_the_hop() -> None:
+    """The holder, which cannot check that, cannot change it either; so what is wrong with it is the giver's doing."""
+    done = second_done()
+    own, before = done.handovers
+    assert taken(SECOND, replace(done, handovers=(own,)), LEADER) is None, "the holder has left it out"
+    assert taken(SECOND, replace(done, handovers=(own, replace(before, giver=LIAR))), LEADER) is not None
+    forged = Forward(HOP, 0, FIRST_ATTEMPT, proof=b"x" * 8)
+    made = sent(FIRST, Forward(HOP, 1, FIRST_ATTEMPT, handovers=handovers_of(TRAINER, forged)), SECOND)
+    assert isinstance(made, Forward)
+    message = Done(HOP, 1, FIRST_ATTEMPT, handovers=handovers_of(FIRST, made))
+    believed = taken(SECOND, message, LEADER)
+    assert isinstance(believed, Done)
+    assert [each.giver for each in believed.handovers] == [FIRST]
+
+
+def test_what_a_report_to_a_candidate_lists_needs_the_same() -> None:
+    done = second_done()
+    told = replace(report(member("second", 1), OPENED), done=(done,))
+    assert isinstance(told, ElectionReport)
+    assert taken(SECOND, told, LEADER) == told
+    assert taken(LIAR, told, LEADER) is None
+
+
+@pytest.mark.parametrize(
+    "inner", [{"forward": Forward(HOP, 1, FIRST_ATTEMPT)}, {"backward": Backward(HOP, 1, FIRST_ATTEMPT)}]
+)
+def test_who_relays_can_change_nothing(inner: dict[str, Forward | Backward]) -> None:
+    asked = sent(FIRST, RelayTensor(SECOND, **inner), LIAR, b"body")  # type: ignore[arg-type]
+    assert isinstance(asked, RelayTensor)
+    assert taken(FIRST, asked, LIAR, b"body") is asked
+    assert taken(FIRST, asked, LIAR, b"other") is None
+    relayed = RelayedTensor(FIRST, asked.forward, asked.backward, asked.proof)
+    assert taken(LIAR, relayed, SECOND, b"body") is relayed
+    assert taken(LIAR, relayed, SECOND, b"other") is None, "the body is another one"
+    assert taken(LIAR, replace(relayed, origin=LIAR), SECOND, b"body") is None, "the origin is another one"
+    assert taken(LIAR, relayed, LEADER, b"body") is None, "the receiver is another one"
+    other = Backward(HOP, 1, Attempt(1))
+    assert taken(LIAR, replace(relayed, forward=None, backward=other), SECOND, b"body") is None
