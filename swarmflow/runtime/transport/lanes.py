@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
-from swarmflow.runtime.transport.frames import FrameLimits, check_limits, pack_end, pack_front
+from swarmflow.runtime.transport.frames import FrameLimits, check_limits, frame_pieces, pack_end, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.precedence import BACKGROUND_BYTES, Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
@@ -21,7 +21,6 @@ OnWelcome = Callable[[int], bool]
 
 END_ACKNOWLEDGED = b"\x06"  # from the receiver, once it has read everything
 WRITE_BYTES = 1 << 18  # longest piece that is written at once
-JOINED_BYTES_MAX = 1 << 16  # up to this size a frame is copied together, and written as one piece
 
 
 class LinkCounters(Protocol):
@@ -232,13 +231,10 @@ class OutboundLane:
         bodies = [memoryview(body).cast("B") for body in made]
         front = pack_front(self._sequence, message.header, [len(body) for body in bodies], self._limits)
         self._sequence += 1
-        size_bytes = len(front) + sum(len(body) for body in bodies)
-        if size_bytes <= min(JOINED_BYTES_MAX, self._piece_bytes):
-            await self._write_piece(writer, b"".join((front, *bodies)))
-        else:
-            for part in (memoryview(front), *bodies):
-                for start in range(0, len(part), self._piece_bytes):
-                    await self._write_piece(writer, part[start : start + self._piece_bytes])
+        size_bytes = 0
+        for piece in frame_pieces(front, bodies, self._piece_bytes):
+            await self._write_piece(writer, piece)
+            size_bytes += len(piece)
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:

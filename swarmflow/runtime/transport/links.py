@@ -12,7 +12,7 @@ from swarmflow.authority.access import AccessControl
 from swarmflow.authority.certificates import Certificate
 from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import AuthorityError, FrameError
-from swarmflow.runtime.transport.frames import FrameLimits, FrameRefusedError, read_frame
+from swarmflow.runtime.transport.frames import DAMAGE, FrameLimits, FrameRefusedError, read_frame
 from swarmflow.runtime.transport.hello import (
     PROTOCOL_VERSION,
     Hello,
@@ -341,8 +341,10 @@ class Links:
         except FrameError as error:
             reason = str(error)
             if not stream.dropped:
-                log.info("from %s: %s", sender, error)
-                self._counters.refused(error.kind if isinstance(error, FrameRefusedError) else "message")
+                kind = error.kind if isinstance(error, FrameRefusedError) else "message"
+                # Damage points to a machine that somebody has to look at.
+                log.log(logging.WARNING if kind in DAMAGE else logging.INFO, "from %s: %s", sender, error)
+                self._counters.refused(kind)
         except OSError:
             raise
         except Exception as error:  # a bug that a message of this sender has triggered: only its stream is closed
