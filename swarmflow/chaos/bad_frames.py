@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal, cast, get_args
 
@@ -25,9 +25,10 @@ from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Counters
 from swarmflow.runtime.execution.store import Store
+from swarmflow.runtime.transport.door import Allowance, Caller, Door
 from swarmflow.runtime.transport.frames import FrameLimits, frame_pieces, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, LANES, Hello, pack_hello
-from swarmflow.runtime.transport.links import Links
+from swarmflow.runtime.transport.links import DOOR, Links
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Requests
 from swarmflow.runtime.transport.wire import Evaluate, Request, Response, encode_header
@@ -41,6 +42,8 @@ EPOCH = Epoch(0, 0)
 SENDERS = 64
 LIMITS = FrameLimits()
 ANYTHING = FrameLimits(1 << 32, 1 << 62, 255)
+# What it is for are the frames of thousands of streams, and not how many a process may open.
+OPEN = replace(DOOR, process=Allowance(1 << 40, 0.0), address=Allowance(1 << 40, 0.0))
 MAGIC_BYTES, FRONT_BYTES = 4, 20
 
 
@@ -176,6 +179,7 @@ class Victim:
             on_message=self.driver.receive,
             on_lost=self.driver.lost,
             counters=Counters(self.metrics),
+            door=Door(OPEN),
         )
         self.driver.connect(self._links, Requests(self._links))
 
@@ -198,7 +202,7 @@ class Victim:
         reader = asyncio.StreamReader()
         reader.feed_data(stream)
         reader.feed_eof()
-        await self._node.accept(name, reader, _Closed())
+        await self._node.accept(Caller(name), reader, _Closed())
 
     def digest(self) -> tuple[object, ...]:
         """Return what it serves, holds and knows of the step."""

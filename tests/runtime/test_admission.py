@@ -6,6 +6,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ async def test_who_is_revoked_is_put_out_and_stays_out_and_the_others_stay(tmp_p
 
 async def test_streams_that_are_kept_half_open_hold_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many names their owner makes: for each further one the oldest is closed."""
-    monkeypatch.setattr(links, "HANDSHAKES_MAX", 6)
+    monkeypatch.setattr(links, "DOOR", replace(links.DOOR, unfinished=6))
     async with ends(tmp_path, TRAINER, PEER, None, None) as (here, honest, *flooders):
         silent = [
             await flooder.node.open_stream(here.node.name, STREAM_PROTOCOL, here.node.addresses(), 5.0)

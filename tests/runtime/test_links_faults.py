@@ -18,7 +18,7 @@ from swarmflow.errors import FrameError
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
 from swarmflow.runtime.transport.hello import PROTOCOL_VERSION, Hello, LaneName, pack_hello, read_reply
 from swarmflow.runtime.transport.lanes import LaneSettings
-from swarmflow.runtime.transport.links import PENDING_HELLOS_MAX, STREAM_PROTOCOL
+from swarmflow.runtime.transport.links import DOOR, STREAM_PROTOCOL
 from tests.owners import RUN_ID
 from tests.runtime.nodes import End, damage_next, hostile_stream, linked, started
 
@@ -130,7 +130,8 @@ async def test_another_version_is_told_both_versions(tmp_path: Path) -> None:
 async def test_streams_that_say_nothing_are_few(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
         silent = [
-            await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0) for _ in range(PENDING_HELLOS_MAX + 1)
+            await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0)
+            for _ in range(DOOR.unfinished_of_process + 1)
         ]
         assert await two.refusals.get() == "hello"
         for _, writer in silent:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -12,8 +11,10 @@ from swarmflow.authority.access import AccessControl
 from swarmflow.authority.certificates import Certificate
 from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import AuthorityError, FrameError
+from swarmflow.runtime.transport.door import Allowance, Caller, Door, DoorLimits
 from swarmflow.runtime.transport.frames import DAMAGE, FrameLimits, FrameRefusedError, read_frame
 from swarmflow.runtime.transport.hello import (
+    LANES,
     PROTOCOL_VERSION,
     Hello,
     HelloReply,
@@ -24,7 +25,7 @@ from swarmflow.runtime.transport.hello import (
 )
 from swarmflow.runtime.transport.incarnations import IncarnationTracker
 from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
-from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.node import CONNECTIONS_HIGH, Node
 from swarmflow.runtime.transport.precedence import Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 
@@ -32,10 +33,18 @@ log = logging.getLogger(__name__)
 
 # Constant over all versions, so that the hello of another version is refused with a reason.
 STREAM_PROTOCOL = "/swarmflow/messages"
-PENDING_HELLOS_MAX = 8  # handshakes at a time with one name; more streams of it are refused
-# Unfinished handshakes with all names together; a further one displaces the oldest. An honest handshake takes a round
-# trip, so a flood of half-open streams from made-up names does not hold it up.
-HANDSHAKES_MAX = 512
+# A process opens its four lanes at once, perhaps those of its next life, and again after each loss. Behind one address
+# may be a quarter of the processes that the daemon keeps connections to, and all of them may start at once.
+DOOR = DoorLimits(
+    unfinished_of_process=8,
+    unfinished_of_address=128,
+    unfinished=512,
+    streams_of_process=4 * len(LANES),
+    streams_of_address=CONNECTIONS_HIGH,
+    streams=len(LANES) * CONNECTIONS_HIGH,
+    process=Allowance(burst=64, per_s=4.0),
+    address=Allowance(burst=CONNECTIONS_HIGH, per_s=64.0),
+)
 
 OnMessage = Callable[[ProcessId, bytes, list[memoryview], Role | None], None]
 OnLost = Callable[[ProcessId, str], None]
@@ -86,6 +95,7 @@ class Links:
         limits: FrameLimits | None = None,
         settings: LaneSettings | None = None,
         upload: UploadLimit | None = None,
+        door: Door | None = None,
     ) -> None:
         self.local = local
         self._node = node
@@ -101,8 +111,7 @@ class Links:
         self._links: dict[ProcessId, _Link] = {}
         self._lives = IncarnationTracker()
         self._addresses: dict[str, tuple[str, ...]] = {}  # name -> multiaddrs to dial
-        self._pending_hellos: Counter[str] = Counter()  # by name: streams whose handshake is not finished
-        self._handshakes: dict[asyncio.StreamWriter, None] = {}  # streams whose handshake is not finished, oldest first
+        self._door = door or Door(DOOR)
         self._accepted: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # by the task that reads the stream
         self._aborted: set[asyncio.Task[None]] = set()  # tasks of dropped lanes that have not ended yet
         self._closed = False
@@ -256,48 +265,40 @@ class Links:
             task.add_done_callback(self._aborted.discard)
         link.outbound.clear()
 
-    async def _accept(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Handle a stream that the process `name` has opened, until it ends."""
+    async def _accept(self, caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Handle a stream that another process has opened, until it ends."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("streams are accepted in a task")
         self._accepted[task] = writer
         try:
-            welcomed = await self._welcome(name, reader, writer)
+            welcomed = await self._welcome(caller, reader, writer)
             if welcomed is not None:
                 hello, certificate = welcomed
                 stream = _Inbound(writer, certificate)
-                await self._read(ProcessId(name, hello.incarnation), hello.lane, reader, stream)
+                await self._read(ProcessId(caller.name, hello.incarnation), hello.lane, reader, stream)
         except OSError as error:
-            log.debug("a stream from %s broke: %s", name, error)
+            log.debug("a stream from %s broke: %s", caller.name, error)
         finally:
+            self._door.leave(writer)
             del self._accepted[task]
             writer.close()
 
     async def _welcome(
-        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Hello, Certificate | None] | None:
         """Return hello and certificate of a stream that is accepted; None, and count it, when it is refused."""
-        if self._pending_hellos[name] >= PENDING_HELLOS_MAX or self._closed:
+        if self._closed or not self._door.enter(caller, writer):
             self._counters.refused("hello")
             return None
-        if len(self._handshakes) >= HANDSHAKES_MAX:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
-            oldest.transport.abort()
-        self._pending_hellos[name] += 1
-        self._handshakes[writer] = None
         try:
-            return await self._handshake(name, reader, writer)
+            return await self._handshake(caller.name, reader, writer)
         except (FrameError, TimeoutError) as error:
-            log.info("refused a stream from %s: %s", name, error or "it said nothing")
+            log.info("refused a stream from %s: %s", caller.name, error or "it said nothing")
             self._counters.refused("hello")
             return None
         finally:
-            self._handshakes.pop(writer, None)
-            self._pending_hellos[name] -= 1
-            if not self._pending_hellos[name]:
-                del self._pending_hellos[name]
+            self._door.finish(writer)
 
     async def _handshake(
         self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
