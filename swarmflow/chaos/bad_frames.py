@@ -28,7 +28,8 @@ from swarmflow.runtime.execution.store import Store
 from swarmflow.runtime.transport.door import Allowance, Caller, Door
 from swarmflow.runtime.transport.frames import FrameLimits, frame_pieces, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, LANES, Hello, pack_hello
-from swarmflow.runtime.transport.links import DOOR, Links
+from swarmflow.runtime.transport.limits import DOOR
+from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Requests
 from swarmflow.runtime.transport.wire import Evaluate, Request, Response, encode_header

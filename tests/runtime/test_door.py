@@ -14,6 +14,7 @@ from swarmflow.errors import FrameError
 from swarmflow.runtime.transport import links
 from swarmflow.runtime.transport.door import RELAYED, Allowance, Caller, Door, DoorLimits, address_of
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.limits import DOOR
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL
 from swarmflow.runtime.transport.node import Node
 from tests.owners import RUN_ID, trainer_access
@@ -140,7 +141,7 @@ async def test_a_flood_from_one_address_holds_up_nobody_at_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Over real connections: hellos as fast as they go, from names that change, beside a process that has something."""
-    monkeypatch.setattr(links, "DOOR", replace(links.DOOR, address=Allowance(burst=24, per_s=0.0)))
+    monkeypatch.setattr(links, "DOOR", replace(DOOR, address=Allowance(burst=24, per_s=0.0)))
     async with started(tmp_path, 3) as (here, *flooders):
         where = here.addresses()
         honest = await Node.start(identity_path=tmp_path / "honest", listen=["127.0.0.2:0"], bootstrap=where)

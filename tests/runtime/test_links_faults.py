@@ -18,7 +18,8 @@ from swarmflow.errors import FrameError
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
 from swarmflow.runtime.transport.hello import PROTOCOL_VERSION, Hello, LaneName, pack_hello, read_reply
 from swarmflow.runtime.transport.lanes import LaneSettings
-from swarmflow.runtime.transport.links import DOOR, STREAM_PROTOCOL
+from swarmflow.runtime.transport.limits import DOOR
+from swarmflow.runtime.transport.links import STREAM_PROTOCOL
 from tests.owners import RUN_ID
 from tests.runtime.nodes import End, damage_next, hostile_stream, linked, started
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import struct
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -134,11 +134,16 @@ def frame_pieces(front: bytes, bodies: Sequence[memoryview], piece_bytes: int) -
 
 
 async def read_frame(
-    reader: asyncio.StreamReader, sequence: int, limits: FrameLimits, stall_timeout_s: float
+    reader: asyncio.StreamReader,
+    sequence: int,
+    limits: FrameLimits,
+    stall_timeout_s: float,
+    reserve: Callable[[int], Awaitable[None]] | None = None,
 ) -> Frame | None:
     """Return the next frame, which must carry this sequence number; None when the stream ended between two frames.
 
-    Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece. Raises
+    Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece. reserve: waits
+    for memory for so many bytes, header and bodies, before they are read; at most `stall_timeout_s` too. Raises
     FrameRefusedError when the frame is refused, OSError when the connection broke.
     """
     start = await reader.read(_FRONT.size)
@@ -150,6 +155,8 @@ async def read_frame(
     sizes = [size for (size,) in _LENGTH.iter_unpack(table)]
     if any(size > limits.body_bytes_max for size in sizes):
         raise FrameRefusedError("body_size", f"a body of {max(sizes)} bytes, the limit is {limits.body_bytes_max}")
+    if reserve is not None:
+        await _reserved(reserve(header_bytes + sum(sizes)), stall_timeout_s)
     (checksum,) = _CHECKSUM.unpack(await _read(reader, _CHECKSUM.size, stall_timeout_s))
     header = await _read(reader, header_bytes, stall_timeout_s)
     if zlib.crc32(header, zlib.crc32(front + table)) != checksum:
@@ -185,6 +192,14 @@ def _check_front(front: bytes, sequence: int, limits: FrameLimits) -> tuple[int,
     if bodies and not header_bytes:
         raise FrameRefusedError("header_size", "bodies without a header")
     return header_bytes, bodies
+
+
+async def _reserved(memory: Awaitable[None], stall_timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(stall_timeout_s):
+            await memory
+    except TimeoutError:
+        raise FrameRefusedError("stalled", f"there was no memory for it for {stall_timeout_s:g} s") from None
 
 
 async def _read(reader: asyncio.StreamReader, size: int, stall_timeout_s: float) -> bytes:

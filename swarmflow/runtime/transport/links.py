@@ -11,10 +11,9 @@ from swarmflow.authority.access import AccessControl
 from swarmflow.authority.certificates import Certificate
 from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import AuthorityError, FrameError
-from swarmflow.runtime.transport.door import Allowance, Caller, Door, DoorLimits
+from swarmflow.runtime.transport.door import Caller, Door
 from swarmflow.runtime.transport.frames import DAMAGE, FrameLimits, FrameRefusedError, read_frame
 from swarmflow.runtime.transport.hello import (
-    LANES,
     PROTOCOL_VERSION,
     Hello,
     HelloReply,
@@ -25,26 +24,16 @@ from swarmflow.runtime.transport.hello import (
 )
 from swarmflow.runtime.transport.incarnations import IncarnationTracker
 from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
-from swarmflow.runtime.transport.node import CONNECTIONS_HIGH, Node
+from swarmflow.runtime.transport.limits import DOOR, FRAMES_AT_ONCE, budget_limits
+from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.precedence import Precedence
+from swarmflow.runtime.transport.receive_budget import FrameMemory, ReceiveBudget
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 
 log = logging.getLogger(__name__)
 
 # Constant over all versions, so that the hello of another version is refused with a reason.
 STREAM_PROTOCOL = "/swarmflow/messages"
-# A process opens its four lanes at once, perhaps those of its next life, and again after each loss. Behind one address
-# may be a quarter of the processes that the daemon keeps connections to, and all of them may start at once.
-DOOR = DoorLimits(
-    unfinished_of_process=8,
-    unfinished_of_address=128,
-    unfinished=512,
-    streams_of_process=4 * len(LANES),
-    streams_of_address=CONNECTIONS_HIGH,
-    streams=len(LANES) * CONNECTIONS_HIGH,
-    process=Allowance(burst=64, per_s=4.0),
-    address=Allowance(burst=CONNECTIONS_HIGH, per_s=64.0),
-)
 
 OnMessage = Callable[[ProcessId, bytes, list[memoryview], Role | None], None]
 OnLost = Callable[[ProcessId, str], None]
@@ -54,6 +43,7 @@ OnLost = Callable[[ProcessId, str], None]
 class _Inbound:
     """A stream that another process opened. The end of one that is dropped or notified is not a new loss."""
 
+    caller: Caller
     writer: asyncio.StreamWriter
     certificate: Certificate | None  # of the process; None: it has none, and needs none
     dropped: bool = False  # closed by this process on purpose
@@ -112,6 +102,7 @@ class Links:
         self._lives = IncarnationTracker()
         self._addresses: dict[str, tuple[str, ...]] = {}  # name -> multiaddrs to dial
         self._door = door or Door(DOOR)
+        self._budget = ReceiveBudget(budget_limits(0))
         self._accepted: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # by the task that reads the stream
         self._aborted: set[asyncio.Task[None]] = set()  # tasks of dropped lanes that have not ended yet
         self._closed = False
@@ -129,6 +120,7 @@ class Links:
         limits, settings = FrameLimits(), LaneSettings()
         queue_bytes = 2 * microbatches * tensor_bytes
         self._limits = replace(limits, body_bytes_max=max(limits.body_bytes_max, tensor_bytes))
+        self._budget.limits = budget_limits(tensor_bytes)
         self._settings = replace(settings, queue_bytes_max=max(settings.queue_bytes_max, queue_bytes))
         for link in self._links.values():
             for lane in link.outbound.values():
@@ -275,7 +267,7 @@ class Links:
             welcomed = await self._welcome(caller, reader, writer)
             if welcomed is not None:
                 hello, certificate = welcomed
-                stream = _Inbound(writer, certificate)
+                stream = _Inbound(caller, writer, certificate)
                 await self._read(ProcessId(caller.name, hello.incarnation), hello.lane, reader, stream)
         except OSError as error:
             log.debug("a stream from %s broke: %s", caller.name, error)
@@ -362,16 +354,22 @@ class Links:
         role = stream.certificate.role if stream.certificate is not None else None
         sequence = 0
         while True:
-            frame = await read_frame(reader, sequence, self._limits, self._settings.stall_timeout_s)
-            if frame is None or stream.dropped:
-                return "closed the connection"
-            if frame.is_end:
-                stream.writer.write(END_ACKNOWLEDGED)
-                return "said goodbye"
-            stream.notified = False
-            self._counters.received(lane, frame.header, frame.size_bytes)
-            self._on_message(sender, frame.header, frame.bodies, role)
+            memory = FrameMemory(self._budget, stream.caller)
+            try:
+                frame = await read_frame(reader, sequence, self._limits, self._settings.stall_timeout_s, memory.take)
+                if frame is None or stream.dropped:
+                    return "closed the connection"
+                if frame.is_end:
+                    stream.writer.write(END_ACKNOWLEDGED)
+                    return "said goodbye"
+                stream.notified = False
+                self._counters.received(lane, frame.header, frame.size_bytes)
+                self._on_message(sender, frame.header, frame.bodies, role)
+            finally:
+                memory.give_back()
             sequence += 1
+            if not sequence % FRAMES_AT_ONCE:
+                await asyncio.sleep(0)
 
     def _register(self, sender: ProcessId, lane: LaneName, stream: _Inbound) -> None:
         link = self._links.setdefault(sender, _Link())
