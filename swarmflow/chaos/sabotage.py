@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from swarmflow.local import forkserver
 from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.transport import links
 from swarmflow.runtime.transport.hello import LaneName
-from swarmflow.runtime.transport.lanes import Body, Buffer, OutboundLane
+from swarmflow.runtime.transport.lanes import Body, Buffer, OutboundLane, nothing
 from swarmflow.runtime.transport.links import Links
 
 _BLOCKED: Final = "blocked"
@@ -94,13 +94,23 @@ def _own(name: str) -> Path:
 
 
 class _Blockable(Links):
-    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, lane: LaneName = "control") -> None:
+    def send(
+        self,
+        to: ProcessId,
+        header: bytes,
+        bodies: Sequence[Body] = (),
+        *,
+        lane: LaneName = "control",
+        done: Callable[[], None] = nothing,
+    ) -> None:
         try:
             blocked = _own(_BLOCKED).read_text(encoding="utf-8").split()
         except FileNotFoundError:
             blocked = []
-        if to.name not in blocked:
-            super().send(to, header, bodies, lane=lane)
+        if to.name in blocked:
+            done()
+        else:
+            super().send(to, header, bodies, lane=lane, done=done)
 
 
 class _Garbling(OutboundLane):

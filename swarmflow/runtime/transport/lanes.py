@@ -52,6 +52,10 @@ class LaneSettings:
     queue_frames_max: int = 16384
 
 
+def nothing() -> None:
+    """Do nothing, once a message is done."""
+
+
 class LinkBrokenError(Exception):
     """The stream is broken; the text is the reason."""
 
@@ -61,6 +65,7 @@ class _Message:
     header: bytes
     bodies: tuple[Body, ...]
     size_bytes: int
+    done: Callable[[], None]
 
 
 class OutboundLane:
@@ -107,13 +112,16 @@ class OutboundLane:
         """Set other limits."""
         self._limits, self._settings = limits, settings
 
-    def push(self, header: bytes, bodies: Sequence[Body]) -> bool:
-        """Queue a message, and return whether there was room. Raises ValueError when it is over a frame's limits."""
+    def push(self, header: bytes, bodies: Sequence[Body], done: Callable[[], None] = nothing) -> bool:
+        """Queue a message, and return whether there was room. Raises ValueError when it is over a frame's limits.
+
+        done: called when a message that was queued is written, or dropped.
+        """
         if not header:
             raise ValueError("a message needs a header")
         sizes = [0 if callable(body) else memoryview(body).nbytes for body in bodies]
         check_limits(len(header), sizes, self._limits)
-        message = _Message(header, tuple(bodies), len(header) + sum(sizes))
+        message = _Message(header, tuple(bodies), len(header) + sum(sizes), done)
         if (
             len(self._queue) >= self._settings.queue_frames_max
             or self._queue_bytes + message.size_bytes > self._settings.queue_bytes_max
@@ -143,8 +151,11 @@ class OutboundLane:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Drop what is still queued. Any exception of the task is a bug, and breaks the link too."""
+        dropped = list(self._queue)
         self._queue.clear()
         self._change_queue_bytes(-self._queue_bytes)
+        for message in dropped:
+            message.done()
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
@@ -223,6 +234,7 @@ class OutboundLane:
                 await self._write_frame(writer, message)
             finally:
                 self._change_queue_bytes(-message.size_bytes)
+                message.done()
         await self._write_piece(writer, pack_end(self._sequence))
 
     async def _write_frame(self, writer: asyncio.StreamWriter, message: _Message) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from swarmflow.authority.access import AccessControl
 from swarmflow.authority.certificates import Certificate
@@ -23,8 +23,9 @@ from swarmflow.runtime.transport.hello import (
     read_hello,
 )
 from swarmflow.runtime.transport.incarnations import IncarnationTracker
-from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
+from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane, nothing
 from swarmflow.runtime.transport.limits import DOOR, FRAMES_AT_ONCE, budget_limits
+from swarmflow.runtime.transport.link_streams import InboundStream, LinkStreams
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.precedence import Precedence
 from swarmflow.runtime.transport.receive_budget import FrameMemory, ReceiveBudget
@@ -37,29 +38,6 @@ STREAM_PROTOCOL = "/swarmflow/messages"
 
 OnMessage = Callable[[ProcessId, bytes, list[memoryview], Role | None], None]
 OnLost = Callable[[ProcessId, str], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Inbound:
-    """A stream that another process opened. The end of one that is dropped or notified is not a new loss."""
-
-    caller: Caller
-    writer: asyncio.StreamWriter
-    certificate: Certificate | None  # of the process; None: it has none, and needs none
-    dropped: bool = False  # closed by this process on purpose
-    notified: bool = False  # its loss has been reported, and nothing has arrived since
-
-    def drop(self) -> None:
-        self.dropped = True
-        self.writer.transport.abort()
-
-
-@dataclass(slots=True)
-class _Link:
-    """All streams between this process and one other."""
-
-    outbound: dict[LaneName, OutboundLane] = field(default_factory=dict)
-    inbound: dict[LaneName, _Inbound] = field(default_factory=dict)
 
 
 class Links:
@@ -98,7 +76,7 @@ class Links:
         self._settings = settings or LaneSettings()
         self._upload = upload  # that this process' links share; None: there is no limit
         self._precedence = Precedence()
-        self._links: dict[ProcessId, _Link] = {}
+        self._links: dict[ProcessId, LinkStreams] = {}
         self._lives = IncarnationTracker()
         self._addresses: dict[str, tuple[str, ...]] = {}  # name -> multiaddrs to dial
         self._door = door or Door(DOOR)
@@ -134,23 +112,33 @@ class Links:
         """Set where to dial a process (multiaddrs), in place of earlier addresses."""
         self._addresses[to.name if isinstance(to, ProcessId) else to] = tuple(maddrs)
 
-    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, lane: LaneName = "control") -> None:
+    def send(
+        self,
+        to: ProcessId,
+        header: bytes,
+        bodies: Sequence[Body] = (),
+        *,
+        lane: LaneName = "control",
+        done: Callable[[], None] = nothing,
+    ) -> None:
         """Queue a message; never blocks. After `close`, messages are dropped.
 
         lane: "bulk" is for tensors, "sums" and "background" give way to it (see `Precedence`).
         to: incarnation 0 reaches whichever incarnation of the process answers. bodies: at most `bodies_max` contiguous
         buffers, which must not change until they are sent, or functions that make one when its turn comes. A full queue
-        is a loss of the process. Raises ValueError when the message is over the limits or addressed to this process.
+        is a loss of the process. done: called when the message is written, or dropped. Raises ValueError when the
+        message is over the limits or addressed to this process.
         """
         if to.name == self.local.name:
             raise ValueError("a process does not send to itself")
         if self._closed:
-            return
-        link = self._links.setdefault(to, _Link())
+            return done()
+        link = self._links.setdefault(to, LinkStreams())
         outbound = link.outbound.get(lane)
         if outbound is None:
             outbound = link.outbound[lane] = self._open_lane(to, lane)
-        if not outbound.push(header, bodies):
+        if not outbound.push(header, bodies, done):
+            done()
             self._lose(to, link, f"the queue of its {lane} lane is full")
 
     def forget(self, to: ProcessId) -> None:
@@ -168,6 +156,10 @@ class Links:
             if refusals:
                 self._drop_inbound(link)
                 self._lose(process, link, refusals.pop())
+
+    def caller(self, process: ProcessId) -> Caller:
+        """Return a process with the address from which its streams come, where it has opened one."""
+        return self._links.get(process, LinkStreams()).caller(process.name)
 
     def connected(self) -> list[ProcessId]:
         """Return the processes with an open stream in either direction, or one that is being opened."""
@@ -231,7 +223,7 @@ class Links:
             self._lose(replaced, link, "was started anew")
         return current
 
-    def _lose(self, process: ProcessId, link: _Link, reason: str) -> None:
+    def _lose(self, process: ProcessId, link: LinkStreams, reason: str) -> None:
         """Close the lanes to a process, and report its loss from the event loop."""
         self._drop_outbound(link)
         for stream in link.inbound.values():
@@ -241,16 +233,16 @@ class Links:
             log.debug("lost %s: %s", process, reason)
             asyncio.get_running_loop().call_soon(self._on_lost, process, reason)
 
-    def _remove_if_empty(self, process: ProcessId, link: _Link) -> None:
+    def _remove_if_empty(self, process: ProcessId, link: LinkStreams) -> None:
         if not link.inbound and not link.outbound:
             self._links.pop(process, None)
 
-    def _drop_inbound(self, link: _Link) -> None:
+    def _drop_inbound(self, link: LinkStreams) -> None:
         for stream in link.inbound.values():
             stream.drop()
         link.inbound.clear()
 
-    def _drop_outbound(self, link: _Link) -> None:
+    def _drop_outbound(self, link: LinkStreams) -> None:
         for lane in link.outbound.values():
             task = lane.abort()
             self._aborted.add(task)
@@ -267,7 +259,7 @@ class Links:
             welcomed = await self._welcome(caller, reader, writer)
             if welcomed is not None:
                 hello, certificate = welcomed
-                stream = _Inbound(caller, writer, certificate)
+                stream = InboundStream(caller, writer, certificate)
                 await self._read(ProcessId(caller.name, hello.incarnation), hello.lane, reader, stream)
         except OSError as error:
             log.debug("a stream from %s broke: %s", caller.name, error)
@@ -325,7 +317,9 @@ class Links:
             return "an earlier incarnation than the one that is connected"
         return ""
 
-    async def _read(self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: _Inbound) -> None:
+    async def _read(
+        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: InboundStream
+    ) -> None:
         """Deliver the messages of an accepted stream until it ends, and report the loss where it is one."""
         self._register(sender, lane, stream)
         reason = "the connection broke"
@@ -348,7 +342,7 @@ class Links:
             self._unregister(sender, lane, stream, reason)
 
     async def _read_frames(
-        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: _Inbound
+        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: InboundStream
     ) -> str:
         """Deliver messages; return the reason of the stream's end. Raises FrameError, OSError."""
         role = stream.certificate.role if stream.certificate is not None else None
@@ -371,14 +365,14 @@ class Links:
             if not sequence % FRAMES_AT_ONCE:
                 await asyncio.sleep(0)
 
-    def _register(self, sender: ProcessId, lane: LaneName, stream: _Inbound) -> None:
-        link = self._links.setdefault(sender, _Link())
+    def _register(self, sender: ProcessId, lane: LaneName, stream: InboundStream) -> None:
+        link = self._links.setdefault(sender, LinkStreams())
         replaced = link.inbound.pop(lane, None)
         if replaced is not None:
             replaced.drop()
         link.inbound[lane] = stream
 
-    def _unregister(self, sender: ProcessId, lane: LaneName, stream: _Inbound, reason: str) -> None:
+    def _unregister(self, sender: ProcessId, lane: LaneName, stream: InboundStream, reason: str) -> None:
         link = self._links.get(sender)
         if link is None or link.inbound.get(lane) is not stream:
             return

@@ -21,7 +21,7 @@ class BudgetLimits:
 
 
 @dataclass(slots=True, eq=False)
-class _Waiting:
+class _WaitingFrame:
     caller: Caller
     size_bytes: int
     granted: asyncio.Future[None]
@@ -35,11 +35,11 @@ class ReceiveBudget:
         self._of_process: Counter[str] = Counter()
         self._of_address: Counter[str] = Counter()
         self._in_all = 0
-        self._waiting: dict[_Waiting, None] = {}
+        self._waiting: dict[_WaitingFrame, None] = {}
 
     async def take(self, caller: Caller, size_bytes: int) -> None:
         """Take the bytes of a whole frame as soon as they are within the limits; `give_back` has to follow."""
-        waiting = _Waiting(caller, size_bytes, asyncio.get_running_loop().create_future())
+        waiting = _WaitingFrame(caller, size_bytes, asyncio.get_running_loop().create_future())
         self._waiting[waiting] = None
         self._grant()
         try:
