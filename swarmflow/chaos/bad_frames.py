@@ -25,7 +25,8 @@ from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Counters
 from swarmflow.runtime.execution.store import Store
-from swarmflow.runtime.transport.door import Allowance, Caller, Door
+from swarmflow.runtime.transport.allowance import Allowance
+from swarmflow.runtime.transport.door import Caller, Door
 from swarmflow.runtime.transport.frames import FrameLimits, frame_pieces, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, LANES, Hello, pack_hello
 from swarmflow.runtime.transport.limits import DOOR

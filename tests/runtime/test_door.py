@@ -12,7 +12,8 @@ import pytest
 
 from swarmflow.errors import FrameError
 from swarmflow.runtime.transport import links
-from swarmflow.runtime.transport.door import RELAYED, Allowance, Caller, Door, DoorLimits, address_of
+from swarmflow.runtime.transport.allowance import Allowance
+from swarmflow.runtime.transport.door import RELAYED, Caller, Door, DoorLimits, address_of
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.limits import DOOR
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL
@@ -118,7 +119,7 @@ def test_nothing_is_kept_of_those_who_are_gone() -> None:
     assert door._streams == {}
     assert door._of_process.total() == door._of_address.total() == door._unfinished_of_address.total() == 0
     assert len(door._of_process) == len(door._unfinished_of_process) == 0
-    assert len(door._rates) < 10_000
+    assert len(door._allowances._buckets) < 10_000
 
 
 @pytest.mark.parametrize(

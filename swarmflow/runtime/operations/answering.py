@@ -16,7 +16,8 @@ import msgspec
 from swarmflow.authority.access import AccessControl
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.operations.asking import LOOPBACK, STATUS_PROTOCOL, StatusReply
-from swarmflow.runtime.transport.door import Allowance, Caller, Door, DoorLimits
+from swarmflow.runtime.transport.allowance import Allowance
+from swarmflow.runtime.transport.door import Caller, Door, DoorLimits
 from swarmflow.runtime.transport.node import StreamHandler
 from swarmflow.view.watching import Question
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import time
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from swarmflow.runtime.transport.allowance import Allowance, Allowances
+
 RELAYED = "relayed"  # the address of all who are connected through a relay, which hides their own
 _IPV6_PREFIX_BITS = 64  # of one site, which has all addresses that begin with them
-_RATES_MAX = 8192  # processes and addresses whose rate is remembered; those that were seen last
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +24,6 @@ class Caller:
 
     name: str  # its libp2p name, which the connection proves
     address: str = ""  # as `address_of` returns it
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """How many streams one caller may open: `burst` at once, and as many again as time adds, `per_s`."""
-
-    burst: int
-    per_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,18 +55,19 @@ class Door:
 
     def __init__(self, limits: DoorLimits, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = limits
-        self._clock = clock
         self._streams: dict[asyncio.StreamWriter, _Stream] = {}  # oldest first
         self._of_process: Counter[str] = Counter()  # streams
         self._of_address: Counter[str] = Counter()
         self._unfinished_of_process: Counter[str] = Counter()
         self._unfinished_of_address: Counter[str] = Counter()
-        self._rates: OrderedDict[tuple[str, str], _Rate] = OrderedDict()  # by kind and who; the latest caller last
+        self._allowances = Allowances(clock)  # by (kind, name or address)
 
     def enter(self, caller: Caller, writer: asyncio.StreamWriter) -> bool:
         """Return whether a stream may begin its handshake; whatever is returned, `leave` has to follow."""
         limits, address = self._limits, caller.address
-        if not self._take("process", caller.name, limits.process) or not self._take("address", address, limits.address):
+        if not self._allowances.take(("process", caller.name), limits.process):
+            return False
+        if not self._allowances.take(("address", address), limits.address):
             return False
         if (
             self._unfinished_of_process[caller.name] >= limits.unfinished_of_process
@@ -117,30 +111,6 @@ class Door:
     def _change_unfinished(self, caller: Caller, change: int) -> None:
         _add(self._unfinished_of_process, caller.name, change)
         _add(self._unfinished_of_address, caller.address, change)
-
-    def _take(self, kind: str, who: str, allowance: Allowance) -> bool:
-        """Use up one stream of an allowance; return whether there was one left."""
-        rate = self._rates.setdefault((kind, who), _Rate(allowance.burst, self._clock()))
-        self._rates.move_to_end((kind, who))
-        if len(self._rates) > _RATES_MAX:
-            self._rates.popitem(last=False)
-        return rate.take(allowance, self._clock())
-
-
-@dataclass(slots=True)
-class _Rate:
-    """A token bucket."""
-
-    left: float
-    at_s: float
-
-    def take(self, allowance: Allowance, now: float) -> bool:
-        self.left = min(allowance.burst, self.left + allowance.per_s * (now - self.at_s))
-        self.at_s = now
-        if self.left < 1.0:
-            return False
-        self.left -= 1.0
-        return True
 
 
 def _add(counter: Counter[str], key: str, change: int) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from swarmflow.runtime.transport.door import Allowance, DoorLimits
+from swarmflow.runtime.transport.allowance import Allowance
+from swarmflow.runtime.transport.door import DoorLimits
 from swarmflow.runtime.transport.hello import LANES
 from swarmflow.runtime.transport.node import CONNECTIONS_HIGH
 from swarmflow.runtime.transport.receive_budget import BudgetLimits

@@ -32,6 +32,7 @@ from swarmflow.runtime.transport.daemon import Daemon
 from swarmflow.runtime.transport.door import Caller, address_of
 from swarmflow.runtime.transport.identity import IdentityKey, IdentityLock, load_identity
 from swarmflow.runtime.transport.p2pd import address_bytes
+from swarmflow.runtime.transport.record_storage import RecordStorage
 from swarmflow.runtime.transport.records import OwnedRecords
 
 log = logging.getLogger(__name__)
@@ -266,6 +267,8 @@ async def _join(p2p: P2P, records: OwnedRecords, reached: Sequence[str], client_
         cache_nearest=0,
         reuse_get_requests=False,
     )
+    # hivemind has no limits. Nobody asks for a cache, and a record that comes for it is one like all others.
+    dht.protocol.storage = dht.protocol.cache = RecordStorage(records.is_checked)
     names = [PeerID.from_base58(peer_of(text)) for text in reached]
     deadline_s = time.monotonic() + _DHT_START_TIMEOUT_S
     try:
