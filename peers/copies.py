@@ -28,6 +28,8 @@ from swarmflow.runtime.operations.exporting import state_tensor_lengths
 log = logging.getLogger("swarmflow")
 
 AGAIN_S = 30.0
+# A run has two whole versions on disks and copies a third; one more may be written meanwhile.
+VERSIONS_MAX = 4
 
 
 class CopyKeeper:
@@ -111,6 +113,7 @@ class CopyKeeper:
                 missing = [stage for stage in action.stages if stage not in checkpoint.stages_held]
                 elements = {stage: state_tensor_lengths(manifest, stage) for stage in missing}
                 needed = sum(file_bytes(of) for of in elements.values())
+                await asyncio.to_thread(self._require_few, manifest, needed)
                 require_room(f"a copy of version {snapshot.version}", checkpoint.path, needed)
                 for stage in missing:
                     what = elements[stage], snapshot.roots[stage]
@@ -119,6 +122,13 @@ class CopyKeeper:
                 failed = str(error)
                 log.warning("no copy of version %d is kept here: %s", action.snapshot.version, failed)
             session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings), failed))
+
+    def _require_few(self, manifest: Manifest, needed_bytes: int) -> None:
+        """Raise CheckpointError where copies would take more than a run needs, whatever a leader asks for."""
+        sizes = [file_bytes(state_tensor_lengths(manifest, stage)) for stage in range(manifest.stages)]
+        held_bytes = sum(sizes[stage] for checkpoint in self._checkpoints() for stage in checkpoint.stages_held)
+        if held_bytes + needed_bytes > VERSIONS_MAX * sum(sizes):
+            raise CheckpointError(f"this disk has as much of earlier versions as {VERSIONS_MAX} whole ones would take")
 
     async def _write(self, session: Session, stage: int, version: int, state: StageState, done: Future[None]) -> None:
         manifest, root, failed = self._manifest, "", ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any, Literal, cast, get_args
 
@@ -25,8 +25,11 @@ from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Counters
 from swarmflow.runtime.execution.store import Store
-from swarmflow.runtime.transport.frames import FrameLimits, pack_front
+from swarmflow.runtime.transport.allowance import Allowance
+from swarmflow.runtime.transport.door import Caller, Door
+from swarmflow.runtime.transport.frames import FrameLimits, frame_pieces, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, LANES, Hello, pack_hello
+from swarmflow.runtime.transport.limits import DOOR
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Requests
@@ -41,6 +44,8 @@ EPOCH = Epoch(0, 0)
 SENDERS = 64
 LIMITS = FrameLimits()
 ANYTHING = FrameLimits(1 << 32, 1 << 62, 255)
+# What it is for are the frames of thousands of streams, and not how many a process may open.
+OPEN = replace(DOOR, process=Allowance(1 << 40, 0.0), address=Allowance(1 << 40, 0.0))
 MAGIC_BYTES, FRONT_BYTES = 4, 20
 
 
@@ -77,8 +82,8 @@ class _NoNode:
         raise ConnectionRefusedError
 
 
-Damage = Literal["bit", "cut", "front", "header", "types", "lengths", "noise", "replay", "hello"]
-DAMAGES: tuple[Damage, ...] = ("bit", "cut", "front", "header", "types", "lengths", "noise", "replay", "hello")
+Damage = Literal["bit", "body", "cut", "front", "header", "types", "lengths", "noise", "replay", "hello"]
+DAMAGES: tuple[Damage, ...] = get_args(Damage)
 
 
 @dataclass(slots=True)
@@ -107,25 +112,28 @@ class Frames:
     def _frame(self, damage: Damage) -> bytes:
         draw, header = self.random, self.random.choice(self._headers)
         sizes = [draw.choice((0, 1, 50)) for _ in range(draw.choice((0, 0, 0, 1, 2)))]
-        bodies = bytes(sum(sizes))
-        front = pack_front(0, header, sizes, LIMITS)
+        front, whole = pack_front(0, header, sizes, LIMITS), _whole(header, sizes)
         match damage:
             case "bit":
-                return self._flipped(front, len(front), 1) + bodies
+                return self._flipped(whole, len(front), 1)
+            case "body":  # or the checksum after it
+                sizes = sizes or [50]
+                whole = _whole(header, sizes)
+                after = len(whole) - len(pack_front(0, header, sizes, LIMITS))
+                return whole[:-after] + self._flipped(whole[-after:], after, 1)
             case "cut":
-                whole = front + bodies
                 return whole[: draw.randint(1, len(whole) - 1)]
             case "front":
-                return self._flipped(front, FRONT_BYTES, 1 + draw.randrange(9)) + bodies
+                return self._flipped(whole, FRONT_BYTES, 1 + draw.randrange(9))
             case "header":  # the checksum is right, the message is malformed
-                return pack_front(0, self._flipped(header, len(header), 1 + draw.randrange(3)), sizes, LIMITS) + bodies
+                return _whole(self._flipped(header, len(header), 1 + draw.randrange(3)), sizes)
             case "types":
                 return pack_front(0, self._typed(header), (), LIMITS)
             case "lengths":
                 sizes = [draw.choice((1 << 29, 1 << 40, 1 << 61)) for _ in range(draw.choice((1, 5, 200)))]
                 return pack_front(0, header, sizes, ANYTHING)
             case "replay":
-                return front + bodies + front + bodies
+                return whole + whole
             case _:
                 return draw.randbytes(draw.randint(1, 200))
 
@@ -150,6 +158,12 @@ class Frames:
         return bytes(damaged)
 
 
+def _whole(header: bytes, sizes: Sequence[int]) -> bytes:
+    """Return a frame with bodies of zeros."""
+    bodies = [memoryview(bytes(size)) for size in sizes]
+    return b"".join(frame_pieces(pack_front(0, header, sizes, LIMITS), bodies, LIMITS.body_bytes_max))
+
+
 class Victim:
     """A peer during a step, with all of the runtime in front of its machine."""
 
@@ -167,6 +181,7 @@ class Victim:
             on_message=self.driver.receive,
             on_lost=self.driver.lost,
             counters=Counters(self.metrics),
+            door=Door(OPEN),
         )
         self.driver.connect(self._links, Requests(self._links))
 
@@ -189,7 +204,7 @@ class Victim:
         reader = asyncio.StreamReader()
         reader.feed_data(stream)
         reader.feed_eof()
-        await self._node.accept(name, reader, _Closed())
+        await self._node.accept(Caller(name), reader, _Closed())
 
     def digest(self) -> tuple[object, ...]:
         """Return what it serves, holds and knows of the step."""

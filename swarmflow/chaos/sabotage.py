@@ -1,4 +1,4 @@
-"""A fork server whose processes can be sabotaged: messages lost, microbatches not formed, numbers spoilt.
+"""A fork server whose processes can be sabotaged: messages lost or damaged, microbatches not formed, numbers spoilt.
 
 For `swarmflow chaos` and the tests alone: ForkServer(environment, "swarmflow.chaos.sabotage") starts ordinary
 processes, which look at files in their state folder before they act; no other process imports anything of it.
@@ -7,9 +7,10 @@ Other faults are caused from outside: its disk is full (`fill`), one of its file
 
 from __future__ import annotations
 
+import asyncio
 import resource
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -18,14 +19,17 @@ from swarmflow.core.protocol.events import Event, MicrobatchFormed
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.local import forkserver
 from swarmflow.runtime.execution.driver import Driver
+from swarmflow.runtime.transport import links
 from swarmflow.runtime.transport.hello import LaneName
-from swarmflow.runtime.transport.lanes import Body
+from swarmflow.runtime.transport.lanes import Body, Buffer, OutboundLane, nothing
 from swarmflow.runtime.transport.links import Links
 
 _BLOCKED: Final = "blocked"
 _STALLED: Final = "stalled"
+_GARBLED: Final = "garbled"
 # A stage's file is larger, logs are not.
 FULL_BYTES: Final = 1 << 18
+GARBLED_BYTES_MIN: Final = 1024  # of a piece: fronts of frames are shorter
 
 
 def block(state_folder: Path, names: Sequence[str]) -> None:
@@ -38,6 +42,18 @@ def block(state_folder: Path, names: Sequence[str]) -> None:
 def unblock(state_folder: Path) -> None:
     """Deliver its messages again."""
     (state_folder / _BLOCKED).unlink(missing_ok=True)
+
+
+def garble(state_folder: Path, lane: LaneName) -> None:
+    """Flip a bit of the next tensor that a process writes on this lane, after its checksum was taken."""
+    part = state_folder / f"{_GARBLED}.part"
+    part.write_text(lane, encoding="utf-8")
+    part.replace(state_folder / _GARBLED)
+
+
+def has_garbled(state_folder: Path) -> bool:
+    """Return whether it has been written."""
+    return not (state_folder / _GARBLED).exists()
 
 
 def stall(state_folder: Path) -> None:
@@ -78,13 +94,41 @@ def _own(name: str) -> Path:
 
 
 class _Blockable(Links):
-    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, lane: LaneName = "control") -> None:
+    def send(
+        self,
+        to: ProcessId,
+        header: bytes,
+        bodies: Sequence[Body] = (),
+        *,
+        lane: LaneName = "control",
+        done: Callable[[], None] = nothing,
+    ) -> None:
         try:
             blocked = _own(_BLOCKED).read_text(encoding="utf-8").split()
         except FileNotFoundError:
             blocked = []
-        if to.name not in blocked:
-            super().send(to, header, bodies, lane=lane)
+        if to.name in blocked:
+            done()
+        else:
+            super().send(to, header, bodies, lane=lane, done=done)
+
+
+class _Garbling(OutboundLane):
+    async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
+        if len(piece) >= GARBLED_BYTES_MIN and _lane_to_garble() == self._hello.lane:
+            _own(_GARBLED).unlink()
+            garbled = bytearray(piece)
+            # The sign and exponent of a number, in pieces of a body and before the checksum at the end of short frames.
+            garbled[-9] ^= 0x10
+            piece = bytes(garbled)
+        await super()._write_piece(writer, piece)
+
+
+def _lane_to_garble() -> str:
+    try:
+        return _own(_GARBLED).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return ""
 
 
 class _Stallable(Driver):
@@ -106,6 +150,7 @@ def main() -> None:
     from swarmflow.runtime.execution import session
 
     setattr(session, "Links", _Blockable)  # noqa: B010  # the session takes it from there
+    setattr(links, "OutboundLane", _Garbling)  # noqa: B010
     setattr(session, "Driver", _Stallable)  # noqa: B010
     forkserver.main()
 

@@ -7,6 +7,9 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.types import ProcessId, Role
@@ -110,6 +113,29 @@ async def linked(
         finally:
             await one.links.close(0.0)
             await two.links.close(0.0)
+
+
+def damage_next(sender: Node, monkeypatch: pytest.MonkeyPatch, least_bytes: int) -> None:
+    """Flip a bit of the next piece of at least so many bytes that the node writes to a stream that it opens from now.
+
+    It flips between the process and its daemon, where no encryption protects it.
+    """
+    left, opens = [1], sender.open_stream
+
+    async def open_stream(*to: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:  # noqa: ANN401
+        reader, writer = await opens(*to)
+        writes = writer.write
+
+        def write(data: bytes | bytearray | memoryview) -> None:
+            damaged = bytearray(data)
+            if len(damaged) >= least_bytes and left:
+                damaged[len(damaged) // 2] ^= 1 << left.pop()
+            writes(damaged)
+
+        monkeypatch.setattr(writer, "write", write)
+        return reader, writer
+
+    monkeypatch.setattr(sender, "open_stream", open_stream)
 
 
 async def hostile_stream(

@@ -6,6 +6,7 @@ import asyncio
 import base64
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,7 @@ from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.transport import links
 from swarmflow.runtime.transport.directory import Directory, Field
 from swarmflow.runtime.transport.hello import Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.limits import DOOR
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.requests import Arguments
@@ -117,7 +119,7 @@ async def test_who_is_revoked_is_put_out_and_stays_out_and_the_others_stay(tmp_p
 
 async def test_streams_that_are_kept_half_open_hold_up_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many names their owner makes: for each further one the oldest is closed."""
-    monkeypatch.setattr(links, "HANDSHAKES_MAX", 6)
+    monkeypatch.setattr(links, "DOOR", replace(DOOR, unfinished=6))
     async with ends(tmp_path, TRAINER, PEER, None, None) as (here, honest, *flooders):
         silent = [
             await flooder.node.open_stream(here.node.name, STREAM_PROTOCOL, here.node.addresses(), 5.0)

@@ -14,7 +14,7 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from peers.copies import CopyKeeper
+from peers.copies import VERSIONS_MAX, CopyKeeper
 from swarmflow.compute.checkpoint import Checkpoint, version_folder
 from swarmflow.core.protocol.actions import DropCopies, KeepCopies
 from swarmflow.core.protocol.events import Applied, CopiesChanged, Event, StageWritten
@@ -134,6 +134,27 @@ async def test_copies_are_kept_served_found_again_and_deleted(tmp_path: Path) ->
         keeper.drop(DropCopies(8, 8, 8))
         assert await peer.change() == CopiesChanged((Holding(new, (0, 1)),))
         assert [path.name for path in (tmp_path / "peer").iterdir()] == ["version-00000008"]
+
+
+async def test_copies_take_no_more_of_a_disk_than_a_few_versions_whatever_is_asked_for(tmp_path: Path) -> None:
+    of = manifest()
+    versions = [written(of, tmp_path / "trainer", version) for version in range(1, VERSIONS_MAX + 2)]
+    async with processes(tmp_path, 2) as (trainer, peer):
+        serve(trainer, *versions)
+        keeper = CopyKeeper(tmp_path / "peer")
+        await keeper.begin(peer.session, of)
+        orders = [KeepCopies(Snapshot(v.version, v.roots), (0, 1), ((trainer.member,),) * 2) for v in versions]
+        for order in orders[:-1]:
+            keeper.keep(order)
+            assert not (await peer.change()).failed
+        keeper.keep(orders[-1])
+        change = await peer.change()
+        assert change.failed == "this disk has as much of earlier versions as 4 whole ones would take"
+        assert [holding.snapshot.version for holding in change.copies] == [4, 3, 2, 1]
+        keeper.drop(DropCopies(2, 5, 2))
+        await peer.change()
+        keeper.keep(orders[-1])
+        assert not (await peer.change()).failed
 
 
 async def test_nothing_is_asked_for_while_a_copy_is_held_up(tmp_path: Path) -> None:

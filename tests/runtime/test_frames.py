@@ -10,15 +10,24 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.runtime.transport.frames import Frame, FrameLimits, FrameRefusedError, pack_end, pack_front, read_frame
-from swarmflow.runtime.transport.lanes import JOINED_BYTES_MAX
+from swarmflow.runtime.transport.frames import (
+    JOINED_BYTES_MAX,
+    Frame,
+    FrameLimits,
+    FrameRefusedError,
+    frame_pieces,
+    pack_end,
+    pack_front,
+    read_frame,
+)
 
 LIMITS = FrameLimits(header_bytes_max=256, body_bytes_max=4096, bodies_max=3)
 WIDE = FrameLimits()
 
 
 def packed(sequence: int, header: bytes, bodies: list[bytes]) -> bytes:
-    return pack_front(sequence, header, [len(body) for body in bodies], FrameLimits()) + b"".join(bodies)
+    front = pack_front(sequence, header, [len(body) for body in bodies], FrameLimits())
+    return b"".join(frame_pieces(front, [memoryview(body) for body in bodies], 1 << 30))
 
 
 async def read(data: bytes, sequence: int = 0, *, ends: bool = True, stall_timeout_s: float = 5.0) -> Frame | None:
@@ -75,6 +84,33 @@ async def test_a_flipped_bit_before_the_bodies_is_noticed(data: st.DataObject) -
 
 
 @pytest.mark.asyncio
+@given(st.data())
+async def test_a_flipped_bit_in_a_body_or_in_their_checksum_is_noticed(data: st.DataObject) -> None:
+    bodies = data.draw(st.lists(st.binary(max_size=4096), min_size=1, max_size=3))
+    damaged = bytearray(packed(0, b"header", bodies))
+    bit = data.draw(st.integers(0, 8 * (sum(map(len, bodies)) + 8) - 1))
+    damaged[-1 - bit // 8] ^= 1 << bit % 8
+    assert await refused(bytes(damaged)) == "damaged_body"
+
+
+@pytest.mark.asyncio
+async def test_bodies_of_one_length_that_have_changed_places_are_noticed() -> None:
+    whole = packed(0, b"header", [b"one", b"two"])
+    assert await refused(whole.replace(b"onetwo", b"twoone")) == "damaged_body"
+
+
+@given(st.integers(1, 1 << 18), st.lists(st.integers(0, 1 << 18), max_size=3))
+@settings(deadline=None)
+def test_the_pieces_of_a_frame_are_as_short_as_asked_for_and_make_the_same_frame(piece: int, sizes: list[int]) -> None:
+    piece = max(piece, sum(sizes) // 1000, 8)
+    bodies = [memoryview(LONG)[:size] for size in sizes]
+    front = pack_front(0, b"header" * 100, sizes, WIDE)
+    pieces = list(frame_pieces(front, bodies, piece))
+    assert all(0 < len(each) <= piece for each in pieces)
+    assert b"".join(pieces) == packed(0, b"header" * 100, [bytes(body) for body in bodies])
+
+
+@pytest.mark.asyncio
 @given(st.binary(min_size=1, max_size=200))
 async def test_noise_is_refused(noise: bytes) -> None:
     assert await refused(noise) in {"magic", "truncated"}
@@ -90,7 +126,7 @@ async def test_noise_is_refused(noise: bytes) -> None:
         (packed(0, b"", [b"body"]), 0, "header_size"),
         (packed(0, b"h", [b""] * 4), 0, "body_count"),
         (packed(0, b"h", [b"x" * 4097]), 0, "body_size"),
-        (b"swfr\x02" + packed(0, b"h", [])[5:], 0, "format"),
+        (b"swfr\x01" + packed(0, b"h", [])[5:], 0, "format"),
         (packed(0, b"h", [])[:-1] + b"x", 0, "checksum"),
     ],
 )

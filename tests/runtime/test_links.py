@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.runtime.transport.door import Caller
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
 from swarmflow.runtime.transport.hello import (
     CONFIRMATION,
@@ -226,7 +227,7 @@ async def test_a_process_that_accepts_and_never_reads_is_lost(tmp_path: Path) ->
     async with started(tmp_path, 2) as (first, second):
         held = asyncio.Event()
 
-        async def accept(name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def accept(caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await read_hello(reader, 5.0)
             writer.write(pack_reply(HelloReply(2)))
             await held.wait()

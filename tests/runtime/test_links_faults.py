@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import subprocess
@@ -15,11 +16,12 @@ import pytest
 from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import FrameError
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
-from swarmflow.runtime.transport.hello import PROTOCOL_VERSION, Hello, pack_hello, read_reply
+from swarmflow.runtime.transport.hello import PROTOCOL_VERSION, Hello, LaneName, pack_hello, read_reply
 from swarmflow.runtime.transport.lanes import LaneSettings
-from swarmflow.runtime.transport.links import PENDING_HELLOS_MAX, STREAM_PROTOCOL
+from swarmflow.runtime.transport.limits import DOOR
+from swarmflow.runtime.transport.links import STREAM_PROTOCOL
 from tests.owners import RUN_ID
-from tests.runtime.nodes import End, hostile_stream, linked, started
+from tests.runtime.nodes import End, damage_next, hostile_stream, linked, started
 
 pytestmark = pytest.mark.asyncio
 
@@ -57,6 +59,25 @@ async def test_a_bad_frame_is_counted_and_closes_its_stream_only(tmp_path: Path,
         assert sorted(await two.headers(2)) == [b"bulk after", b"control anew"]
         assert one.losses.empty()
         assert two.losses.empty()
+
+
+@pytest.mark.parametrize("lane", ["bulk", "background"])
+async def test_a_body_that_is_damaged_on_the_way_is_lost_and_its_sender_named(
+    lane: LaneName, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with linked(tmp_path) as (one, two):
+        damage_next(one.node, monkeypatch, least_bytes=1000)
+        one.links.send(two.me, b"control before")
+        await two.headers(1)
+        one.links.send(two.me, b"tensor", [bytes(100), bytes(100_000)], lane=lane)
+        assert await two.refusals.get() == "damaged_body"
+        assert (await one.losses.get())[0] == two.me, "it has to send again what it has kept"
+        assert two.messages.empty()
+        [line] = [record for record in caplog.records if record.levelno == logging.WARNING]
+        assert line.getMessage().startswith(f"from {one.me}: refused a frame (damaged_body): a body was damaged")
+        one.links.send(two.me, b"tensor anew", [bytes(100_000)], lane=lane)
+        assert await two.headers(1) == [b"tensor anew"]
+        assert two.refusals.empty()
 
 
 async def test_a_frame_that_stalls_is_given_up(tmp_path: Path) -> None:
@@ -110,7 +131,8 @@ async def test_another_version_is_told_both_versions(tmp_path: Path) -> None:
 async def test_streams_that_say_nothing_are_few(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
         silent = [
-            await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0) for _ in range(PENDING_HELLOS_MAX + 1)
+            await one.node.open_stream(two.node.name, STREAM_PROTOCOL, (), 5.0)
+            for _ in range(DOOR.unfinished_of_process + 1)
         ]
         assert await two.refusals.get() == "hello"
         for _, writer in silent:

@@ -19,6 +19,7 @@ from swarmflow.runtime.execution.served import Served
 from swarmflow.runtime.transport.requests import Arguments, Requests
 from tests.compute.models import GIVEN
 from tests.runtime.manifests import SUMS, manifest
+from tests.runtime.nodes import damage_next
 from tests.runtime.test_copy_keeper import Process, processes
 from tests.runtime.test_followed_pieces import stage_of, step
 
@@ -94,6 +95,23 @@ async def test_pieces_come_from_all_donors_and_follow_the_updates_made_meanwhile
         assert load.received_bytes < 0.3 * sum(map(loader.pieces.state_bytes, loader.pieces.all())), (
             "by the update alone"
         )
+
+
+async def test_a_piece_that_is_damaged_on_the_way_comes_from_another_donor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, loader = *donors_of(of(), 2), stage_of(of())
+    async with processes(tmp_path, 3) as (reader, one, two):
+        damage_next(one.session.node, monkeypatch, least_bytes=10_000)
+        serve_pieces(one.session.requests, here(first), ignored)
+        serve_pieces(two.session.requests, here(second), ignored)
+        load = load_of(reader, loader)
+        load.set_donors(members(one, two), FIRST_VERSION)
+        assert await load.run() == FIRST_VERSION
+        assert loader.state.digest() == first.state.digest()
+        assert {failure.partition(":")[0] for failure in load.failures} == {str(one.session.me)}
+        damaged = reader.session.metrics.frames_refused.at("damaged_body")
+        assert damaged._value.get() == 1
 
 
 async def test_a_donor_that_dies_costs_what_it_was_asked_for(tmp_path: Path) -> None:

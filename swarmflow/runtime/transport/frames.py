@@ -2,7 +2,11 @@
 
 All integers are big-endian. Front: magic (4 bytes), format (1), number of bodies (1), reserved (2, zero), sequence
 number (8), header length (4); then a length (8) for each body; then the CRC-32 (4) of all of that and of the header;
-then the header and the bodies. A frame without header and bodies ends the stream.
+then the header and the bodies; and after bodies their XXH3-64 (8), in one. A frame without header and bodies ends the
+stream.
+
+Nothing of a frame is handed on before its checksums are compared. Connections are authenticated (TLS), so what these
+find is damage between the two ends of TLS and the memory of the processes: in daemons, sockets and copies.
 
 A header may be long, since a message names as many members as the swarm has. Its writer sends it, and its reader takes
 it, in pieces: neither holds up its event loop for a whole one, and an announced length costs the reader nothing.
@@ -13,25 +17,38 @@ from __future__ import annotations
 import asyncio
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
+import xxhash
 
 from swarmflow.errors import FrameError
 
 MAGIC = b"swfr"
-FORMAT = 1
+FORMAT = 2
 READ_BYTES = 1 << 18
+JOINED_BYTES_MAX = 1 << 16  # up to this size a frame is copied together, and written as one piece
 
 _FRONT = struct.Struct("!4sBBHQI")
 _LENGTH = struct.Struct("!Q")
 _CHECKSUM = struct.Struct("!I")
+_BODIES_CHECKSUM_BYTES = 8
 
 FrameErrorKind = Literal[
-    "magic", "format", "sequence", "header_size", "body_count", "body_size", "checksum", "truncated", "stalled"
+    "magic",
+    "format",
+    "sequence",
+    "header_size",
+    "body_count",
+    "body_size",
+    "checksum",
+    "damaged_body",
+    "truncated",
+    "stalled",
 ]
+DAMAGE: frozenset[FrameErrorKind] = frozenset(("checksum", "damaged_body"))  # of what was written in order
 
 
 class FrameRefusedError(FrameError):
@@ -94,12 +111,39 @@ def pack_end(sequence: int) -> bytes:
     return pack_front(sequence, b"", (), FrameLimits())
 
 
+def frame_pieces(front: bytes, bodies: Sequence[memoryview], piece_bytes: int) -> Iterator[bytes | memoryview]:
+    """Yield a frame as pieces to write, each at most `piece_bytes` long, a short frame as one piece.
+
+    front: from `pack_front`. bodies: uint8 views. A body is read for the checksum as its pieces are taken.
+    """
+    checksum = xxhash.xxh3_64()
+    if len(front) + sum(map(len, bodies)) <= min(JOINED_BYTES_MAX, piece_bytes):
+        for body in bodies:
+            checksum.update(body)
+        yield b"".join((front, *bodies, checksum.digest() if bodies else b""))
+        return
+    for start in range(0, len(front), piece_bytes):
+        yield memoryview(front)[start : start + piece_bytes]
+    for body in bodies:
+        for start in range(0, len(body), piece_bytes):
+            piece = body[start : start + piece_bytes]
+            checksum.update(piece)
+            yield piece
+    if bodies:
+        yield checksum.digest()
+
+
 async def read_frame(
-    reader: asyncio.StreamReader, sequence: int, limits: FrameLimits, stall_timeout_s: float
+    reader: asyncio.StreamReader,
+    sequence: int,
+    limits: FrameLimits,
+    stall_timeout_s: float,
+    reserve: Callable[[int], Awaitable[None]] | None = None,
 ) -> Frame | None:
     """Return the next frame, which must carry this sequence number; None when the stream ended between two frames.
 
-    Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece. Raises
+    Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece. reserve: waits
+    for memory for so many bytes, header and bodies, before they are read; at most `stall_timeout_s` too. Raises
     FrameRefusedError when the frame is refused, OSError when the connection broke.
     """
     start = await reader.read(_FRONT.size)
@@ -111,17 +155,23 @@ async def read_frame(
     sizes = [size for (size,) in _LENGTH.iter_unpack(table)]
     if any(size > limits.body_bytes_max for size in sizes):
         raise FrameRefusedError("body_size", f"a body of {max(sizes)} bytes, the limit is {limits.body_bytes_max}")
+    if reserve is not None:
+        await _reserved(reserve(header_bytes + sum(sizes)), stall_timeout_s)
     (checksum,) = _CHECKSUM.unpack(await _read(reader, _CHECKSUM.size, stall_timeout_s))
     header = await _read(reader, header_bytes, stall_timeout_s)
     if zlib.crc32(header, zlib.crc32(front + table)) != checksum:
         raise FrameRefusedError("checksum", "its front or its header is damaged")
-    views = []
+    views, over_bodies = [], xxhash.xxh3_64()
     for size in sizes:
         # Left uninitialised, so that the system gives the memory page by page as bytes arrive: a sender that announces
         # a large body and sends none of it costs nothing.
         views.append(np.empty(size, np.uint8).data)
-        await _fill(reader, views[-1], stall_timeout_s)
-    return Frame(header, views, len(front) + len(table) + _CHECKSUM.size + header_bytes + sum(sizes))
+        await _fill(reader, views[-1], stall_timeout_s, over_bodies)
+    trailer = await _read(reader, _BODIES_CHECKSUM_BYTES if views else 0, stall_timeout_s)
+    if views and over_bodies.digest() != trailer:
+        raise FrameRefusedError("damaged_body", "a body was damaged on the way; it counts as lost")
+    around = len(front) + len(table) + _CHECKSUM.size + len(trailer)
+    return Frame(header, views, around + header_bytes + sum(sizes))
 
 
 def _check_front(front: bytes, sequence: int, limits: FrameLimits) -> tuple[int, int]:
@@ -144,6 +194,14 @@ def _check_front(front: bytes, sequence: int, limits: FrameLimits) -> tuple[int,
     return header_bytes, bodies
 
 
+async def _reserved(memory: Awaitable[None], stall_timeout_s: float) -> None:
+    try:
+        async with asyncio.timeout(stall_timeout_s):
+            await memory
+    except TimeoutError:
+        raise FrameRefusedError("stalled", f"there was no memory for it for {stall_timeout_s:g} s") from None
+
+
 async def _read(reader: asyncio.StreamReader, size: int, stall_timeout_s: float) -> bytes:
     data = bytearray()  # grows as bytes arrive: a sender that announces a long header and sends none costs nothing
     while len(data) < size:
@@ -151,11 +209,14 @@ async def _read(reader: asyncio.StreamReader, size: int, stall_timeout_s: float)
     return bytes(data)
 
 
-async def _fill(reader: asyncio.StreamReader, view: memoryview, stall_timeout_s: float) -> None:
+async def _fill(
+    reader: asyncio.StreamReader, view: memoryview, stall_timeout_s: float, checksum: xxhash.xxh3_64
+) -> None:
     filled = 0
     while filled < len(view):
         piece = await _read_piece(reader, len(view) - filled, stall_timeout_s)
         view[filled : filled + len(piece)] = piece
+        checksum.update(view[filled : filled + len(piece)])  # where it lies now, so that the copy is checked too
         filled += len(piece)
 
 

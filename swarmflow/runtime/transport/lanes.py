@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
-from swarmflow.runtime.transport.frames import FrameLimits, check_limits, pack_end, pack_front
+from swarmflow.runtime.transport.frames import FrameLimits, check_limits, frame_pieces, pack_end, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.precedence import BACKGROUND_BYTES, Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
@@ -21,7 +21,6 @@ OnWelcome = Callable[[int], bool]
 
 END_ACKNOWLEDGED = b"\x06"  # from the receiver, once it has read everything
 WRITE_BYTES = 1 << 18  # longest piece that is written at once
-JOINED_BYTES_MAX = 1 << 16  # up to this size a frame is copied together, and written as one piece
 
 
 class LinkCounters(Protocol):
@@ -53,6 +52,10 @@ class LaneSettings:
     queue_frames_max: int = 16384
 
 
+def nothing() -> None:
+    """Do nothing, once a message is done."""
+
+
 class LinkBrokenError(Exception):
     """The stream is broken; the text is the reason."""
 
@@ -62,6 +65,7 @@ class _Message:
     header: bytes
     bodies: tuple[Body, ...]
     size_bytes: int
+    done: Callable[[], None]
 
 
 class OutboundLane:
@@ -108,13 +112,16 @@ class OutboundLane:
         """Set other limits."""
         self._limits, self._settings = limits, settings
 
-    def push(self, header: bytes, bodies: Sequence[Body]) -> bool:
-        """Queue a message, and return whether there was room. Raises ValueError when it is over a frame's limits."""
+    def push(self, header: bytes, bodies: Sequence[Body], done: Callable[[], None] = nothing) -> bool:
+        """Queue a message, and return whether there was room. Raises ValueError when it is over a frame's limits.
+
+        done: called when a message that was queued is written, or dropped.
+        """
         if not header:
             raise ValueError("a message needs a header")
         sizes = [0 if callable(body) else memoryview(body).nbytes for body in bodies]
         check_limits(len(header), sizes, self._limits)
-        message = _Message(header, tuple(bodies), len(header) + sum(sizes))
+        message = _Message(header, tuple(bodies), len(header) + sum(sizes), done)
         if (
             len(self._queue) >= self._settings.queue_frames_max
             or self._queue_bytes + message.size_bytes > self._settings.queue_bytes_max
@@ -144,8 +151,11 @@ class OutboundLane:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Drop what is still queued. Any exception of the task is a bug, and breaks the link too."""
+        dropped = list(self._queue)
         self._queue.clear()
         self._change_queue_bytes(-self._queue_bytes)
+        for message in dropped:
+            message.done()
         error = None if task.cancelled() else task.exception()
         if error is None:
             return
@@ -224,6 +234,7 @@ class OutboundLane:
                 await self._write_frame(writer, message)
             finally:
                 self._change_queue_bytes(-message.size_bytes)
+                message.done()
         await self._write_piece(writer, pack_end(self._sequence))
 
     async def _write_frame(self, writer: asyncio.StreamWriter, message: _Message) -> None:
@@ -232,13 +243,10 @@ class OutboundLane:
         bodies = [memoryview(body).cast("B") for body in made]
         front = pack_front(self._sequence, message.header, [len(body) for body in bodies], self._limits)
         self._sequence += 1
-        size_bytes = len(front) + sum(len(body) for body in bodies)
-        if size_bytes <= min(JOINED_BYTES_MAX, self._piece_bytes):
-            await self._write_piece(writer, b"".join((front, *bodies)))
-        else:
-            for part in (memoryview(front), *bodies):
-                for start in range(0, len(part), self._piece_bytes):
-                    await self._write_piece(writer, part[start : start + self._piece_bytes])
+        size_bytes = 0
+        for piece in frame_pieces(front, bodies, self._piece_bytes):
+            await self._write_piece(writer, piece)
+            size_bytes += len(piece)
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from swarmflow.authority.access import AccessControl
 from swarmflow.authority.certificates import Certificate
 from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import AuthorityError, FrameError
-from swarmflow.runtime.transport.frames import FrameLimits, FrameRefusedError, read_frame
+from swarmflow.runtime.transport.door import Caller, Door
+from swarmflow.runtime.transport.frames import DAMAGE, FrameLimits, FrameRefusedError, read_frame
 from swarmflow.runtime.transport.hello import (
     PROTOCOL_VERSION,
     Hello,
@@ -23,44 +23,21 @@ from swarmflow.runtime.transport.hello import (
     read_hello,
 )
 from swarmflow.runtime.transport.incarnations import IncarnationTracker
-from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane
+from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane, nothing
+from swarmflow.runtime.transport.limits import DOOR, FRAMES_AT_ONCE, budget_limits
+from swarmflow.runtime.transport.link_streams import InboundStream, LinkStreams
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.precedence import Precedence
+from swarmflow.runtime.transport.receive_budget import FrameMemory, ReceiveBudget
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 
 log = logging.getLogger(__name__)
 
 # Constant over all versions, so that the hello of another version is refused with a reason.
 STREAM_PROTOCOL = "/swarmflow/messages"
-PENDING_HELLOS_MAX = 8  # handshakes at a time with one name; more streams of it are refused
-# Unfinished handshakes with all names together; a further one displaces the oldest. An honest handshake takes a round
-# trip, so a flood of half-open streams from made-up names does not hold it up.
-HANDSHAKES_MAX = 512
 
 OnMessage = Callable[[ProcessId, bytes, list[memoryview], Role | None], None]
 OnLost = Callable[[ProcessId, str], None]
-
-
-@dataclass(slots=True, eq=False)
-class _Inbound:
-    """A stream that another process opened. The end of one that is dropped or notified is not a new loss."""
-
-    writer: asyncio.StreamWriter
-    certificate: Certificate | None  # of the process; None: it has none, and needs none
-    dropped: bool = False  # closed by this process on purpose
-    notified: bool = False  # its loss has been reported, and nothing has arrived since
-
-    def drop(self) -> None:
-        self.dropped = True
-        self.writer.transport.abort()
-
-
-@dataclass(slots=True)
-class _Link:
-    """All streams between this process and one other."""
-
-    outbound: dict[LaneName, OutboundLane] = field(default_factory=dict)
-    inbound: dict[LaneName, _Inbound] = field(default_factory=dict)
 
 
 class Links:
@@ -86,6 +63,7 @@ class Links:
         limits: FrameLimits | None = None,
         settings: LaneSettings | None = None,
         upload: UploadLimit | None = None,
+        door: Door | None = None,
     ) -> None:
         self.local = local
         self._node = node
@@ -98,11 +76,11 @@ class Links:
         self._settings = settings or LaneSettings()
         self._upload = upload  # that this process' links share; None: there is no limit
         self._precedence = Precedence()
-        self._links: dict[ProcessId, _Link] = {}
+        self._links: dict[ProcessId, LinkStreams] = {}
         self._lives = IncarnationTracker()
         self._addresses: dict[str, tuple[str, ...]] = {}  # name -> multiaddrs to dial
-        self._pending_hellos: Counter[str] = Counter()  # by name: streams whose handshake is not finished
-        self._handshakes: dict[asyncio.StreamWriter, None] = {}  # streams whose handshake is not finished, oldest first
+        self._door = door or Door(DOOR)
+        self._budget = ReceiveBudget(budget_limits(0))
         self._accepted: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # by the task that reads the stream
         self._aborted: set[asyncio.Task[None]] = set()  # tasks of dropped lanes that have not ended yet
         self._closed = False
@@ -120,6 +98,7 @@ class Links:
         limits, settings = FrameLimits(), LaneSettings()
         queue_bytes = 2 * microbatches * tensor_bytes
         self._limits = replace(limits, body_bytes_max=max(limits.body_bytes_max, tensor_bytes))
+        self._budget.limits = budget_limits(tensor_bytes)
         self._settings = replace(settings, queue_bytes_max=max(settings.queue_bytes_max, queue_bytes))
         for link in self._links.values():
             for lane in link.outbound.values():
@@ -133,23 +112,33 @@ class Links:
         """Set where to dial a process (multiaddrs), in place of earlier addresses."""
         self._addresses[to.name if isinstance(to, ProcessId) else to] = tuple(maddrs)
 
-    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, lane: LaneName = "control") -> None:
+    def send(
+        self,
+        to: ProcessId,
+        header: bytes,
+        bodies: Sequence[Body] = (),
+        *,
+        lane: LaneName = "control",
+        done: Callable[[], None] = nothing,
+    ) -> None:
         """Queue a message; never blocks. After `close`, messages are dropped.
 
         lane: "bulk" is for tensors, "sums" and "background" give way to it (see `Precedence`).
         to: incarnation 0 reaches whichever incarnation of the process answers. bodies: at most `bodies_max` contiguous
         buffers, which must not change until they are sent, or functions that make one when its turn comes. A full queue
-        is a loss of the process. Raises ValueError when the message is over the limits or addressed to this process.
+        is a loss of the process. done: called when the message is written, or dropped. Raises ValueError when the
+        message is over the limits or addressed to this process.
         """
         if to.name == self.local.name:
             raise ValueError("a process does not send to itself")
         if self._closed:
-            return
-        link = self._links.setdefault(to, _Link())
+            return done()
+        link = self._links.setdefault(to, LinkStreams())
         outbound = link.outbound.get(lane)
         if outbound is None:
             outbound = link.outbound[lane] = self._open_lane(to, lane)
-        if not outbound.push(header, bodies):
+        if not outbound.push(header, bodies, done):
+            done()
             self._lose(to, link, f"the queue of its {lane} lane is full")
 
     def forget(self, to: ProcessId) -> None:
@@ -167,6 +156,10 @@ class Links:
             if refusals:
                 self._drop_inbound(link)
                 self._lose(process, link, refusals.pop())
+
+    def caller(self, process: ProcessId) -> Caller:
+        """Return a process with the address from which its streams come, where it has opened one."""
+        return self._links.get(process, LinkStreams()).caller(process.name)
 
     def connected(self) -> list[ProcessId]:
         """Return the processes with an open stream in either direction, or one that is being opened."""
@@ -230,7 +223,7 @@ class Links:
             self._lose(replaced, link, "was started anew")
         return current
 
-    def _lose(self, process: ProcessId, link: _Link, reason: str) -> None:
+    def _lose(self, process: ProcessId, link: LinkStreams, reason: str) -> None:
         """Close the lanes to a process, and report its loss from the event loop."""
         self._drop_outbound(link)
         for stream in link.inbound.values():
@@ -240,64 +233,56 @@ class Links:
             log.debug("lost %s: %s", process, reason)
             asyncio.get_running_loop().call_soon(self._on_lost, process, reason)
 
-    def _remove_if_empty(self, process: ProcessId, link: _Link) -> None:
+    def _remove_if_empty(self, process: ProcessId, link: LinkStreams) -> None:
         if not link.inbound and not link.outbound:
             self._links.pop(process, None)
 
-    def _drop_inbound(self, link: _Link) -> None:
+    def _drop_inbound(self, link: LinkStreams) -> None:
         for stream in link.inbound.values():
             stream.drop()
         link.inbound.clear()
 
-    def _drop_outbound(self, link: _Link) -> None:
+    def _drop_outbound(self, link: LinkStreams) -> None:
         for lane in link.outbound.values():
             task = lane.abort()
             self._aborted.add(task)
             task.add_done_callback(self._aborted.discard)
         link.outbound.clear()
 
-    async def _accept(self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Handle a stream that the process `name` has opened, until it ends."""
+    async def _accept(self, caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Handle a stream that another process has opened, until it ends."""
         task = asyncio.current_task()
         if task is None:
             raise RuntimeError("streams are accepted in a task")
         self._accepted[task] = writer
         try:
-            welcomed = await self._welcome(name, reader, writer)
+            welcomed = await self._welcome(caller, reader, writer)
             if welcomed is not None:
                 hello, certificate = welcomed
-                stream = _Inbound(writer, certificate)
-                await self._read(ProcessId(name, hello.incarnation), hello.lane, reader, stream)
+                stream = InboundStream(caller, writer, certificate)
+                await self._read(ProcessId(caller.name, hello.incarnation), hello.lane, reader, stream)
         except OSError as error:
-            log.debug("a stream from %s broke: %s", name, error)
+            log.debug("a stream from %s broke: %s", caller.name, error)
         finally:
+            self._door.leave(writer)
             del self._accepted[task]
             writer.close()
 
     async def _welcome(
-        self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> tuple[Hello, Certificate | None] | None:
         """Return hello and certificate of a stream that is accepted; None, and count it, when it is refused."""
-        if self._pending_hellos[name] >= PENDING_HELLOS_MAX or self._closed:
+        if self._closed or not self._door.enter(caller, writer):
             self._counters.refused("hello")
             return None
-        if len(self._handshakes) >= HANDSHAKES_MAX:
-            oldest = next(iter(self._handshakes))
-            del self._handshakes[oldest]
-            oldest.transport.abort()
-        self._pending_hellos[name] += 1
-        self._handshakes[writer] = None
         try:
-            return await self._handshake(name, reader, writer)
+            return await self._handshake(caller.name, reader, writer)
         except (FrameError, TimeoutError) as error:
-            log.info("refused a stream from %s: %s", name, error or "it said nothing")
+            log.info("refused a stream from %s: %s", caller.name, error or "it said nothing")
             self._counters.refused("hello")
             return None
         finally:
-            self._handshakes.pop(writer, None)
-            self._pending_hellos[name] -= 1
-            if not self._pending_hellos[name]:
-                del self._pending_hellos[name]
+            self._door.finish(writer)
 
     async def _handshake(
         self, name: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
@@ -332,7 +317,9 @@ class Links:
             return "an earlier incarnation than the one that is connected"
         return ""
 
-    async def _read(self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: _Inbound) -> None:
+    async def _read(
+        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: InboundStream
+    ) -> None:
         """Deliver the messages of an accepted stream until it ends, and report the loss where it is one."""
         self._register(sender, lane, stream)
         reason = "the connection broke"
@@ -341,8 +328,10 @@ class Links:
         except FrameError as error:
             reason = str(error)
             if not stream.dropped:
-                log.info("from %s: %s", sender, error)
-                self._counters.refused(error.kind if isinstance(error, FrameRefusedError) else "message")
+                kind = error.kind if isinstance(error, FrameRefusedError) else "message"
+                # Damage points to a machine that somebody has to look at.
+                log.log(logging.WARNING if kind in DAMAGE else logging.INFO, "from %s: %s", sender, error)
+                self._counters.refused(kind)
         except OSError:
             raise
         except Exception as error:  # a bug that a message of this sender has triggered: only its stream is closed
@@ -353,31 +342,37 @@ class Links:
             self._unregister(sender, lane, stream, reason)
 
     async def _read_frames(
-        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: _Inbound
+        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: InboundStream
     ) -> str:
         """Deliver messages; return the reason of the stream's end. Raises FrameError, OSError."""
         role = stream.certificate.role if stream.certificate is not None else None
         sequence = 0
         while True:
-            frame = await read_frame(reader, sequence, self._limits, self._settings.stall_timeout_s)
-            if frame is None or stream.dropped:
-                return "closed the connection"
-            if frame.is_end:
-                stream.writer.write(END_ACKNOWLEDGED)
-                return "said goodbye"
-            stream.notified = False
-            self._counters.received(lane, frame.header, frame.size_bytes)
-            self._on_message(sender, frame.header, frame.bodies, role)
+            memory = FrameMemory(self._budget, stream.caller)
+            try:
+                frame = await read_frame(reader, sequence, self._limits, self._settings.stall_timeout_s, memory.take)
+                if frame is None or stream.dropped:
+                    return "closed the connection"
+                if frame.is_end:
+                    stream.writer.write(END_ACKNOWLEDGED)
+                    return "said goodbye"
+                stream.notified = False
+                self._counters.received(lane, frame.header, frame.size_bytes)
+                self._on_message(sender, frame.header, frame.bodies, role)
+            finally:
+                memory.give_back()
             sequence += 1
+            if not sequence % FRAMES_AT_ONCE:
+                await asyncio.sleep(0)
 
-    def _register(self, sender: ProcessId, lane: LaneName, stream: _Inbound) -> None:
-        link = self._links.setdefault(sender, _Link())
+    def _register(self, sender: ProcessId, lane: LaneName, stream: InboundStream) -> None:
+        link = self._links.setdefault(sender, LinkStreams())
         replaced = link.inbound.pop(lane, None)
         if replaced is not None:
             replaced.drop()
         link.inbound[lane] = stream
 
-    def _unregister(self, sender: ProcessId, lane: LaneName, stream: _Inbound, reason: str) -> None:
+    def _unregister(self, sender: ProcessId, lane: LaneName, stream: InboundStream, reason: str) -> None:
         link = self._links.get(sender)
         if link is None or link.inbound.get(lane) is not stream:
             return

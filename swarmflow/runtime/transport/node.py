@@ -29,14 +29,16 @@ from swarmflow.runtime.transport.addresses import (
     peer_of,
 )
 from swarmflow.runtime.transport.daemon import Daemon
+from swarmflow.runtime.transport.door import Caller, address_of
 from swarmflow.runtime.transport.identity import IdentityKey, IdentityLock, load_identity
 from swarmflow.runtime.transport.p2pd import address_bytes
+from swarmflow.runtime.transport.record_storage import RecordStorage
 from swarmflow.runtime.transport.records import OwnedRecords
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+StreamHandler = Callable[[Caller, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 # A killed predecessor's daemon keeps its port for up to two seconds.
 PORT_WAIT_S = 3.0
@@ -131,14 +133,15 @@ class Node:
         return await self._daemon.open_stream(name, protocol, timeout_s)
 
     async def serve(self, protocol: str, handler: StreamHandler) -> None:
-        """Call `handler(name, reader, writer)` for every stream that another process opens for `protocol`.
+        """Call `handler(caller, reader, writer)` for every stream that another process opens for `protocol`.
 
-        The name is proven by the connection. The handler owns the stream and closes the writer. A second handler for
-        one protocol replaces the first.
+        The caller's name is proven by the connection. The handler owns the stream and closes the writer. A second
+        handler for one protocol replaces the first.
         """
 
         async def handle(info: StreamInfo, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await self._handlers[protocol](info.peer_id.to_base58(), reader, writer)
+            caller = Caller(info.peer_id.to_base58(), address_of(str(info.addr)))
+            await self._handlers[protocol](caller, reader, writer)
 
         registered = protocol in self._handlers
         self._handlers[protocol] = handler
@@ -264,6 +267,8 @@ async def _join(p2p: P2P, records: OwnedRecords, reached: Sequence[str], client_
         cache_nearest=0,
         reuse_get_requests=False,
     )
+    # hivemind has no limits. Nobody asks for a cache, and a record that comes for it is one like all others.
+    dht.protocol.storage = dht.protocol.cache = RecordStorage(records.is_checked)
     names = [PeerID.from_base58(peer_of(text)) for text in reached]
     deadline_s = time.monotonic() + _DHT_START_TIMEOUT_S
     try:

@@ -32,6 +32,10 @@ class OwnedRecords(RecordValidatorBase):  # type: ignore[misc]  # hivemind is un
         """
         self._checks[DHTID.generate(source=key).to_bytes()] = check
 
+    def is_checked(self, key: bytes) -> bool:
+        """Return whether records under a key in the DHT have to pass a check."""
+        return key in self._checks
+
     @property
     def own_subkey(self) -> bytes:
         """Return the subkey under which this process may store."""

@@ -7,9 +7,12 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.runtime.transport.answer_queue import AnswerQueue
+from swarmflow.runtime.transport.door import Caller
 from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.wire import Request, Response, encode_header
@@ -20,12 +23,11 @@ Arguments = dict[str, int | str]
 Handler = Callable[[ProcessId, Arguments], Awaitable[Sequence[bytes | memoryview]]]
 
 ERROR_MAX = 1000  # characters of the reason for a refusal
-ANSWERING_MAX = 32  # requests that are handled at a time; more are refused
 BUSY = "busy; ask again"
 
 
 class BusyError(NetworkError):
-    """A process handles as many requests as it can at a time."""
+    """A process has as many requests of this one as it answers at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Requests:
         self._for_trainers: set[str] = set()  # topics
         self._ids = itertools.count(1)
         self._pending: dict[int, _Pending] = {}  # by request number
+        self._queue = AnswerQueue()
         self._answering: set[asyncio.Task[None]] = set()
 
     def serve(self, topic: str, handler: Handler, lane: LaneName = "bulk", *, for_trainers: bool = False) -> None:
@@ -95,17 +98,20 @@ class Requests:
             self._pending.pop(number, None)
 
     def on_request(self, sender: ProcessId, message: Request, role: Role | None) -> None:
-        """Answer a request that has arrived, in a task of its own."""
+        """Answer a request that has arrived, in a task of its own, when its turn has come."""
         if message.topic in self._for_trainers and role != "trainer":
             refusal = f"{message.topic!r} is for trainers: ask the run's owner for an invite for one"
             self._links.send(sender, encode_header(Response(message.id, refusal)))
             return
-        if len(self._answering) >= ANSWERING_MAX:
+        asker = self._links.caller(sender)
+
+        def start() -> None:
+            task = asyncio.get_running_loop().create_task(self._answer(sender, asker, message))
+            self._answering.add(task)
+            task.add_done_callback(self._answering.discard)
+
+        if not self._queue.add(sender, asker, start):
             self._links.send(sender, encode_header(Response(message.id, BUSY)))
-            return
-        task = asyncio.get_running_loop().create_task(self._answer(sender, message))
-        self._answering.add(task)
-        task.add_done_callback(self._answering.discard)
 
     def on_response(self, sender: ProcessId, message: Response, bodies: list[memoryview], role: Role | None) -> None:
         """Complete the request that a response belongs to; ignore one that was not asked for."""
@@ -123,12 +129,13 @@ class Requests:
             pending.future.set_result(bodies)
 
     def on_process_lost(self, process: ProcessId, reason: str) -> None:
-        """Fail the requests to a process that is lost."""
+        """Fail the requests to a process that is lost, and forget those of it that wait."""
+        self._queue.drop(process)
         for pending in list(self._pending.values()):
             if process in pending.asked and not pending.future.done():
                 pending.future.set_exception(NetworkError(f"lost {process}: {reason}"))
 
-    async def _answer(self, sender: ProcessId, message: Request) -> None:
+    async def _answer(self, sender: ProcessId, asker: Caller, message: Request) -> None:
         handler = self._handlers.get(message.topic)
         error, bodies = "", list[bytes | memoryview]()
         try:
@@ -140,5 +147,8 @@ class Requests:
         except Exception as failed:  # of any kind: the requester should not have to wait for its timeout
             log.error("answering to %r failed", message.topic[:40], exc_info=failed)
             error = f"answering to {message.topic[:40]!r} failed"
-        header = encode_header(Response(message.id, error[:ERROR_MAX]))
-        self._links.send(sender, header, bodies, lane=self._lanes[message.topic] if bodies else "control")
+        finally:
+            self._queue.made(asker)
+        header, lane = encode_header(Response(message.id, error[:ERROR_MAX])), self._lanes.get(message.topic, "bulk")
+        written = partial(self._queue.written, asker)
+        self._links.send(sender, header, bodies, lane=lane if bodies else "control", done=written)
