@@ -42,7 +42,7 @@ FORGED: list[Message] = [
 
 
 def result(**changes: object) -> AttackResult:
-    found = AttackResult(KINDS[0], step_s={"before": 1.0, "during": 1.2, "after": 1.1})
+    found = AttackResult(KINDS[0], {"Done": 1}, step_s={"before": 1.0, "during": 1.2, "after": 1.1})
     for name, value in changes.items():
         setattr(found, name, value)
     return found
@@ -71,6 +71,7 @@ def test_forged_messages_are_wrong_by_their_sender_alone(message: Message) -> No
     ("changes", "broken"),
     [
         ({}, None),
+        ({"sent": {}}, "the attacker sent nothing, so nothing was tried"),
         ({"ended": ["peer-1"]}, "peer-1 ended"),
         ({"rejoined": ["peer-1", "peer-1"]}, "peer-1 had to join again"),
         ({"step_s": {"before": 1.0, "during": 1.7, "after": 1.0}}, "a step took 1.7 times as long"),
@@ -107,14 +108,14 @@ def test_an_attacker_is_switched_on_and_off_by_files(tmp_path: Path) -> None:
 
 def test_the_table_and_the_figures_have_a_row_for_each_attack(tmp_path: Path) -> None:
     found = [
-        result(sent={"Done": 30}, counted={"decisions put_out": 1}, same=True),
+        result(sent={"Done": 30}, counted={"put_out": 1}, same=True),
         AttackResult(KINDS[1], failure="waited 60 s in vain for all to serve"),
     ]
     screen = io.StringIO()
     show(found, Console(width=120, file=screen))
     text = screen.getvalue()
     assert "30 Done" in text
-    assert "1 decisions put_out" in text
+    assert "1 put_out" in text
     assert "x1.09" in text, "against the slower of the two calm windows"
     write(found, {"microbatches": 8}, tmp_path / "figures.json")
     first, second = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))["attacks"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from swarmflow.chaos.attacks import switch
 from swarmflow.chaos.attacks.kinds import AttackKind
@@ -10,9 +11,10 @@ from swarmflow.chaos.attacks.member import OUTSIDE
 from swarmflow.chaos.cast import Cast
 from swarmflow.chaos.watch import Seen
 from swarmflow.local.swarm import LocalProcess, LocalSwarm
+from swarmflow.runtime.transport.identity import load_identity
 from swarmflow.runtime.transport.invite import Invite
 
-_STAGE = 0  # that a member serves: it has others of its stage, and a stage behind it
+STAGE = 0  # that a member serves: it has others of its stage, and a stage behind it
 
 
 @dataclass
@@ -28,7 +30,8 @@ class Attackers:
     def prepare(self, kind: AttackKind) -> None:
         """Start the member that this attack needs, which is honest until it begins."""
         if kind.by == "member" and self.member is None:
-            self.member = self.swarm.start_peer(stage=_STAGE)
+            self._choose_identity(self.swarm.state_folder(f"peer-{len(self.swarm.peers)}"))
+            self.member = self.swarm.start_peer(stage=STAGE)
             self.member.expendable = True
 
     def serves(self, seen: Seen | None) -> bool:
@@ -70,6 +73,17 @@ class Attackers:
         if self.member is not None:
             self.member.kill()
             self.member = None
+
+    def _choose_identity(self, folder: Path) -> None:
+        """Make identities until one comes before those of all others: the first member of a group owns its first piece.
+
+        A small model has no other piece.
+        """
+        others = [name for peer in self.swarm.peers if (name := self.cast.libp2p_name(peer.name))]
+        path = folder / "identity.key"
+        folder.mkdir(parents=True, exist_ok=True)
+        while load_identity(path).name >= min(others):
+            path.unlink()
 
     def _invite(self, kind: AttackKind) -> str:
         usual = Invite.parse(self.swarm.invite)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm, environment, terminable
 
 MICROBATCHES = 8  # fewer than under faults: an attack needs many steps more than long ones
+WIDTH = 130  # of the table, in characters, where it goes into a file
 STEPS = 100_000  # the run goes on until its last attack is over
 
 
@@ -39,7 +41,7 @@ def run_attacks(setup: Setup) -> int:
     transformers.utils.logging.disable_progress_bar()
     with terminable(), ForkServer(environment(threads=1), "swarmflow.chaos.attacks.member") as forks:
         results = AttackCampaign(setup, folder, forks).results(list(chosen(setup.attacks)))
-    show(results, Console(highlight=False))
+    show(results, Console(highlight=False, width=None if sys.stdout.isatty() else WIDTH))
     if setup.json_file is not None:
         sizes = {"stages": setup.stages, "peers": setup.peers, "trainers": setup.trainers}
         write(results, {**sizes, "microbatches": MICROBATCHES}, setup.json_file)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swarmflow.chaos.attacks.attackers import Attackers
+from swarmflow.chaos.attacks.attackers import STAGE, Attackers
 from swarmflow.chaos.attacks.honest import Honest
 from swarmflow.chaos.attacks.kinds import AttackKind
 from swarmflow.chaos.cast import Cast, ChaosError
@@ -22,7 +22,8 @@ SLOWER_MAX = 1.5  # throughput may fall by a third
 STANDSTILL_S = 45.0
 SERVE_S = 60.0
 WINDOW_STEPS = 8  # of a measurement, at least
-WINDOW_S = 3.0
+WINDOW_S = 2.0
+RECOVERY_WINDOWS = 3  # within which a step takes as long as before the attack
 SETTLE_STEPS = 3  # after somebody came, and after an attack
 TICK_S = 0.05
 
@@ -53,7 +54,9 @@ class AttackResult:
         """Note the first promise that was broken."""
         if self.failure is not None:
             return
-        if self.ended:
+        if not self.sent:
+            self.failure = "the attacker sent nothing, so nothing was tried"
+        elif self.ended:
             self.failure = f"{', '.join(self.ended)} ended"
         elif self.rejoined and not self.kind.restarts:
             self.failure = f"{', '.join(dict.fromkeys(self.rejoined))} had to join again"
@@ -105,8 +108,9 @@ class Contest:
         """Wait until all honest processes and the member serve; one that is not let in again is replaced."""
         if self._attackers.member is not None and not self._attackers.serves(self._seen):
             self._attackers.dismiss()
+        self._until(lambda: self._honest.serve(self._seen), "all to serve")
         self._attackers.prepare(kind)
-        self._until(lambda: self._honest.serve(self._seen) and self._attackers.serves(self._seen), "all to serve")
+        self._until(lambda: self._attackers.serves(self._seen), "the attacker to serve")
         self._steps(SETTLE_STEPS)
 
     def _strike(self, kind: AttackKind, result: AttackResult) -> None:
@@ -119,7 +123,7 @@ class Contest:
                 for trainer in trainers:
                     self._cast.again(trainer)
             if kind.newcomer:
-                self._honest.names.append(self._cast.another().name)
+                self._honest.names.append(self._cast.another(STAGE).name)
             result.step_s["during"] = self._step_s(kind.least_s)
             if kind.newcomer:
                 self._until(lambda: self._honest.serve(self._seen), "the newcomer to serve")
@@ -128,7 +132,10 @@ class Contest:
             result.counted = self._honest.counted()
             result.grown_bytes = self._honest.grown_bytes
         self._steps(SETTLE_STEPS)
-        result.step_s["after"] = self._step_s(WINDOW_S)
+        for _ in range(RECOVERY_WINDOWS):
+            result.step_s["after"] = self._step_s(WINDOW_S)
+            if result.slower("after") <= SLOWER_MAX:
+                break
         result.export = self._exported()
 
     # --- waiting ------------------------------------------------------------------------------------------------------

@@ -13,17 +13,18 @@ from swarmflow.chaos.watch import Seen
 from swarmflow.local.swarm import LocalProcess
 
 _RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
-# What honest processes count about others: (metric, label, shown values).
+# What honest processes count about others: (metric, label, what stands before its values, values that are shown).
 _COUNTED = (
-    ("swarmflow_frames_refused_total", "reason", re.compile(".*")),
+    ("swarmflow_frames_refused_total", "reason", "frames_refused:", re.compile(".*")),
     (
         "swarmflow_decisions_total",
         "kind",
+        "",
         re.compile(
-            "messages_.*|claims_.*|gone|put_out|accusations|steps_restarted|rollbacks|resynchronisations|stalled|hops_lost"
+            "messages_.*|claims_.*|put_out|accusations|steps_restarted|rollbacks|resynchronisations|stalled|hops_lost"
         ),
     ),
-    ("swarmflow_denials_total", "reason", re.compile("stale|unknown|invalid|stage")),
+    ("swarmflow_denials_total", "reason", "denials:", re.compile("stale|unknown|invalid|stage")),
 )
 
 
@@ -59,9 +60,8 @@ class Honest:
             if found and self._ids.setdefault(name, found) != found:
                 self._ids[name] = found
                 self.rejoined.append(name)
-            if seen is not self._looked:
-                before = self._resident.setdefault(name, resident_bytes(process))
-                self._grown = max(self._grown, resident_bytes(process) - before)
+            if seen is not self._looked and name in self._resident:
+                self._grown = max(self._grown, resident_bytes(process) - self._resident[name])
         self._looked = seen
 
     def serve(self, seen: Seen | None) -> bool:
@@ -82,9 +82,10 @@ class Honest:
 
     def _counts(self) -> dict[str, float]:
         self.meters.read_all()
-        return {
-            f"{metric.removeprefix('swarmflow_').removesuffix('_total')} {value}": count
-            for metric, label, shown in _COUNTED
+        gone = self.meters.sum("swarmflow_suspected_total")
+        return {"gone": gone} | {
+            f"{prefix}{value}": count
+            for metric, label, prefix, shown in _COUNTED
             for value, count in self.meters.by_label(metric, label).items()
             if shown.fullmatch(value)
         }

@@ -12,7 +12,7 @@ from swarmflow.chaos.attacks import forging
 from swarmflow.chaos.attacks.outside import Outside
 from swarmflow.core.protocol.messages import Message
 from swarmflow.core.protocol.types import Epoch, Member, ProcessId, Roster
-from swarmflow.errors import FrameError
+from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL
 from swarmflow.runtime.transport.wire import Request, encode_header
@@ -62,9 +62,8 @@ class HalfOpenStreams:
         for (name, addresses), number in itertools.product(await self._outside.victims(), range(_STREAMS_AT_ONCE)):
             try:
                 _, writer = await session.node.open_stream(name, STREAM_PROTOCOL, addresses, _DIAL_S)
-            except (OSError, TimeoutError):
-                self._outside.sent["streams not taken"] += 1
-                continue
+            except (NetworkError, OSError, TimeoutError):
+                continue  # one that is gone
             with contextlib.suppress(OSError):
                 writer.write(b"swarmflo"[: number * 4])
             self._outside.sent["streams"] += 1
@@ -90,7 +89,7 @@ class ReplayedCredential:
             self._credentials = [base64.b64decode(each) for each in shown if isinstance(each, str)]
         for name, addresses in await self._outside.victims():
             for credential in self._credentials:
-                with contextlib.suppress(OSError, TimeoutError, FrameError):
+                with contextlib.suppress(NetworkError, OSError, TimeoutError, FrameError):
                     await self._show(name, addresses, credential)
 
     async def _show(self, name: str, addresses: tuple[str, ...], credential: bytes) -> None:
