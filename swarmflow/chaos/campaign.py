@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import torch
 import transformers
@@ -50,7 +51,7 @@ def run_all(setup: Setup) -> int:
     Raises SwarmflowError, after the report, when a run failed or has learnt wrongly.
     """
     folder = Path(tempfile.mkdtemp(prefix="swarmflow-chaos-")) if setup.folder is None else setup.folder.absolute()
-    _claim(folder, setup)
+    claim(folder, setup, is_report)
     with terminable(), ForkServer(environment(threads=1), "swarmflow.chaos.sabotage") as forks:
         results = Campaign(setup, folder, forks).results()
     show(results, setup, Console(highlight=False))
@@ -66,10 +67,14 @@ def run_all(setup: Setup) -> int:
     return 0
 
 
-def _claim(folder: Path, setup: Setup) -> None:
-    """Raises ForeignFileError for a folder that is not empty: the runs of an earlier campaign would be resumed."""
+def claim(folder: Path, setup: Setup, is_own: Callable[[IO[bytes]], bool]) -> None:
+    """Make the folder of a campaign.
+
+    is_own: whether a file is a report, which may be replaced. Raises ForeignFileError for another one, and for a folder
+    that is not empty: the runs of an earlier campaign would be resumed.
+    """
     if setup.json_file is not None:
-        check_file(setup.json_file, "--json", is_report)
+        check_file(setup.json_file, "--json", is_own)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):

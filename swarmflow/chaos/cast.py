@@ -36,9 +36,9 @@ class Cast:
         """Start the same command again, with the same state folder."""
         return self._follow(self.swarm.start_again(process))
 
-    def another(self) -> LocalProcess:
-        """Start a peer that the run does not know; the leader grants it any stage."""
-        return self._follow(self.swarm.start_peer(*_METRICS))
+    def another(self, stage: int | str = "auto") -> LocalProcess:
+        """Start a peer that the run does not know. stage: that it asks for; auto: the leader grants it any."""
+        return self._follow(self.swarm.start_peer(*_METRICS, stage=stage))
 
     def present(self, name: str) -> LocalProcess:
         """Return the current life of a process."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -70,11 +70,26 @@ def train(
 
     reverse: adds up a step's microbatches from the last to the first, which shows what the order of additions does.
     """
+    model, losses = load_model(folder), []
+    for loss in _steps(model, corpus, recipe, reverse, adding_up):
+        losses.append(loss)
+    return parameters(model), losses
+
+
+def versions(folder: Path, corpus: Path, recipe: Recipe, *, reverse: bool = False) -> Iterator[dict[str, Tensor]]:
+    """Train likewise, and yield the parameters after each step."""
     model = load_model(folder)
+    for _ in _steps(model, corpus, recipe, reverse, None):
+        yield parameters(model)
+
+
+def _steps(
+    model: PreTrainedModel, corpus: Path, recipe: Recipe, reverse: bool, adding_up: AddingUp | None
+) -> Iterator[float]:
+    """Train a model step by step, and yield the loss of each."""
     optimizer = _optimizer(model, recipe.optimizer)
     clip = float(recipe.optimizer.get("clip_grad_norm", 1.0))
     tokens = torch.frombuffer(bytearray(corpus.read_bytes()), dtype=torch.uint8).long()
-    losses = []
     for step in range(recipe.steps):
         optimizer.zero_grad()
         total = 0.0
@@ -96,8 +111,7 @@ def train(
         if clip:
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
-        losses.append(total / count)
-    return parameters(model), losses
+        yield total / count
 
 
 def microbatch(tokens: Tensor, recipe: Recipe, step: int, index: int) -> tuple[Tensor, Tensor]:

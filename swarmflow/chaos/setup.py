@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from swarmflow.chaos.attacks.kinds import chosen
 from swarmflow.errors import ConfigError
 
 # Small, so that a hundred steps take a minute or two; enough microbatches that a step has a beginning and an end.
@@ -34,6 +35,7 @@ class Setup:
     hit_trainers: bool  # whether trainers have faults too
     folder: Path | None  # of all files; None: a temporary one, which is kept only after a failure
     json_file: Path | None
+    attacks: tuple[str, ...] = ()  # names of attacks; with any, no faults are caused
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> Setup:
@@ -52,9 +54,12 @@ class Setup:
             hit_trainers=not values["no_trainers"],
             folder=Path(folder) if folder else None,
             json_file=Path(json_file) if json_file else None,
+            attacks=tuple(kind.name for kind in chosen(tuple(values["attack"]))),
         )
         if setup.peers < setup.stages:
             raise ConfigError(f"--peers {setup.peers}: each of the {setup.stages} stages needs one")
+        if setup.attacks and (setup.codec != "none" or setup.stages < 2):
+            raise ConfigError("--attack needs --codec none, as the plain loop has, and two --stages or more")
         if setup.accumulate == "fp32" and setup.codec != "none":
             raise ConfigError(
                 f"--codec {setup.codec} needs --accumulate exact: in fp32 a run is compared with a plain loop, "

@@ -31,13 +31,24 @@ import click
 )
 @click.option("--lose-stage", is_flag=True, help="Hit the last peer of a stage too.")
 @click.option("--no-trainers", is_flag=True, help="Hit peers only.")
+@click.option(
+    "--attack",
+    multiple=True,
+    metavar="KIND",
+    help="Cause no faults, but run an attacker of this kind beside the swarm; several times, or all.",
+)
 @click.option("--folder", type=click.Path(file_okay=False), help="Keep logs and models here, whatever happens.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write all figures here.")
 def chaos(**options: object) -> int:
-    """Kill, freeze and drain processes of a local swarm, and compare what it learns with an undisturbed run."""
+    """Kill, freeze and drain processes of a local swarm, or attack it, and compare what it learns with a calm run."""
     from swarmflow.chaos.setup import Setup
 
     setup = Setup.parse(options)  # before the imports that take seconds
+
+    if setup.attacks:
+        from swarmflow.chaos.attacks.campaign import run_attacks
+
+        return run_attacks(setup)
 
     from swarmflow.chaos.campaign import run_all
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NoReturn, Self
@@ -238,9 +238,10 @@ def _set_up_child(log: str, errors: str, arguments: list[str], environment: dict
     sys.argv = ["swarmflow", *arguments]
 
 
-def main() -> NoReturn:
-    """Serve; in each forked process, run its command."""
+def main(first: Callable[[], object] = lambda: None) -> NoReturn:
+    """Serve; in each forked process, run its command. first: called there before."""
     _serve()
+    first()
 
     from swarmflow import cli
 

@@ -165,6 +165,10 @@ class LocalSwarm:
         what = ["--join", self.invite, "--stage", str(stage), "--state-dir", str(self.state_folder(name))]
         return self._start(name, "peer", *what, *LISTEN, *options)
 
+    def start_other(self, name: str, *arguments: str) -> LocalProcess:
+        """Start a process that is neither a trainer nor a peer, and return at once."""
+        return self._start(name, *arguments)
+
     def start_again(self, process: LocalProcess) -> LocalProcess:
         """Restart a process that has ended, with the same command and a new log."""
         if process.exit_code is None:

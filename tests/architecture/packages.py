@@ -156,8 +156,8 @@ PACKAGES: dict[str, Package] = {
     ),
     "chaos": Package(
         "local swarms under faults, compared with what they should learn",
-        ("authority", "compute", "core", "demo", "errors", "local", "ownership", "runtime", "simulator"),
-        ("cryptography", "msgspec", "prometheus_client", "rich", "torch", "transformers", "uvloop"),
+        ("authority", "compute", "core", "demo", "errors", "local", "ownership", "runtime", "simulator", "suggestions"),
+        ("blake3", "cryptography", "msgspec", "prometheus_client", "rich", "torch", "transformers", "uvloop"),
     ),
     "commands": Package(
         "the command line of what is no role", ("chaos", "demo", "errors", "forecast", "page", "runtime"), ("click",)

@@ -1,0 +1,114 @@
+"""Lies about hops: claims of those of others, and tensors that nobody has passed on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from swarmflow.chaos.attacks import forging
+from swarmflow.chaos.attacks.lies import Insider, Lie, Outgoing, made
+from swarmflow.core.protocol.events import Event, Received
+from swarmflow.core.protocol.messages import Forward, Prepare
+from swarmflow.core.protocol.types import Attempt, Epoch, ProcessId
+from swarmflow.runtime.transport.lanes import Body
+from swarmflow.runtime.transport.wire import Wire
+
+_RELAYED_MAX = 4  # of a step, to each receiver
+
+
+class _OnceAHop(Lie):
+    """Does something once for each hop of each step that is not its own."""
+
+    def __init__(self, insider: Insider) -> None:
+        super().__init__(insider)
+        self._epoch: Epoch | None = None
+        self.claimed: set[int] = set()  # indices, of the step at hand
+
+    def due(self) -> list[int]:
+        """Return the microbatches that were not claimed yet."""
+        if self.insider.epoch != self._epoch:
+            self._epoch, self.claimed = self.insider.epoch, set()
+        found = [index for index in self.insider.not_held() if index not in self.claimed]
+        return found if self.insider.roster.peer_ids else []
+
+
+class FalseDone(_OnceAHop):
+    """Reports hops of others as its own, and plays along when they are to count as such."""
+
+    def strike(self) -> None:
+        """Claim all hops of its stage that it does not have."""
+        for index in self.due():
+            self.claimed.add(index)
+            self.insider.send(self.insider.leader, forging.done(self.insider.epoch, index, self.insider.stage))
+
+    def incoming(self, event: Event) -> Event:
+        """Hide from its own machine that hops count which it has never had."""
+        if not isinstance(event, Received) or not isinstance(event.message, Prepare):
+            return event
+        hops = self.insider.machine.hops
+        own = {hop.microbatch.index: hop.attempt for hop in hops.hops.values()} if hops is not None else {}
+        entries: list[tuple[int, Attempt]] = []
+        for index, attempt in event.message.entries:
+            if attempt != forging.HIGH:
+                entries.append((index, attempt))
+            elif index in own:
+                entries.append((index, own[index]))
+        return replace(event, message=replace(event.message, entries=tuple(entries)))
+
+
+class FalseOverflow(_OnceAHop):
+    """Voids each step: a gradient is too large, it says."""
+
+    def strike(self) -> None:
+        """Report one hop a step."""
+        if self.due() and not self.claimed:
+            self.claimed.add(0)
+            self.insider.send(self.insider.leader, forging.overflow(self.insider.epoch, 0))
+
+
+class FalseNotFinite(_OnceAHop):
+    """Voids each step: a value is not finite, it says."""
+
+    def strike(self) -> None:
+        """Report one hop a step."""
+        if self.due() and not self.claimed:
+            self.claimed.add(0)
+            self.insider.send(self.insider.leader, forging.not_finite(self.insider.epoch, 0))
+
+
+class FalseAdopt(_OnceAHop):
+    """Claims to be the predecessor of all hops of the next stage, and so the one to get their gradients."""
+
+    def strike(self) -> None:
+        """Ask every peer of the next stage for every hop that others pass on."""
+        following = self.insider.stage + 1
+        for index in self.due():
+            self.claimed.add(index)
+            for process in self.insider.peers(following):
+                self.insider.send(process, forging.adopt(self.insider.epoch, index, following))
+
+
+class FalseRelay(_OnceAHop):
+    """Hands tensors to the next stage as if others of its own stage had sent them."""
+
+    def __init__(self, insider: Insider) -> None:
+        super().__init__(insider)
+        self._bodies: tuple[bytes, ...] = ()
+
+    def outgoing(self, to: ProcessId, message: Wire, bodies: Sequence[Body]) -> Outgoing:
+        """Keep a tensor of its own: it has the right form."""
+        if isinstance(message, Forward) and not self._bodies:
+            self._bodies = tuple(bytes(made(body)) for body in bodies)
+        return message, bodies
+
+    def strike(self) -> None:
+        """Pass that tensor on in place of those of some other hops."""
+        origins = self.insider.peers(self.insider.stage)
+        following = self.insider.stage + 1
+        if not self._bodies or not origins or not self.insider.peers(following):
+            return
+        for index in self.due()[:_RELAYED_MAX] if len(self.claimed) < _RELAYED_MAX else ():
+            self.claimed.add(index)
+            for process in self.insider.peers(following):
+                forged = forging.relayed(origins[0], self.insider.epoch, index, following)
+                self.insider.send(process, forged, self._bodies)
