@@ -11,6 +11,7 @@ from swarmflow.core.protocol.messages import (
     Finished,
     Forward,
     Held,
+    HopHandover,
     MemberFailed,
     NotFinite,
     OpenStep,
@@ -22,13 +23,16 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.types import Attempt, Epoch, Holding, Member, Microbatch, ProcessId, Roster, Snapshot
 
+Handovers = tuple[HopHandover, ...]
 NO_ROOT = "0" * 64
 HIGH = Attempt(reassignment=0, repair=9, denials=0)  # above all that an undisturbed run makes
 
 
-def done(epoch: Epoch, index: int, stage: int) -> Done:
-    """A hop that its sender was not given."""
-    return Done(microbatch=Microbatch(epoch, index), stage=stage, attempt=HIGH, loss_sum=1.0, tokens=1)
+def done(epoch: Epoch, index: int, stage: int, handovers: Handovers = ()) -> Done:
+    """A hop that its sender was not given. handovers: of another one, which it was."""
+    attempt = handovers[0].attempt if handovers else HIGH
+    microbatch = Microbatch(epoch, index)
+    return Done(microbatch=microbatch, stage=stage, attempt=attempt, loss_sum=1.0, tokens=1, handovers=handovers)
 
 
 def ready(stage: int, version: int, grant: int) -> Ready:
@@ -36,14 +40,14 @@ def ready(stage: int, version: int, grant: int) -> Ready:
     return Ready(stage=stage, version=version, root=NO_ROOT, capacity=1000, grant=grant)
 
 
-def overflow(epoch: Epoch, index: int) -> Overflow:
-    """A gradient that is not too large."""
-    return Overflow(microbatch=Microbatch(epoch, index))
+def overflow(epoch: Epoch, index: int, handovers: Handovers = ()) -> Overflow:
+    """A gradient that is not too large. handovers: as in `done`."""
+    return Overflow(microbatch=Microbatch(epoch, index), handovers=handovers)
 
 
-def not_finite(epoch: Epoch, index: int) -> NotFinite:
-    """A value that is finite."""
-    return NotFinite(epoch=epoch, index=index, value="gradient", layer="h.0")
+def not_finite(epoch: Epoch, index: int, handovers: Handovers = ()) -> NotFinite:
+    """A value that is finite. handovers: as in `done`."""
+    return NotFinite(epoch=epoch, index=index, value="gradient", layer="h.0", handovers=handovers)
 
 
 def suspect(process: ProcessId) -> Suspect:
@@ -51,9 +55,9 @@ def suspect(process: ProcessId) -> Suspect:
     return Suspect(process=process, reason="the connection broke")
 
 
-def adopt(epoch: Epoch, index: int, stage: int) -> Adopt:
-    """The question of a predecessor that is none."""
-    return Adopt(microbatch=Microbatch(epoch, index), stage=stage, attempt=HIGH)
+def adopt(epoch: Epoch, index: int, stage: int, handovers: Handovers = ()) -> Adopt:
+    """The question of a predecessor that is none. handovers: of another hop to its sender."""
+    return Adopt(microbatch=Microbatch(epoch, index), stage=stage, attempt=HIGH, handovers=handovers)
 
 
 def forward(epoch: Epoch, index: int, stage: int) -> Forward:

@@ -9,7 +9,7 @@ from swarmflow.chaos.attacks import forging
 from swarmflow.chaos.attacks.lies import Insider, Lie, Outgoing, made
 from swarmflow.core.protocol.events import Event, Received
 from swarmflow.core.protocol.messages import Forward, Prepare
-from swarmflow.core.protocol.types import Attempt, Epoch, ProcessId
+from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.runtime.transport.lanes import Body
 from swarmflow.runtime.transport.wire import Wire
 
@@ -37,9 +37,11 @@ class FalseDone(_OnceAHop):
 
     def strike(self) -> None:
         """Claim all hops of its stage that it does not have."""
+        insider = self.insider
         for index in self.due():
             self.claimed.add(index)
-            self.insider.send(self.insider.leader, forging.done(self.insider.epoch, index, self.insider.stage))
+            forged = forging.done(insider.epoch, index, insider.stage, insider.handovers())
+            insider.send(insider.leader, forged)
 
     def incoming(self, event: Event) -> Event:
         """Hide from its own machine that hops count which it has never had."""
@@ -47,12 +49,7 @@ class FalseDone(_OnceAHop):
             return event
         hops = self.insider.machine.hops
         own = {hop.microbatch.index: hop.attempt for hop in hops.hops.values()} if hops is not None else {}
-        entries: list[tuple[int, Attempt]] = []
-        for index, attempt in event.message.entries:
-            if attempt != forging.HIGH:
-                entries.append((index, attempt))
-            elif index in own:
-                entries.append((index, own[index]))
+        entries = [(index, own[index]) for index, _ in event.message.entries if index in own]
         return replace(event, message=replace(event.message, entries=tuple(entries)))
 
 
@@ -63,7 +60,7 @@ class FalseOverflow(_OnceAHop):
         """Report one hop a step."""
         if self.due() and not self.claimed:
             self.claimed.add(0)
-            self.insider.send(self.insider.leader, forging.overflow(self.insider.epoch, 0))
+            self.insider.send(self.insider.leader, forging.overflow(self.insider.epoch, 0, self.insider.handovers()))
 
 
 class FalseNotFinite(_OnceAHop):
@@ -73,7 +70,7 @@ class FalseNotFinite(_OnceAHop):
         """Report one hop a step."""
         if self.due() and not self.claimed:
             self.claimed.add(0)
-            self.insider.send(self.insider.leader, forging.not_finite(self.insider.epoch, 0))
+            self.insider.send(self.insider.leader, forging.not_finite(self.insider.epoch, 0, self.insider.handovers()))
 
 
 class FalseAdopt(_OnceAHop):
@@ -84,8 +81,9 @@ class FalseAdopt(_OnceAHop):
         following = self.insider.stage + 1
         for index in self.due():
             self.claimed.add(index)
+            forged = forging.adopt(self.insider.epoch, index, following, self.insider.handovers()[:1])
             for process in self.insider.peers(following):
-                self.insider.send(process, forging.adopt(self.insider.epoch, index, following))
+                self.insider.send(process, forged)
 
 
 class FalseRelay(_OnceAHop):

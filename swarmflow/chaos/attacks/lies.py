@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.protocol.actions import Send
 from swarmflow.core.protocol.events import Event
-from swarmflow.core.protocol.messages import Message
+from swarmflow.core.protocol.messages import HopHandover, Message
 from swarmflow.core.protocol.types import Epoch, ProcessId, Roster
+from swarmflow.runtime.execution.signatures import Signatures
 from swarmflow.runtime.transport.lanes import Body, Buffer
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.wire import Request, Wire, encode_header
@@ -20,8 +21,9 @@ Outgoing = tuple[Wire, Sequence[Body]]
 class Insider:
     """The attacker's own process: an ordinary peer, its links, and a count of what was forged."""
 
-    def __init__(self, machine: PeerMachine, links: Links) -> None:
+    def __init__(self, machine: PeerMachine, links: Links, signatures: Signatures) -> None:
         self.machine = machine
+        self._signatures = signatures
         self.sent: Counter[str] = Counter()  # by name of the message
         self._links = links
 
@@ -66,12 +68,22 @@ class Insider:
         own = {hop.index for hop in hops.hops if hop.epoch == self.epoch} if hops is not None else set[int]()
         return [index for index in range(self.machine.plan.microbatches) if index not in own]
 
+    def handovers(self) -> tuple[HopHandover, ...]:
+        """Return how some hop of the step has come to it; empty: it has none."""
+        hops = self.machine.hops
+        own = (hop for hop in hops.hops.values() if hop.microbatch.epoch == self.epoch) if hops is not None else ()
+        return next((hop.handovers for hop in own), ())
+
     def send(self, to: ProcessId, message: Message, bodies: Sequence[Buffer] = ()) -> None:
-        """Send a forged message, and count it where its own machine counts: else a heartbeat would give it away."""
+        """Send a forged message, with its own signature where it needs one.
+
+        It is counted where its own machine counts: else a heartbeat would give it away.
+        """
         self.sent[type(message).__name__] += 1
         if not bodies:
             self.machine.counter.sent([Send(to, message)])
-        self._links.send(to, encode_header(message), bodies, lane="bulk" if bodies else "control")
+        header = encode_header(self._signatures.signed(message, to, bodies))
+        self._links.send(to, header, bodies, lane="bulk" if bodies else "control")
 
 
 class Lie:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -23,8 +23,9 @@ from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import FrameError
 from swarmflow.local import forkserver
 from swarmflow.runtime.execution.driver import Driver, Machine
+from swarmflow.runtime.execution.signatures import Signatures
 from swarmflow.runtime.transport.hello import LaneName
-from swarmflow.runtime.transport.lanes import Body
+from swarmflow.runtime.transport.lanes import Body, nothing
 from swarmflow.runtime.transport.links import Links
 from swarmflow.runtime.transport.wire import Request, decode_header, encode_header, message_name
 
@@ -57,7 +58,7 @@ class _Present:
     kind = ""
     sent: dict[str, int]
 
-    def look(self, folder: Path, machine: PeerMachine, links: Links) -> None:
+    def look(self, folder: Path, machine: PeerMachine, links: Links, signatures: Signatures) -> None:
         """Switch the lie on or off, as the state folder says; another life of the process begins it anew."""
         kind = switch.current(folder)
         if kind == self.kind and (self.lie is None or self.lie.insider.machine is machine):
@@ -65,7 +66,7 @@ class _Present:
         former = self.lie.insider.sent if self.lie is not None and kind == self.kind else None
         self.kind, self.lie = kind, None
         if kind:
-            self.lie = LIES[kind](Insider(machine, links))
+            self.lie = LIES[kind](Insider(machine, links, signatures))
             self.lie.insider.sent.update(former or {})
 
 
@@ -75,11 +76,19 @@ _present = _Present()
 class _LyingLinks(Links):
     """Sends what the lie makes of the process' own messages."""
 
-    def send(self, to: ProcessId, header: bytes, bodies: Sequence[Body] = (), *, lane: LaneName = "control") -> None:
+    def send(
+        self,
+        to: ProcessId,
+        header: bytes,
+        bodies: Sequence[Body] = (),
+        *,
+        lane: LaneName = "control",
+        done: Callable[[], None] = nothing,
+    ) -> None:
         if _present.lie is not None:
             message, bodies = _present.lie.outgoing(to, decode_header(header), bodies)
             header = encode_header(message)
-        super().send(to, header, bodies, lane=lane)
+        super().send(to, header, bodies, lane=lane, done=done)
 
 
 class _LyingDriver(Driver):
@@ -110,7 +119,8 @@ class _LyingDriver(Driver):
         folder = Path(sys.argv[sys.argv.index("--state-dir") + 1])
         while True:
             assert self.links is not None, "a session connects its driver at once"
-            _present.look(folder, machine, self.links)
+            assert self._signatures is not None, "it gives it signatures too"
+            _present.look(folder, machine, self.links, self._signatures)
             if _present.lie is not None:
                 _present.lie.strike()
                 switch.report(folder, _present.lie.insider.sent)
