@@ -304,17 +304,21 @@ class Liars:
         return replace(action, message=message, bodies=refs)
 
     def _has_piece(self, here: Host, message: ReducePart | ReduceSum) -> bool:
-        """Return whether a part is a member's own, or a sum that of a piece which its sender owns."""
+        """Return whether a part is a member's own, or a sum that of a piece that its sender owns, as its leader has it.
+
+        Without a leader nobody knows, and it counts as its own.
+        """
+        machine = here.machine
+        if not isinstance(machine, PeerMachine) or message.group not in machine.elements:
+            return False
         lead = self.world.trainers[self.world.leader].lead if self.world.leader is not None else None
         reducing = (
             lead.step.ballot.reductions.get(message.group) if lead is not None and lead.step is not None else None
         )
-        if reducing is None:
-            return False
-        group = reducing.group
-        owners = group.owners or group.members
-        owner = owners[message.piece % len(owners)]
-        return here.process in group.members if isinstance(message, ReducePart) else here.process == owner
+        if isinstance(message, ReducePart) or reducing is None:
+            return True
+        owners = reducing.group.owners or reducing.group.members
+        return here.process == owners[message.piece % len(owners)]
 
     def _hops(self, here: Host) -> Mapping[Microbatch, Hop]:
         machine = here.machine
