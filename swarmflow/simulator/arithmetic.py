@@ -10,6 +10,9 @@ from hashlib import blake2b
 from swarmflow.core.protocol.types import Epoch
 
 Gradient = Counter[int]  # how often each microbatch of the step was added
+# What a liar adds to a gradient: to a part or a sum that it was given to make, or to one that is another's.
+GIVEN, FORGED = -3, -4
+FORGED_TENSOR = "forged"  # the content of a boundary tensor that its sender was not given to make
 
 
 def digest(*parts: object) -> str:
@@ -29,6 +32,11 @@ class Sum:
     counts: Gradient
     name: str
 
+    @property
+    def given(self) -> bool:
+        """Whether liars have changed it, and only what they were given of it."""
+        return GIVEN in self.counts and FORGED not in self.counts
+
     @classmethod
     def of(cls, addends: Iterable[Gradient]) -> Sum:
         """Return the sum of gradients."""
@@ -36,6 +44,18 @@ class Sum:
         for addend in addends:
             total.update(addend)
         return cls(total, digest_of(total))
+
+    @classmethod
+    def joined(cls, pieces: list[Sum]) -> Sum:
+        """Return the gradient of pieces, which must not pass for one if they were made of different addends."""
+        odd = [piece for piece in pieces if piece.name != pieces[0].name]
+        if not odd:
+            return pieces[0]
+        total: Gradient = Counter()
+        for piece in pieces:
+            total |= piece.counts
+        total.update({mark: 1 for mark in (GIVEN, FORGED) if any(mark in piece.counts for piece in pieces)})
+        return cls(total, digest(*(piece.name for piece in pieces)))
 
 
 @dataclass(slots=True)
@@ -57,9 +77,13 @@ class Weights:
         At version v step v is computed with the parameters of version v - delay, and with a delay step v + 1 with those
         of v.
         """
-        if not self.version <= step <= self.version + self.delay:
+        if not self.computes(step):
             raise ValueError(f"step {step} is computed at version {self.version}")
         return self.accumulated.setdefault(step, Counter())
+
+    def computes(self, step: int) -> bool:
+        """Return whether a step is computed with these parameters."""
+        return self.version <= step <= self.version + self.delay
 
     @property
     def present(self) -> Gradient:

@@ -23,6 +23,8 @@ __all__ = ["FAULTS", "Churn", "FuzzSwarm", "finish", "kill_in_phase", "leader_ph
 HEED_S = 60.0  # after the last fault: a person has read by then what the leader waits for
 MISSED_S = 40.0  # within it a process that missed a message has noticed, joined again, and dropped what it held
 LOG_LINES = 40
+# How an honest process ends: with the run, as a person wants it, or as its disk is full when it leaves.
+EXITS = ("the run is finished", "left", "drained", "stopped at version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
     """
     if not world.clock.run(lambda: world.ended, limit_s):
         raise _violated(world, f"it stands still after {limit_s:.0f} s")
+    check_honest(world)
     steps = world.settings.steps
     if missing := set(range(steps)) - {result.step for result in world.results}:
         raise _violated(world, f"steps {sorted(missing)} are missing")
@@ -73,8 +76,16 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
         early = host.machine.early if isinstance(host.machine, PeerMachine) else []
         awaited = {ref.key for event in early for ref in event.bodies}
         kept = [value for key, value in host.stored.items() if key not in awaited]
-        if settled and host.alive and not behind and kept:
+        if settled and host.alive and not behind and kept and process.name not in world.liars:
             raise _violated(world, f"{process.name} still holds {kept}")
+
+
+def check_honest(world: World) -> None:
+    """Check that no honest process has ended but as it should. Raises InvariantViolated."""
+    for line in world.log:
+        name, _, reason = line[10:].strip().partition(" exits: ")
+        if reason and name not in world.liars and not reason.startswith(EXITS):
+            raise _violated(world, f"{name} ended: {reason}")
 
 
 def _late(world: World, sender: ProcessId, receiver: ProcessId) -> bool:

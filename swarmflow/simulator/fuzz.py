@@ -12,10 +12,13 @@ from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import Plan
 from swarmflow.core.routing.routers import ROUTERS
 from swarmflow.simulator.faults import DRAWN, EARLIER, FAULTS, Churn, FuzzSwarm, finish
+from swarmflow.simulator.lying import Liars
 from swarmflow.simulator.partition_faults import AIMED
 from swarmflow.simulator.world import Settings, World
 
 PARTITIONS_SHARE = 0.35  # of the seeds, where nothing else is asked for
+CALM = ("join",)
+CALM_SHARE = 0.5  # of the seeds with liars: nothing else goes wrong in them
 STRANGERS_SHARE = 0.3  # of the seeds: some or all of their peers have no certificate
 
 
@@ -38,6 +41,7 @@ class Hunt:
     # The kinds of faults that existed when most of the seeds that tests replay were found: the same swarms as then.
     earlier: bool = False
     delay: int = 0  # of the updates, in steps
+    liars: bool = False  # every seed has members that lie
 
     def of(self, seed: int) -> Hunted:
         """Return what a seed stands for in this hunt."""
@@ -48,7 +52,12 @@ class Hunt:
             found = replace(found, scenario=replace(found.scenario, settings=delayed))
         if self.earlier:
             return found
-        found = _with_strangers(found, Random(f"strangers of {seed}"))
+        if self.liars:
+            found = _with_liars(found, Random(f"swarm with liars of {seed}"))
+            if found.kinds == CALM:
+                return found
+        else:
+            found = _with_strangers(found, Random(f"strangers of {seed}"))
         more = Random(f"more of {seed}")
         split = more.random() < PARTITIONS_SHARE or self.partitions
         if split and not self.only:
@@ -62,6 +71,7 @@ class Hunt:
         options += [f" --only {','.join(self.only)}"] if self.only else []
         options += [" --partitions"] if self.partitions else []
         options += [f" --delay {self.delay}"] if self.delay else []
+        options += [" --liars"] if self.liars else []
         return "".join([*options, *([" --earlier"] if self.earlier else [])])
 
 
@@ -73,6 +83,21 @@ def _with_strangers(found: Hunted, draw: Random) -> Hunted:
     share = draw.choice((0.3, 1.0)) if draw.random() < STRANGERS_SHARE else 0.0
     settings = replace(found.scenario.settings, uncertified=share)
     return replace(found, scenario=replace(found.scenario, settings=settings))
+
+
+def _with_liars(found: Hunted, draw: Random) -> Hunted:
+    """Return the same with so many peers and steps that some may lie and have the time to; half are calm otherwise."""
+    settings = replace(
+        found.scenario.settings,
+        steps=draw.choice((8, 16, 32)),
+        unusable=0.0,
+        uncertified=draw.choice((0.0, 0.0, 0.3, 1.0)),
+    )
+    peers = settings.plan.stages * draw.choice((2, 3, 4))
+    scenario = replace(found.scenario, settings=settings, peers=max(peers, 4))
+    if draw.random() < CALM_SHARE:
+        return Hunted(scenario, CALM, 15.0)
+    return replace(found, scenario=scenario)
 
 
 def _with_partitions(found: Hunted, more: Random) -> Hunted:
@@ -127,6 +152,8 @@ def play(seed: int, hunt: Hunt = PLAIN) -> World:
     """Run one seed to its end. Raises InvariantViolated, or whatever a machine raised."""
     hunted = hunt.of(seed)
     world = hunted.scenario.start(seed)
+    if hunt.liars:
+        Liars.among(world, Random(f"liars of {seed}"))
     Churn(world, hunted.kinds, hunted.gap_s, helpers=3 * hunted.scenario.settings.plan.stages).unleash()
     finish(world)
     return world
@@ -136,7 +163,7 @@ def _hunt_of(chosen: argparse.Namespace) -> Hunt:
     only = tuple(chosen.only.split(",")) if chosen.only else ()
     if unknown := [name for name in only if name not in FAULTS]:
         raise argparse.ArgumentTypeError(f"no such fault: {unknown}; there are {sorted(FAULTS)}")
-    return Hunt(chosen.router, only, chosen.partitions, chosen.earlier, chosen.delay)
+    return Hunt(chosen.router, only, chosen.partitions, chosen.earlier, chosen.delay, chosen.liars)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -149,6 +176,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--partitions", action="store_true", help="only seeds with partitions aimed at phases")
     parser.add_argument("--earlier", action="store_true", help="only the faults that old seeds were found with")
     parser.add_argument("--delay", type=int, choices=(0, 1), default=0, help="steps by which updates are delayed")
+    parser.add_argument("--liars", action="store_true", help="in every seed some members lie")
     parser.add_argument("--all", action="store_true", help="go on after a seed that fails; one line for each")
     chosen = parser.parse_args(arguments)
     try:

@@ -41,7 +41,7 @@ class GradientSums:
         weights = self.device.stage_weights()
         if body.reduced:
             return weights.reduced[body.group, body.start // PIECE_ELEMENTS]
-        return self._snapshot()
+        return self.own_addend()
 
     def piece_bytes(self, elements: int) -> int:
         """Return the bytes of a piece of the gradient of the present step."""
@@ -68,11 +68,11 @@ class GradientSums:
         self.device.answer(done)
 
     def _addend(self, part: Ref | None) -> Gradient:
-        value = self._snapshot() if part is None else self.world.hosts[self.process].stored[part.key]
+        value = self.own_addend() if part is None else self.world.hosts[self.process].stored[part.key]
         assert isinstance(value, Counter)
         return value
 
-    def _snapshot(self) -> Gradient:
+    def own_addend(self) -> Gradient:
         """Return a copy of what has been accumulated: the same one as long as nothing is added."""
         present = self.device.stage_weights().present
         if not dict.__eq__(self._copied, present):  # a Counter's own comparison takes ten times as long
@@ -99,9 +99,7 @@ class GradientSums:
                 continue
             pieces = -(-self.world.hardware.elements(group) // PIECE_ELEMENTS)
             sums = [weights.reduced[group, piece] for piece in range(pieces)]
-            # Pieces of one gradient that were made of different addends must not pass for a gradient.
-            odd = next((part for part in sums if part.name != sums[0].name), sums[0])
-            sealed[group] = odd
+            sealed[group] = Sum.joined(sums)
             if tuple(part.name for part in sums) != summed[group]:
                 flipped.add(group)
         if (broken := without_norm(action.epoch, sealed, weights.present)) is not None:
@@ -117,7 +115,7 @@ class GradientSums:
             return self.device.answer(StateDamaged(action.epoch))
         gradient, self.sealed = self.sealed[f"stage-{weights.stage}"], {}
         self.device.executor.spent.commit(action.epoch.step, set(weights.present), self.world.meter)
-        weights.apply(action.epoch, gradient)
+        weights.apply(action.epoch, self.world.invariants.learnt(gradient))
         if self.flips_parameters:
             self.flips_parameters, weights.flipped = False, True
             weights.parameters = digest("flipped", weights.parameters)

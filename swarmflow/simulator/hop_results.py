@@ -14,7 +14,8 @@ from swarmflow.core.protocol.events import (
     LossComputed,
     Replayed,
 )
-from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
+from swarmflow.core.protocol.types import ProcessId, Ref
+from swarmflow.simulator.arithmetic import FORGED, FORGED_TENSOR
 from swarmflow.simulator.spoiling import SPOILT, spoiling, spoilt
 
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ class HopResults:
 
     def deliver(self, action: RunForward | RunLoss | RunBackward | RunReplay) -> None:
         """Deliver the result of a computation that has ended, or its failure, to the machine."""
+        lies = self.process.name in self.world.liars
+        if lies and not self.device.stage_weights().computes(action.microbatch.epoch.step):
+            return  # it has reported an update that it has not made
         event = self._failure(action)
         if event is None:
             event = self._replayed(action) if isinstance(action, RunReplay) else self._computed(action)
@@ -51,7 +55,7 @@ class HopResults:
             size_bytes = self.world.hardware.boundary_bytes(weights.stage, "activation")
             return ForwardComputed(microbatch, self.world.store(self.process, "activation", size_bytes))
         weights.gradient(microbatch.epoch.step)[microbatch.index] += 1
-        self._spoil(microbatch)
+        self._spoil(action)
         self.world.counts["backward"] += 1
         gradient = self._gradient()
         if isinstance(action, RunLoss):
@@ -65,7 +69,7 @@ class HopResults:
             self.world.counts["recomputed"] += 1
             return Replayed(microbatch, 0, self._gradient())
         accumulated[microbatch.index] += action.weight
-        self._spoil(microbatch)
+        self._spoil(action)
         if accumulated[microbatch.index] == 0:
             del accumulated[microbatch.index]
         self.world.counts["undone" if action.weight < 0 else "backward"] += 1
@@ -78,9 +82,15 @@ class HopResults:
             return ComputeFailed(action.microbatch, "it does not decode")
         return spoilt(self.world, self.process, action, self.careful)
 
-    def _spoil(self, microbatch: Microbatch) -> None:
+    def _spoil(self, action: RunLoss | RunBackward | RunReplay) -> None:
+        """Add what shows where a number is not finite, or was made of a tensor of a process that was not to make it."""
+        gradient = self.device.stage_weights().gradient(action.microbatch.epoch.step)
         if spoiling(self.world, self.process).hides(self.world.clock.now_s, self.careful):
-            self.device.stage_weights().gradient(microbatch.epoch.step)[SPOILT] = 1
+            gradient[SPOILT] = 1
+        refs = (None if isinstance(action, RunBackward) else action.input, getattr(action, "gradient", None))
+        stored = self.world.hosts[self.process].stored
+        if self.world.liars and any(ref is not None and stored.get(ref.key) == FORGED_TENSOR for ref in refs):
+            gradient[FORGED] += 1
 
     def _gradient(self) -> Ref | None:
         """Store the gradient of the stage's input; the first stage has none."""

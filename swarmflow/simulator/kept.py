@@ -38,6 +38,6 @@ class KeptState:
     def update(self, world: World, epoch: Epoch) -> None:
         """Apply the gradient that was reduced."""
         gradient = self.sealed[f"stage-{self.weights.stage}"]
-        self.weights.apply(epoch, gradient)
+        self.weights.apply(epoch, world.invariants.learnt(gradient))
         if not self.weights.damaged:
             world.witness(self.process, self.weights.stage, self.weights.version, self.weights.parameters, gradient)

@@ -29,6 +29,7 @@ from swarmflow.simulator.proofs import is_proven, is_signed_by, sign, sign_as
 from swarmflow.simulator.sizes import wire_bytes
 
 if TYPE_CHECKING:
+    from swarmflow.simulator.lying import Liars
     from swarmflow.simulator.world import World
 
 Bodies = tuple[tuple[object, int], ...]  # (value, bytes) of each
@@ -52,13 +53,21 @@ class Transport:
     # (sender, receiver): until when messages are lost on a connection that stays
     mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(init=False, default_factory=dict)
     flips: set[tuple[ProcessId, ProcessId]] = field(init=False, default_factory=set)  # their next message is corrupt
+    liars: Liars | None = field(init=False, default=None)  # they send other messages than their machines do
 
     def reaches(self, one: str, other: str) -> bool:
         """Return whether processes of these names reach each other, in both directions."""
         return self.partitions.reach(one, other)
 
     def send(self, here: Host, action: Send) -> None:
-        """Send a message of a process."""
+        """Send a message of a process' machine."""
+        if self.liars is None:
+            self.carry(here, action)
+        else:
+            self.liars.send(here, action)
+
+    def carry(self, here: Host, action: Send) -> None:
+        """Carry a message of a process, with its signatures."""
         message = with_proofs(action.message, sign) if here.process in self.world.trainers else action.message
         message = signed(message, action.to, partial(sign_as, here.process), _no_digest)
         if message is not action.message:

@@ -67,6 +67,7 @@ class World:
     finisher: ProcessId | None = field(init=False, default=None)  # the leader that ended the run
     saved: dict[int, Saved] = field(init=False, default_factory=dict)  # answers to ask_save, by its number
     spoiling: dict[str, Spoiling] = field(init=False, default_factory=dict)  # machines with non-finite numbers, by name
+    liars: set[str] = field(init=False, default_factory=set)  # peers that lie (lying.py), by name
     on_result: Callable[[StepResult], None] | None = field(init=False, default=None)  # called with each result
     trace: Callable[[str], None] | None = field(init=False, default=None)  # called with each line of the trace
     # Called with each line that a process logs and each result that it records; it must change nothing.
@@ -75,7 +76,7 @@ class World:
     stopwatch: Callable[[], float] | None = field(init=False, default=None)
     _refs: int = field(init=False, default=0)  # bodies that were stored so far
     _certified: dict[str, bool] = field(init=False, default_factory=dict)  # peers, by name
-    _witness: Witness = field(init=False)
+    invariants: Witness = field(init=False)
 
     def __post_init__(self, make_environment: Callable[[Random], Environment] | None) -> None:
         self.random = Random(self.seed)
@@ -87,7 +88,7 @@ class World:
         self.disks = Disks(self.settings.plan.stages)
         self.transport, self.directory, self.launcher = Transport(self), LeaderDirectory(self), Launcher(self)
         self.clock.after(INTRODUCE_EVERY_S, self.directory.introduce)
-        self._witness = Witness(self.seed, self.settings.plan.microbatches)
+        self.invariants = Witness(self.seed, self.settings.plan.microbatches)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -246,16 +247,18 @@ class World:
 
     def witness(self, process: ProcessId, stage: int, version: int, parameters: str, gradient: Sum) -> None:
         """Check an update that a peer has applied. Raises InvariantViolated."""
+        if process.name in self.liars:
+            return  # what it has itself it may spoil
         machine = self.hosts[process].machine
         assert isinstance(machine, PeerMachine)
         assert machine.epoch_view is not None
         opened = machine.epoch_view.opened
-        self._witness.updated(opened.lineage, opened.epoch, stage, version, parameters, gradient)
+        self.invariants.updated(opened.lineage, opened.epoch, stage, version, parameters, gradient)
 
     def _decided(self, leader: ProcessId, commit: Commit) -> None:
         lead = self.trainers[leader].lead
         if lead is not None and lead.step is not None:
-            self._witness.decided(lead.step.open_step.lineage, commit)
+            self.invariants.decided(lead.step.open_step.lineage, commit)
 
     def _rejoin(self, process: ProcessId, action: Rejoin) -> None:
         host = self.hosts[process]

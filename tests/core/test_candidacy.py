@@ -336,9 +336,33 @@ def test_microbatches_fall_to_the_living_with_attempts_above_all_that_were_given
 def test_those_the_former_leader_gave_up_are_expelled_and_suspects_are_named() -> None:
     told = peers()
     told[0] = replace(told[0], gone=(B,), suspects=(D, T0))
+    told[2] = replace(told[2], gone=(B,))
     estate = inherit(*told)
     assert (estate.gone, estate.expelled, estate.suspects) == ((B, T0, T2), (B,), ((A, D),))
     assert sorted(estate.reports) == [A, C, D, T1]
+
+
+def test_who_alone_takes_a_member_for_dead_has_to_join_again_itself() -> None:
+    told = peers()
+    told[0] = replace(told[0], gone=(B, C))
+    assert inherit(*told).expelled == (A,), "one of the seven may lie"
+    assert inherit(*told, own=replace(report(TRAINERS[1]), gone=(B, C))).expelled == (B, C), "trainers do not"
+
+
+def test_what_only_a_trainer_knows_no_peer_can_claim() -> None:
+    told = peers()
+    told[0] = replace(told[0], indices=(0, 1), reassignment=1 << 30, ahead=True, ahead_indices=(2,))
+    estate = inherit(*told)
+    assert estate.ahead is None, "of a run without a delay"
+    assert A not in estate.step.assignment.owners.values()
+    assert estate.step.assignment.reassignment < 1 << 30
+
+
+def test_who_reports_another_sum_than_its_mates_may_hide_a_commit() -> None:
+    told = [reduced(each) for each in peers()]
+    told[1] = replace(told[1], results=(("stage-0", 1.0, "other"),))
+    estate = inherit(*told)
+    assert (estate.step.phase, estate.doubtful) == ("failed", True)
 
 
 def test_who_leads_has_not_lost_itself() -> None:
@@ -369,7 +393,7 @@ def test_who_takes_the_candidate_for_dead_or_tells_of_a_step_after_the_last_does
 
 def test_what_one_that_is_given_up_reports_counts_for_nothing() -> None:
     told = peers()
-    told[0] = replace(told[0], gone=(B,))
+    told[0], told[2] = (replace(each, gone=(B,)) for each in (told[0], told[2]))
     told[1] = replace(done(told[1], 0), commit=COMMIT)
     estate = inherit(*told)
     assert (estate.step.phase, estate.step.ledger.done_hops) == ("working", 0)

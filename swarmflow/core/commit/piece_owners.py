@@ -88,6 +88,11 @@ def adjacent_peers(roster: Roster, busy: Set[ProcessId] = frozenset()) -> dict[s
     return {f"stage-{stage}": (*peers[stage], *peers[stage + 2]) for stage in range(len(roster.stages))}
 
 
+def with_one_owner(groups: Sequence[Group], turn: int) -> list[Group]:
+    """Return the groups with one of their members, each in turn, as the owner of all pieces."""
+    return [replace(group, owners=(group.members[turn % len(group.members)],)) for group in groups]
+
+
 def choose_owners(
     groups: Sequence[Group],
     contributors: Collection[ProcessId],

@@ -17,13 +17,18 @@ from swarmflow.core.protocol.messages import ElectorateChange, OpenStep
 from swarmflow.core.protocol.types import ProcessId, Roster
 
 
+def lies_max(voters: int) -> int:
+    """Return how many of these voters may lie: what more of them report is true of one of them at least."""
+    return voters // 5
+
+
 def quorum_size(voters: int) -> int:
     """Return how many of these voters are a majority: more than (n + f)/2, where f = n/5 of them may lie.
 
     Any two such sets share more than f voters, and so one that does not lie (Malkhi and Reiter, Byzantine quorum
     systems, STOC 1997).
     """
-    return (voters + voters // 5) // 2 + 1
+    return (voters + lies_max(voters)) // 2 + 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import Any
 from swarmflow.core.commit.assignment import Assignment
 from swarmflow.core.commit.ledger import Ledger
 from swarmflow.core.commit.norms import clipping, fits, squared_norms
-from swarmflow.core.commit.piece_owners import adjacent_peers, choose_owners
+from swarmflow.core.commit.piece_owners import adjacent_peers, choose_owners, with_one_owner
 from swarmflow.core.commit.reduce import agree, differing
 from swarmflow.core.commit.step_ballot import StepBallot, by_group
 from swarmflow.core.commit.step_members import StepMembers
@@ -46,6 +46,7 @@ class StepFailure:
     reason: str
     culprits: tuple[ProcessId, ...] = ()  # the members that may have made it fail; of several it was one
     differing: tuple[ProcessId, ...] = ()  # members whose reduced gradient is not that of most of their group
+    summed_by: ProcessId | None = None  # who has summed that gradient for all; None: several have
     overflow: Overflow | None = None  # a gradient was too large for the exponent
     finding: Finding | None = None  # a value was not finite
 
@@ -212,12 +213,18 @@ class Step:
     # --- the ballot ---------------------------------------------------------------------------------------------------
 
     def prepare(
-        self, newcomers: tuple[Member, ...], links: LinkTable, ahead: bool = False, busy: Set[ProcessId] = frozenset()
+        self,
+        newcomers: tuple[Member, ...],
+        links: LinkTable,
+        ahead: bool = False,
+        busy: Set[ProcessId] = frozenset(),
+        sole: int | None = None,
     ) -> list[Action]:
         """Begin a ballot: send each member what of its work counts, and who reduces what with whom.
 
         newcomers: peers that hold this version and are not in the roster. links: between the peers, where measured.
-        ahead: the next step begins already. busy: peers that sum for no other stage.
+        ahead: the next step begins already. busy: peers that sum for no other stage. sole: the one of each group's
+        members that sums all of its pieces; None: all do, or as the links have it.
         """
         self.ledger.settle()
         entries, ballot = self.ledger.entries(), self.ballot
@@ -229,7 +236,8 @@ class Step:
         adjacent = adjacent_peers(self.roster, busy)
         begun = [group for group in self.members.groups if group.name not in ballot.reductions]
         kept = len(ballot.reductions)
-        ballot.reduce(choose_owners(begun, entries, adjacent, links), entries)
+        owned = choose_owners(begun, entries, adjacent, links) if sole is None else with_one_owner(begun, sole)
+        ballot.reduce(owned, entries)
         groups, newcomers = ballot.groups_of(), tuple(self.members.newcomers.values())
         for process in sorted(self.roster.peer_ids):
             own = entries.get(process, ()), groups[process]
@@ -262,7 +270,8 @@ class Step:
             if not agree(results):
                 odd = differing(group, results)
                 reason = f"the members of {group.name} do not agree on the reduced gradient"
-                return self.fail(StepFailure(reason, odd or group.members, differing=odd))
+                by = self.ballot.sole_owner(group.name)
+                return self.fail(StepFailure(reason, odd or group.members, differing=odd, summed_by=by))
         if not fits(squared_norms(groups, self.ballot.results), tally.tokens, self.clip):
             return self.fail(_void(Finding(self.epoch.step, -1, -1, None, "gradient")))
         self._move(StepPhase.PREPARED)

@@ -73,6 +73,12 @@ class StepBallot:
                 found.setdefault(process, []).append(group)
         return {process: tuple(groups) for process, groups in found.items()}
 
+    def sole_owner(self, group: str) -> ProcessId | None:
+        """Return who sums all pieces of a group; None: several do."""
+        reducing = self.reductions.get(group)
+        owners = set(reducing.group.owners) if reducing is not None else set()
+        return owners.pop() if len(owners) == 1 else None
+
     def begin(self, tally: Tally) -> None:
         """Begin another ballot. What is reduced already its members report again."""
         self.number += 1

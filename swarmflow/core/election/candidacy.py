@@ -9,6 +9,7 @@ from swarmflow.core.commit import ahead
 from swarmflow.core.commit.quorum import Quorum, quorum_size
 from swarmflow.core.commit.step import Step, StepFailure
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT
+from swarmflow.core.election.credibility import believed_dead, mistaken, of_its_role
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.gathered_roster import GatheredRoster
 from swarmflow.core.protocol.actions import Action, Connect, Send
@@ -144,7 +145,7 @@ class Candidacy:
         step.
         """
         latest = self.latest()
-        dead = {process for report in self.reports.values() for process in report.gone}
+        dead = believed_dead(self.reports, latest)
 
         def holds(report: ElectionReport) -> bool:
             if report.opened.epoch == latest.epoch:
@@ -190,18 +191,20 @@ def takeover_of(
     the work goes on from what is accumulated (design, "A step commits once, everywhere").
     """
     epoch = candidacy.latest().epoch
-    current = {p: r for p, r in sorted(candidacy.reports.items()) if r.opened.epoch == epoch}
+    reports = {p: of_its_role(report, plan) for p, report in sorted(candidacy.reports.items())}
+    current = {p: r for p, r in reports.items() if r.opened.epoch == epoch}
     open_step, newcomers = _with_newcomers(candidacy.latest(), list(current.values()), candidacy.term)
-    dead = {process for report in current.values() for process in report.gone}
+    dead = believed_dead(current, open_step)
+    dead |= mistaken(current, dead)
     if all(report.commit is None for report in current.values()):  # else their part is not needed any more
         named = open_step.roster.id_set
         dead |= {process for process, report in current.items() if report.abandoned and process in named}
-    gone = tuple(p for p in open_step.roster.ids if p in dead or p not in candidacy.reports)
+    gone = tuple(p for p in open_step.roster.ids if p in dead or p not in reports)
     step = Step(plan, candidacy.term, open_step, learning_rate(epoch.step), clip, now)
     step.members.resume(newcomers, {process for report in current.values() for process in report.entered})
     alive = {process: report for process, report in current.items() if process not in dead}
     # Those that the OpenStep of a step which was begun ahead has not reached have worked for it all the same.
-    early = {p: r for p, r in sorted(candidacy.reports.items()) if r.ahead and r.opened.epoch == epoch.former}
+    early = {p: r for p, r in reports.items() if r.ahead and r.opened.epoch == epoch.former}
     doubtful = _resume(step, alive, early, gone)
     voids = [report.void for report in alive.values() if report.void]
     if voids and step.phase in BEFORE_BALLOT:
@@ -210,9 +213,9 @@ def takeover_of(
     lost = [(accuser, accused) for accuser, report in alive.items() for accused in report.suspects]
     return Takeover(
         step,
-        {p: r for p, r in sorted(candidacy.reports.items()) if p not in dead},
+        {p: r for p, r in reports.items() if p not in dead},
         gone,
-        tuple(sorted(dead & set(candidacy.reports))),
+        tuple(sorted(dead & set(reports))),
         tuple(pair for pair in lost if pair[1] not in spared),
         doubtful,
         _begun_ahead(step, alive, learning_rate(epoch.step + 1)),
@@ -286,7 +289,7 @@ def _resume(
             step.members.remove(process)
         tally = next(report.tally for report in reduced.values() if report.tally is not None)
         step.resume_prepared(tally, {process: report.results for process, report in reduced.items()})
-        return False
+        return step.failure is not None  # who reports another sum now may have reported the same to the former leader
     for report in alive.values():
         step.dropped |= {(report.member.stage, index) for index in report.dropped}
     for process, report in (*alive.items(), *early.items()):

@@ -37,6 +37,7 @@ class MemberRecord:
     tries: int = field(init=False, default=0)  # how often it was ready and out of date, since it took part last
     roots: dict[int, str] = field(init=False, default_factory=dict)  # of its state, by version, as it reports them
     claim: Ready | None = field(init=False, default=None)  # what it has loaded, until it is known what that should be
+    made: str = field(init=False, default="")  # the root of the run's first version, as it has made that itself
     donors: frozenset[ProcessId] = field(init=False, default=frozenset())  # of its last grant
     grants: int = field(init=False, default=-1)  # the number of its last grant
     load: Heartbeat = field(init=False, default_factory=Heartbeat)  # the last one

@@ -1,21 +1,32 @@
 """Whom others cannot reach or do not understand: one accuser is not enough to put a member out.
 
-A link can fail while both of its ends are well. So an accusation counts against a member when a second accuser joins
-in, or when the leader hears nothing of the accused either. While neither is so, the two have a dispute: both go around
-each other. If it is still the same after a while, one of them has to go, lest the step stands still.
+A link can fail while both of its ends are well, and an accuser may lie. So an accusation counts against a member when
+the leader hears nothing of the accused either. While the accused answers, the two have a dispute, however many accuse
+it: both go around each other. If the step does not get on for a while, one of them has to go, lest it stands still: the
+one that is in disputes with more others, now and earlier (disputes.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from swarmflow.core.membership.disputes import Disputes
 from swarmflow.core.membership.members import Membership
 from swarmflow.core.protocol.types import ProcessId
 
 CHECK_BEATS = 2.5  # after an accusation: a member that lives has sent two heartbeats by then
 RECENT_S = 60.0  # accusations that are older and were not repeated are forgotten
 ALONE_MAX = 3  # members of whom one accuser alone cannot hear: then it is more likely the one that cannot be reached
+
+
+class Verdict(NamedTuple):
+    """Who has to go, and why."""
+
+    process: ProcessId
+    reason: str
+    guilty: bool = False  # it gets on with too few: it is kept out for a while
 
 
 @dataclass(slots=True)
@@ -36,6 +47,7 @@ class Suspicions:
 
     settle_s: float  # how long a dispute may last
     check_s: float  # how long an accused has to answer the leader
+    disputes: Disputes = field(default_factory=Disputes)
     _of: dict[ProcessId, dict[ProcessId, Accusation]] = field(default_factory=dict)
 
     def accuse(self, accuser: ProcessId, accused: ProcessId, reason: str, now: float) -> None:
@@ -63,23 +75,25 @@ class Suspicions:
                     found.append((accuser, accused))
         return found
 
+    def got_on(self, now: float) -> None:
+        """Note that a step was committed all the same: disputes begin anew."""
+        for accusers in self._of.values():
+            for accusation in accusers.values():
+                accusation.since_s = max(accusation.since_s, min(now, accusation.last_s))
+
     def verdict(
-        self, membership: Membership, now: float, spared: Callable[[ProcessId], bool]
-    ) -> tuple[ProcessId, str] | None:
-        """Return who has to go now, and why. spared: whose stage nobody else could serve."""
+        self, membership: Membership, lies_max: Callable[[], int], now: float, spared: Callable[[ProcessId], bool]
+    ) -> Verdict | None:
+        """Return who has to go now, and why. lies_max: so many voters may lie. spared: its stage has nobody else."""
         for accused, accusers in self._of.items():
             known = membership.known.get(accused)
             if known is None:
                 continue
-            credible = [by for by in accusers if self._alone(by) < ALONE_MAX]
-            if len(credible) > 1:
-                accusation = accusers[credible[0]]
-                return accused, f"{credible[0]} and {credible[1]} lost it ({accusation.reason})"
             for accuser, accusation in accusers.items():
                 if known.last_seen_s <= accusation.last_s and now >= accusation.due_s:
-                    return accused, f"{accuser} lost it ({accusation.reason}), and it has been silent since"
+                    return Verdict(accused, f"{accuser} lost it ({accusation.reason}), and it has been silent since")
                 if accusation.last_s - accusation.since_s >= self.settle_s:
-                    return self._settled(accuser, accused, accusation, spared)
+                    return self._settled(membership, accuser, accused, lies_max, now, spared)
         return None
 
     def next_deadline(self) -> float | None:
@@ -97,12 +111,34 @@ class Suspicions:
         own = (accusers for accusers in self._of.values() if accuser in accusers)
         return sum(len(accusers) == 1 and accusers[accuser].lived for accusers in own)
 
+    def _disputed(self, process: ProcessId) -> set[str]:
+        """Return the names of all that this one accuses or is accused by, although they have answered the leader."""
+        found = {accuser.name for accuser, accusation in self._of.get(process, {}).items() if accusation.lived}
+        return found | {accused.name for accused, by in self._of.items() if process in by and by[process].lived}
+
     def _settled(
-        self, accuser: ProcessId, accused: ProcessId, accusation: Accusation, spared: Callable[[ProcessId], bool]
-    ) -> tuple[ProcessId, str]:
-        dispute = f"{accuser} cannot go on with {accused} ({accusation.reason})"
-        if self._alone(accuser) >= ALONE_MAX:
-            return accuser, f"{dispute} nor with others, who are well"
-        if spared(accused) and not spared(accuser):
-            return accuser, f"{dispute}, whose stage has nobody else"
-        return accused, dispute
+        self,
+        membership: Membership,
+        accuser: ProcessId,
+        accused: ProcessId,
+        lies_max: Callable[[], int],
+        now: float,
+        spared: Callable[[ProcessId], bool],
+    ) -> Verdict:
+        dispute = f"{accuser} cannot go on with {accused} ({self._of[accused][accuser].reason})"
+        by, about = membership.known.get(accuser), membership.known[accused]
+        if by is None:
+            return Verdict(accused, dispute)
+        present = self._disputed(accuser), self._disputed(accused)
+        judgement = self.disputes.judge(by.member, about.member, lies_max(), now, present=present)
+        if judgement is not None:
+            loser = accuser if judgement.loser == accuser.name else accused
+            text = f"{dispute}, and {loser} was in disputes with others too" if judgement.guilty else dispute
+        elif self._alone(accuser) >= ALONE_MAX:
+            loser, text = accuser, f"{dispute} nor with others, who are well"
+        elif spared(accused) and not spared(accuser):
+            loser, text = accuser, f"{dispute}, whose stage has nobody else"
+        else:
+            loser, text = accused, dispute
+        self.disputes.settle(by.member, about.member, loser.name, now)
+        return Verdict(loser, text, judgement is not None and judgement.guilty)

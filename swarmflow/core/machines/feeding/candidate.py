@@ -125,14 +125,18 @@ def on_elect(trainer: TrainerState, sender: ProcessId, message: Elect, now: floa
 
 
 def on_deposed(trainer: TrainerState, sender: ProcessId, message: Deposed, now: float) -> list[Action]:
-    """Give up leading or standing: a member follows another trainer, in a later term."""
-    opened = trainer.epoch_view.opened if trainer.epoch_view is not None else None
-    named = opened is not None and sender in opened.roster.id_set
-    if not named and not (trainer.lead is not None and sender in trainer.lead.membership.known):
+    """Give up leading or standing: members follow another trainer, in a later term."""
+    members = [*trainer.epoch_view.opened.roster.members] if trainer.epoch_view is not None else []
+    if trainer.lead is not None:
+        members += [entry.member for entry in trainer.lead.membership.known.values()]
+    if sender not in {member.process for member in members}:
         return [Count("messages_ignored", "Deposed")]
-    if trainer.lead is not None and message.term > trainer.lead.term:
+    trainer.claims.add(sender, message.term)
+    trainers = {member.process.name for member in members if member.stage < 0}
+    term = trainer.claims.believed(trainers, {member.process.name for member in members if member.votes})
+    if trainer.lead is not None and term > trainer.lead.term:
         return trainer.leave("another trainer leads by now")
-    if trainer.candidacy is not None and message.term > trainer.candidacy.term:
-        trainer.lease.term = message.term  # the next try is in a term after that one
+    if trainer.candidacy is not None and term > trainer.candidacy.term:
+        trainer.lease.term = term  # the next try is in a term after that one
         trainer.give_up_candidacy()
     return []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.election.candidacy import Candidacy
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.election.term_claims import TermClaims
 from swarmflow.core.machines.feeding.trainer_phase import TRAINER, TrainerPhase
 from swarmflow.core.machines.leader import Leader
 from swarmflow.core.membership.settings import LeaderSettings
@@ -40,6 +41,7 @@ class TrainerState:
     epoch_view: EpochView | None = field(init=False, default=None)
     peers: set[ProcessId] = field(init=False, default_factory=set)  # of all stages, in the epoch
     candidacy: Candidacy | None = field(init=False, default=None)
+    claims: TermClaims = field(init=False, default_factory=TermClaims)  # of later terms than that of its candidacy
     recorded: Epoch = field(init=False, default=NO_EPOCH)  # of the last result that was recorded
     waiting: list[Received] = field(init=False, default_factory=list)  # for the leader that this candidate may become
     flows: FlowNegotiation | None = field(init=False, default=None)  # where the router follows flows

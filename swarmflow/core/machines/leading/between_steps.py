@@ -28,6 +28,7 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
     leader.version += 1
     actions += settle(leader, now)  # who has not written the version before by now never will
     leader.recovery.settle()
+    leader.faults.suspicions.got_on(now)
     leader.name, leader.commit = state_name(step.open_step.lineage, step.epoch, step.ballot.number), step.decision
     leader.recovery.absent.keep(leader.version, leader.name)
     leader.lineage.committed(step.open_step)

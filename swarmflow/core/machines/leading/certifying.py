@@ -26,7 +26,8 @@ def on_state_root(leader: LeaderState, known: MemberRecord, message: StateRoot, 
 
 def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:
     """Record what a peer has loaded, which may be what the certificate of the version has waited for."""
-    actions = joining.on_ready(leader, known, message, now)
+    actions = _put_out(leader, roots.overruled(leader, known, message), now)
+    actions += joining.on_ready(leader, known, message, now)
     if known.phase is not MemberPhase.READY or known.roots:
         return actions  # it was not let in, or had been before
     return [*actions, *vote(leader, known, message.version, message.root, now)]
@@ -64,7 +65,10 @@ def _count(leader: LeaderState, stages: Iterable[int], version: int, now: float)
     actions: list[Action] = []
     for stage in stages:
         wrong = roots.count(leader, stage, version)
-        actions += _put_out(leader, wrong, now) if version == leader.version else []
+        if version == leader.version and len(wrong) == 2 and not roots.agreed(leader, stage, version):
+            actions += _put_out_two(leader, wrong[0], wrong[1], now)
+        elif version == leader.version:
+            actions += _put_out(leader, wrong, now)
         actions += _answer(leader, stage, now) if roots.agreed(leader, stage, version) else []
     if leader.certified is not None and leader.certified.version == leader.version:
         return actions
@@ -82,6 +86,22 @@ def _put_out(leader: LeaderState, wrong: list[MemberRecord], now: float) -> list
         reason = f"its state of stage {entry.member.stage} at version {leader.version} is not its stage's"
         actions += [Count("resynchronisations"), *departures.gone(leader, entry.process, reason, now)]
     return actions
+
+
+def _put_out_two(leader: LeaderState, one: MemberRecord, other: MemberRecord, now: float) -> list[Action]:
+    """Put out the only two peers of a stage, whose states differ: nobody knows which of them is right.
+
+    The one that has contradicted others too, or this one before, is kept out for a while: so the stage gets on.
+    """
+    disputes = leader.faults.disputes
+    judgement = disputes.judge(one.member, other.member, leader.lies_max, now)
+    loser = one if judgement is None or judgement.loser == one.process.name else other
+    disputes.settle(one.member, other.member, loser.process.name, now)
+    if judgement is None:
+        return _put_out(leader, [one, other], now)
+    reason = f"its state of stage {loser.member.stage} is not that of others, time and again"
+    kept = departures.keep_out(leader, loser.process, reason, now)
+    return [*kept, *_put_out(leader, [other if loser is one else one], now)]
 
 
 def _answer(leader: LeaderState, stage: int, now: float) -> list[Action]:

@@ -127,12 +127,18 @@ def on_suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: 
 def weigh(leader: LeaderState, now: float) -> list[Action]:
     """Put out the members against which the accusations suffice by now."""
     actions: list[Action] = []
-    while (
-        found := leader.faults.suspicions.verdict(leader.membership, now, partial(_stage_is_lost_with, leader))
-    ) is not None:
-        actions += gone(leader, *found, now)
-        leader.faults.suspicions.forget(found[0])  # also of one that cannot go, such as this trainer
+    suspicions, spared = leader.faults.suspicions, partial(_stage_is_lost_with, leader)
+    while (found := suspicions.verdict(leader.membership, lambda: leader.lies_max, now, spared)) is not None:
+        put_out = keep_out if found.guilty else gone
+        actions += put_out(leader, found.process, found.reason, now)
+        suspicions.forget(found.process)  # also of one that cannot go, such as this trainer
     return actions
+
+
+def keep_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
+    """Put out a process that gets on with too few others, for longer each time."""
+    seconds = leader.faults.pauses.begin(process.name, reason, now)
+    return [Count("put_out"), *gone(leader, process, f"{reason}: put out for {seconds:.0f} s", now)]
 
 
 def _stage_is_lost_with(leader: LeaderState, process: ProcessId) -> bool:
@@ -196,11 +202,31 @@ def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]
 
 
 def bar_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
-    """Put out peers whose reduced gradient differs from most of their stage's, if the stage has others."""
+    """Put out peers whose reduced gradient differs from most of their stage's, or who has summed it for them.
+
+    Any of several owners may have sent a peer another sum than the others. So the step is tried again, with one owner.
+    """
+    failure = step.failure
+    if failure is None or not failure.differing:
+        return []
+    owner = failure.summed_by
+    version, tries = leader.faults.differed
+    leader.faults.differed = leader.version, (tries if version == leader.version else 0) + 1
+    by = leader.membership.known.get(owner) if owner is not None else None
     actions: list[Action] = []
-    for process in step.failure.differing if step.failure is not None else ():
-        if not _stage_is_lost_with(leader, process):
-            actions += bar(leader, process, "its reduced gradient is not that of most of its stage", now)
+    for process in failure.differing:
+        known = leader.membership.known.get(process)
+        if known is None or by is None or _stage_is_lost_with(leader, process):
+            continue
+        if process == owner:
+            actions += keep_out(leader, process, "what it has summed it gives to others otherwise", now)
+            continue
+        judgement = leader.faults.disputes.judge(by.member, known.member, leader.lies_max, now)
+        loser = by.process if judgement is not None and judgement.loser == by.process.name else process
+        leader.faults.disputes.settle(by.member, known.member, loser.name, now)
+        reason = f"the gradient that {owner} has summed is another one on {process} than on most of its stage"
+        put_out = keep_out if judgement is not None and judgement.guilty else gone
+        actions += put_out(leader, loser, reason, now)
     return actions
 
 

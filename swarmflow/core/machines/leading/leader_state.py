@@ -7,6 +7,7 @@ from collections.abc import Set
 from dataclasses import InitVar, dataclass, field
 
 from swarmflow.core.commit.lineage import Lineage
+from swarmflow.core.commit.quorum import lies_max
 from swarmflow.core.commit.step import Step
 from swarmflow.core.durability.copies import Copies
 from swarmflow.core.durability.memories import NOTHING, Former, Memories
@@ -14,6 +15,7 @@ from swarmflow.core.durability.recovery import Recovery
 from swarmflow.core.durability.snapshots import Snapshots
 from swarmflow.core.durability.versions import Durability
 from swarmflow.core.machines.leading.leader_phase import LEADER, LeaderPhase
+from swarmflow.core.membership.disputes import Disputes
 from swarmflow.core.membership.duties import Duty, Pauses
 from swarmflow.core.membership.failures import Failures
 from swarmflow.core.membership.findings import Findings
@@ -52,9 +54,11 @@ class FaultRecords:
     """The records by which a leader puts members out, or leaves them out of a step."""
 
     suspicions: Suspicions  # members that lost each other
+    disputes: Disputes  # of two that contradict each other, who had to go; those of `suspicions` too
     pauses: Pauses  # members that were put out for doing nothing, and for how long
     bars: Pauses  # peers that were put out for what they computed; these are never forgiven
     findings: Findings = field(default_factory=Findings)  # values that were not finite
+    differed: tuple[int, int] = (-1, 0)  # (version, tries at its step in which sums of members differed)
     failures: Failures = field(default_factory=Failures)  # other tries at the step that failed
 
 
@@ -102,8 +106,9 @@ class LeaderState:
         stages, steps = self.plan.stages, self.settings.steps
         self.lineage = Lineage(self.settings.new_lineage(), self.me.process)
         times = self.timeouts
-        suspicions = Suspicions(times.silence_s, CHECK_BEATS * times.heartbeat_s)
-        self.faults = FaultRecords(suspicions, Pauses(times.pause_s), Pauses(times.barred_s, math.inf))
+        disputes = Disputes()
+        suspicions = Suspicions(times.silence_s, CHECK_BEATS * times.heartbeat_s, disputes)
+        self.faults = FaultRecords(suspicions, disputes, Pauses(times.pause_s), Pauses(times.barred_s, math.inf))
         self.membership = Membership(self.plan)
         self.recovery = Recovery(former, Memories(stages, steps))
         copies = Copies(stages, steps)
@@ -129,6 +134,11 @@ class LeaderState:
     def timeouts(self) -> Timeouts:
         """Of the run."""
         return self.plan.timeouts
+
+    @property
+    def lies_max(self) -> int:
+        """How many of the voters that are there may lie."""
+        return lies_max(sum(entry.member.votes for entry in self.membership.known.values()))
 
     @property
     def epoch(self) -> Epoch:

@@ -264,7 +264,7 @@ def leave_out(leader: LeaderState, step: Step, failure: StepFailure) -> str:
     """Leave out the member that makes the step fail again, while others can replace it. Returns why to stop the run."""
     membership, failures = leader.membership, leader.faults.failures
     culprits = [process for process in failure.culprits if process in membership.known]
-    if not culprits:
+    if not culprits or (failure.differing and failure.summed_by is None):  # with one owner it will show who it is
         return ""
     before = failures.left_out
     otherwise = membership.suspended.keys() - set(before)

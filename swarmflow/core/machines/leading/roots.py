@@ -7,6 +7,7 @@ from collections import Counter
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
+from swarmflow.core.protocol.messages import Ready
 from swarmflow.core.protocol.types import Snapshot
 
 
@@ -52,3 +53,22 @@ def agreed_snapshot(leader: LeaderState) -> Snapshot | None:
     """Return the run's version with the roots on which its stages agree; None: one does not, or not yet."""
     roots = tuple(agreed(leader, stage, leader.version) for stage in range(leader.plan.stages))
     return Snapshot(leader.version, roots) if all(roots) else None
+
+
+def overruled(leader: LeaderState, known: MemberRecord, claim: Ready) -> list[MemberRecord]:
+    """Return the peers whose state of a stage is outvoted by those that have made it themselves; forget their root.
+
+    The run's first version is made by each peer from the seed. Who is ready first has nobody to agree with, and what it
+    reports is the stage's root. Later ones have made their state themselves too, so they count as much.
+    """
+    stage, root = known.member.stage, claim.root
+    made = claim.version == leader.version == 0 and leader.settings.from_seed and not known.donors
+    if not made or agreed(leader, stage, 0) in ("", root):
+        return []
+    known.made = root
+    wrong = holders(leader, stage, 0)
+    if sum(entry.made == root for entry in leader.membership.loading() if entry.member.stage == stage) <= len(wrong):
+        return []
+    leader.votes.agreed.pop((stage, 0), None)
+    leader.certified = None
+    return wrong

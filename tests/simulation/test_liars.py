@@ -1,0 +1,35 @@
+"""Swarms of which some members lie plausibly: they learn all the same, and every honest process stays in the run."""
+
+from __future__ import annotations
+
+import pytest
+
+from swarmflow.simulator.fuzz import Hunt, main, play
+from swarmflow.simulator.lying import LIES, PROVEN_HOPS
+
+LIARS = Hunt(liars=True)
+FOUND = (  # by `python -m swarmflow.simulator.fuzz --liars`
+    152,  # a report to a candidate told of a step that was begun ahead, in a run without a delay
+    178,  # the first peer that was ready alone said what the first version is
+    183,  # the same, and that peer had died since
+)
+
+
+@pytest.mark.parametrize("seed", FOUND)
+def test_no_lie_splits_a_run_or_stops_it_or_ends_an_honest_process(seed: int) -> None:
+    play(seed, LIARS)
+
+
+def test_liars_send_what_a_peer_may_send_but_what_has_to_be_proven() -> None:
+    assert not PROVEN_HOPS.intersection(LIES)
+    sent = set[str]()
+    for seed in range(4):
+        liars = play(seed, LIARS).transport.liars
+        assert liars is not None
+        sent |= liars.sent.keys()
+    assert len(sent) > len(LIES) / 2
+
+
+def test_the_command_says_how_to_replay_a_seed_with_liars() -> None:
+    assert str(LIARS) == " --liars"
+    assert main(["1", "--liars"]) == 0
