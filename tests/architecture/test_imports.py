@@ -22,8 +22,9 @@ FUNCTION_LINES_MAX = 50
 # events, the summaries of peers and the repairs by name, for those who watch a run;
 # 50 let a graph give way, and know the bytes of a piece; 450 begin a step while the one before is reduced; 350 place
 # peers by what limits a step; 330 have versions written by their own peers; 140 let joins follow the run;
-# 100 know which messages need the certificate of a trainer, and who has a vote.
-CORE_LINES_MAX = 15_000
+# 100 know which messages need the certificate of a trainer, and who has a vote; 100 choose the versions whose roots are
+# reported.
+CORE_LINES_MAX = 15_100
 METHODS_MAX = 25
 ARGUMENTS_MAX = 10  # of a constructor
 INTERNAL = r"ClassVar|init=False"

@@ -196,11 +196,11 @@ def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]
 
 
 def bar_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
-    """Put out peers whose reduced gradient differs from most of their stage's, if the stage has others."""
+    """Put out peers whose reduced gradient, or state, differs from most of their stage's, if the stage has others."""
     actions: list[Action] = []
     for process in step.failure.differing if step.failure is not None else ():
         if not _stage_is_lost_with(leader, process):
-            actions += bar(leader, process, "its reduced gradient is not that of most of its stage", now)
+            actions += bar(leader, process, "its reduced gradient, or its state, is not that of most of its stage", now)
     return actions
 
 

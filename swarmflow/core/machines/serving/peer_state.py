@@ -47,6 +47,7 @@ class PeerState:
     phase: PeerPhase = field(init=False, default=PEER.initial)
     epoch: Epoch = field(init=False, default=NO_EPOCH)
     root: tuple[int, str] = field(init=False, default=(-1, ""))  # of its state: (version, root), the last one hashed
+    hashes: int = field(init=False, default=-1)  # the version that is hashed, where that was asked for
     certified: Snapshot | None = field(init=False, default=None)  # the last version whose certificate has come
     hops: HopTable | None = field(init=False, default=None)  # of the stage that it holds
     epoch_view: EpochView | None = field(init=False, default=None)

@@ -44,6 +44,7 @@ from swarmflow.core.protocol.messages.membership import (
     Ready,
     Refused,
     Released,
+    ReportRoot,
     SnapshotTaken,
     StateRoot,
     Surplus,
@@ -132,6 +133,7 @@ __all__ = [
     "RelayTensor",
     "RelayedTensor",
     "Released",
+    "ReportRoot",
     "ReserveSlot",
     "RosterDelta",
     "Routed",
@@ -201,6 +203,7 @@ Message = (
     | Surplus
     | Drain
     | Released
+    | ReportRoot
     | Left
     | Needed
     | Postponed
@@ -259,6 +262,7 @@ FROM_TRAINERS = frozenset(
         KeepCopy,
         Surplus,
         Released,
+        ReportRoot,
         Needed,
         Postponed,
         Evicted,
