@@ -165,7 +165,7 @@ class PeerState:
         sealed = self.ballot.number if self.ballot is not None and self.ballot.sealed else None
         root = self.root[1] if self.root[0] == self.version else ""
         certified = self.certified  # a run that went back makes a version of the same number again
-        if certified is not None and (certified.version, certified.roots[self.stage]) != self.root:
+        if certified is not None and (certified.version, certified.roots[self.stage]) != (self.version, root):
             certified = None
         return self.memory.kept(self.stage, self.version, self.epoch_view, sealed, root, certified)
 
