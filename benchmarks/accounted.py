@@ -1,7 +1,7 @@
 """A fork server whose processes write down, at their end, what they did and what it took: see README.md.
 
 Seconds are of CPU time of the thread that worked, so that what else the machine does counts for nothing; those of the
-edge are of the clock.
+edges are of the clock, and so is what they are compared with (BY_CLOCK).
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from trainers.answers import TrainerAnswers
 
 FILE = "account.json"
 WATCHING = "watching"
+BY_CLOCK = ", by the clock"  # ends the names of the same entries with the time that passed meanwhile
 _seconds: dict[str, float] = defaultdict(float)
 _calls: dict[str, int] = defaultdict(int)
 _edge: dict[int, float] = {}
@@ -49,11 +50,12 @@ def _counted(entry: str) -> Iterator[None]:
         yield
         return
     setattr(_inside, entry, True)
-    began_s = time.thread_time()
+    began_s, clock_s = time.thread_time(), time.monotonic()
     try:
         yield
     finally:
         _seconds[entry] += time.thread_time() - began_s
+        _seconds[entry + BY_CLOCK] += time.monotonic() - clock_s
         _calls[entry] += 1
         setattr(_inside, entry, False)
 
@@ -176,8 +178,10 @@ if __name__ == "__main__":
     for function in ("encode_header", "decode_header"):
         _account_for(driver, function, "messages")
     _account_for(step_end, "digest_of_pieces", "digests")
-    _account_for(served.Served, "hash", "hashes")
+    for function in ("hash", "_hash_made", "keep_checksums"):
+        _account_for(served.Served, function, "hashes")
     _account_for(served.Served, "is_intact", "digests")
+    _account_for(served.Served, "_begin_change", "digests")
     _account_for_workers(Worker, "submit")
     _account_for_edges()
     _account_for_watching()

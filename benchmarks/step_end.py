@@ -93,7 +93,8 @@ class StepEndWork:
 
     def checksum(self) -> None:
         """Sum the bits of the state."""
-        checksum(self.group.tensors().values())
+        for tensor in self.group.tensors().values():
+            checksum(tensor)
 
     def hashes(self) -> None:
         """Hash the pieces of the state."""

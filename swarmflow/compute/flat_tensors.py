@@ -36,17 +36,14 @@ def digest(tensors: Tensor | Sequence[Tensor]) -> str:
     return hasher.hexdigest()
 
 
-def checksum(tensors: Iterable[Tensor]) -> int:
-    """Return a sum over the bits of flat fp32 tensors, which another bit anywhere changes.
+def checksum(flat: Tensor) -> int:
+    """Return a sum over the bits of a flat fp32 tensor, which another bit anywhere changes.
 
     It tells damage and no forgery, at the speed of memory: 22 GB/s where blake3 has 4.3.
     """
-    total = 0
-    for flat in tensors:
-        whole = flat[: flat.numel() // 2 * 2]
-        rest = int(flat[-1:].view(torch.int32)) if flat.numel() % 2 else 0
-        total = (31 * total + int(whole.view(torch.int64).sum()) + rest) % (1 << 64)
-    return total
+    whole = flat[: flat.numel() // 2 * 2]
+    rest = int(flat[-1:].view(torch.int32)) if flat.numel() % 2 else 0
+    return (int(whole.view(torch.int64).sum()) + rest) % (1 << 64)
 
 
 def memory_of(flat: Tensor) -> memoryview:

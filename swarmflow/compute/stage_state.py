@@ -58,9 +58,9 @@ class StageState:
         """Names the state by its bits."""
         return digest(list(self._tensors.values()))
 
-    def checksum(self) -> int:
-        """Return a sum over all bits of the state, which damage of any of them changes."""
-        return checksum(self._tensors.values())
+    def checksums(self) -> dict[str, int]:
+        """Return a sum over all bits of each tensor, which damage of any of them changes."""
+        return {name: checksum(tensor) for name, tensor in self._tensors.items()}
 
     def _part(self, name: str, start: int, stop: int) -> Tensor:
         tensor = self._tensors[name]

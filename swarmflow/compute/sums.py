@@ -170,4 +170,9 @@ def digest_of_pieces(sums: Sums, elements: int) -> tuple[str, tuple[str, ...]]:
     """Digests of the pieces of so many elements, and the one over these digests, first."""
     starts = range(0, sums.elements, elements)
     pieces = tuple(sums.digest(start, min(start + elements, sums.elements)) for start in starts)
-    return blake3("".join(pieces).encode()).hexdigest(), pieces
+    return digest_of_texts(pieces), pieces
+
+
+def digest_of_texts(texts: Sequence[str]) -> str:
+    """Return the blake3 hex digest over texts, one after another."""
+    return blake3("".join(texts).encode()).hexdigest()

@@ -14,6 +14,7 @@ from swarmflow.core.protocol.actions import (
     DropCopies,
     Forget,
     FormMicrobatch,
+    HashState,
     KeepCopies,
     LoadState,
     Release,
@@ -83,6 +84,8 @@ class Device:
                 self.sums.reduce(action)
             case Seal():
                 self.sums.seal(action)
+            case HashState():
+                self.sums.hash(action)
             case LoadState():
                 self.loading.load(action)
             case Resume():

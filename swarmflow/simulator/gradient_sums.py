@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from swarmflow.core.commit.reduce import PIECE_ELEMENTS
-from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
+from swarmflow.core.protocol.actions import Apply, HashState, Seal, StorePiece, SumPiece
 from swarmflow.core.protocol.events import Applied, PieceReduced, Sealed, StateDamaged, StateHashed
 from swarmflow.core.protocol.types import ProcessId, Ref, Slice
 from swarmflow.simulator.arithmetic import Gradient, Sum, digest
@@ -104,7 +104,12 @@ class GradientSums:
                 flipped.add(group)
         if (broken := without_norm(action.epoch, sealed, weights.present)) is not None:
             return self.device.answer(broken)
-        results = [(group, 1.0, "" if group in flipped else value.name) for group, value in sorted(sealed.items())]
+        own = f"stage-{weights.stage}"
+        names = {
+            group: digest(value.name, weights.parameters) if group == own else value.name
+            for group, value in sealed.items()
+        }
+        results = [(group, 1.0, "" if group in flipped else name) for group, name in sorted(names.items())]
         self.sealed |= sealed
         self.device.answer(Sealed(action.epoch, action.ballot, tuple(results)))
 
@@ -121,6 +126,11 @@ class GradientSums:
             weights.parameters = digest("flipped", weights.parameters)
         else:
             self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
-        version, root = weights.version, weights.parameters
+        hashed = StateHashed(weights.version, weights.parameters)
         self.world.deliver(self.process, Applied(action.epoch))
-        self.device.answer(StateHashed(version, root))
+        if action.hashed:
+            self.device.answer(hashed)
+
+    def hash(self, action: HashState) -> None:
+        """Answer with the root of the state."""
+        self.device.answer(StateHashed(action.version, self.device.stage_weights().parameters))

@@ -23,7 +23,8 @@ FUNCTION_LINES_MAX = 50
 # 50 let a graph give way, and know the bytes of a piece; 450 begin a step while the one before is reduced; 350 place
 # peers by what limits a step; 330 have versions written by their own peers; 140 let joins follow the run;
 # 100 know which messages need the certificate of a trainer, and who has a vote; 400 certify versions, 250 know who
-# handed which hop to whom, and 240 believe no single peer.
+# handed which hop to whom, 240 believe no single
+# peer, and 100 choose the versions whose roots are reported.
 CORE_LINES_MAX = 16_000
 METHODS_MAX = 25
 ARGUMENTS_MAX = 10  # of a constructor

@@ -203,6 +203,25 @@ def test_who_is_full_when_asked_is_passed_over() -> None:
     assert asked_of(box.credit(first, 1.0)) == [first]
 
 
+def test_a_peer_that_was_full_is_asked_for_one_slot_and_for_two_more_after_each_that_it_gives() -> None:
+    """Else each of its credits would be answered with as many questions as microbatches wait: most are denied."""
+    box = dispatcher(A, shares={})
+    for index in range(8):
+        box.offer(microbatch(index), BODIES, 0.0)
+    for index in range(8):
+        box.denied(A, microbatch(index), FIRST_ATTEMPT, "full", 0.0)
+    again = Attempt(denials=1)
+    assert asked_of(box.credit(A, 1.0)) == [A]
+    assert asked_of(box.reserved(A, SlotReserved(microbatch(0), 1, again), 1.0)) == [A, A]
+    box.accepted(A, Accepted(microbatch(1), 1, again), 1.0)  # it has this one already
+    assert asked_of(lateness.tick(box, 1.0)) == [A, A]
+    assert messages(box.forget(microbatch(2)), Cancel) != []
+    assert asked_of(lateness.tick(box, 1.0)) == [A], "instead of what is not wanted any more"
+    for index in (3, 4, 5):
+        assert asked_of(box.denied(A, microbatch(index), again, "full", 1.0)) == [], "it is full again"
+    assert asked_of(box.credit(A, 2.0)) == [A]
+
+
 def test_room_that_nothing_waits_for_is_passed_on() -> None:
     """Else the peer would wait for this one, and others for the peer."""
     box = dispatcher(A, B, shares={})

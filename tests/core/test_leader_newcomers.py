@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmflow.core.membership.member_phase import MemberPhase
-from swarmflow.core.protocol.actions import Send
+from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.events import Lost, Tick
 from swarmflow.core.protocol.messages import (
     Commit,
@@ -13,6 +13,7 @@ from swarmflow.core.protocol.messages import (
     Done,
     Evicted,
     Granted,
+    Heartbeat,
     LoadFailed,
     MemberEntered,
     MemberFailed,
@@ -20,11 +21,13 @@ from swarmflow.core.protocol.messages import (
     Prepare,
     Prepared,
     Ready,
+    ReportRoot,
     StateRoot,
+    Unrepairable,
     VersionCertified,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Snapshot
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, ProcessId, Snapshot
 from tests.core.samples import messages, microbatch, of_type
 from tests.core.test_leader import ME, OTHER, SETTINGS, TIMEOUTS, A, B, Bench, C
 
@@ -194,6 +197,37 @@ def test_what_most_peers_of_a_stage_have_is_certified_and_who_has_something_else
     assert messages(actions, VersionCertified) == [(A, certified), (B, certified), (OTHER, certified)]
     assert not bench.hear(OTHER, StateRoot(0, 2, "right")), "once is enough"
     assert not bench.hear(A, StateRoot(0, 9, "right"))
+
+
+def beat(bench: Bench, *peers: ProcessId) -> list[Action]:
+    """Let a heartbeat pass."""
+    bench.now += bench.timeouts.heartbeat_s
+    heard = [action for peer in peers for action in bench.hear(peer, Heartbeat())]
+    return [*heard, *bench.leader.handle(Tick(), bench.now)]
+
+
+def test_each_eighth_version_is_hashed_and_whatever_is_loaded_written_or_may_be_wrong() -> None:
+    bench = Bench(settings=replace(SETTINGS, steps=40))
+    bench.serve(A)
+
+    def commit() -> bool:
+        [(_, decision)] = messages(bench.committing(), Commit)
+        bench.hear(A, Committed(decision.epoch, decision.epoch.step + 1))
+        return decision.hashed
+
+    assert [commit() for _ in range(17)] == 2 * [*7 * [False], True] + [False]
+    bench.join(B)
+    asked = beat(bench, A, B)
+    assert messages(asked, ReportRoot) == [(A, ReportRoot(17))]
+    assert messages(beat(bench, A, B), ReportRoot) == [], "once is enough"
+    certified = VersionCertified(Snapshot(17, ("right",)))
+    assert messages(bench.hear(A, StateRoot(0, 17, "right")), VersionCertified) == [(A, certified), (B, certified)]
+    assert commit(), "it is loaded"
+    bench.leader.handle(Lost(B, "killed"), bench.now)
+    assert not commit()
+    epoch = bench.leader.epoch
+    bench.hear(A, Unrepairable(epoch, "its bytes do not decode"))
+    assert messages(beat(bench, A), ReportRoot) == [(A, ReportRoot(19))], "its peers may differ"
 
 
 def test_a_majority_of_those_who_are_left_is_counted_when_a_peer_has_died_that_had_not_reported() -> None:

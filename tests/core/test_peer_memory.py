@@ -7,10 +7,20 @@ from dataclasses import replace
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
-from swarmflow.core.protocol.actions import Action, Apply, LoadState, Rejoin, Resume
+from swarmflow.core.protocol.actions import Action, Apply, HashState, LoadState, Rejoin, Resume
 from swarmflow.core.protocol.events import Applied, Lost, Received, Sealed, StateHashed, StateLoaded
-from swarmflow.core.protocol.messages import Evicted, Granted, Held, Join, Ready, state_name
-from swarmflow.core.protocol.types import Member, Plan
+from swarmflow.core.protocol.messages import (
+    Evicted,
+    Granted,
+    Held,
+    Join,
+    Ready,
+    ReportRoot,
+    StateRoot,
+    VersionCertified,
+    state_name,
+)
+from swarmflow.core.protocol.types import Member, Plan, Snapshot
 from tests.core.samples import EPOCH, member, messages, of_type
 from tests.core.test_peer_leaders import COMMIT, LEADER, ME, OPENED, PREPARE, RESULTS, Bench
 
@@ -62,6 +72,42 @@ def again(held: Held, granted: Granted) -> tuple[PeerMachine, list[Action]]:
 
 def test_a_peer_keeps_what_a_commit_has_made() -> None:
     assert bereft(applied()) == AT_NEXT
+
+
+def test_a_state_is_hashed_once_when_its_root_is_asked_for() -> None:
+    bench = sealed()
+    here, upcoming = ReportRoot(EPOCH.step), ReportRoot(EPOCH.step + 1)
+    assert messages(bench.hear(here), StateRoot) == [(LEADER, StateRoot(0, EPOCH.step, "digest"))], "it was loaded"
+    assert bench.hear(upcoming) == [], "it is not made yet"
+    [apply] = of_type(bench.hear(COMMIT), Apply)
+    assert not apply.hashed
+    assert bench.hear(here) == bench.hear(upcoming) == [], "the update changes it"
+    bench.event(Applied(EPOCH))
+    assert bench.hear(here) == []
+    assert of_type(bench.hear(upcoming), HashState) == [HashState(EPOCH.step + 1)]
+    assert bench.hear(upcoming) == [], "it is being hashed"
+    root = StateRoot(0, EPOCH.step + 1, "next")
+    assert messages(bench.event(StateHashed(EPOCH.step + 1, "next")), StateRoot) == [(LEADER, root)]
+    assert messages(bench.hear(upcoming), StateRoot) == [(LEADER, root)]
+    hashing = sealed()
+    [apply] = of_type(hashing.hear(replace(COMMIT, hashed=True)), Apply)
+    assert apply.hashed
+    hashing.event(Applied(EPOCH))
+    assert hashing.hear(upcoming) == [], "the commit has asked for it"
+
+
+def test_the_certificate_of_an_earlier_version_is_not_that_of_what_is_held() -> None:
+    for hashed in (True, False):
+        bench = sealed()
+        bench.hear(VersionCertified(Snapshot(EPOCH.step, ("digest",))))
+        bench.hear(COMMIT)
+        bench.event(Applied(EPOCH))
+        certified = Snapshot(EPOCH.step + 1, ("root",))
+        if hashed:
+            bench.event(StateHashed(EPOCH.step + 1, "root"))
+            bench.hear(VersionCertified(certified))
+        root = "root" if hashed else ""
+        assert bereft(bench) == replace(AT_NEXT, root=root, certified=certified if hashed else None)
 
 
 def test_an_update_that_is_under_way_is_ended_first() -> None:

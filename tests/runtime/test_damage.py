@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from swarmflow.core.protocol.actions import Apply, Seal
-from swarmflow.core.protocol.events import StateDamaged
+from swarmflow.core.protocol.events import Sealed, StateDamaged
 from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.test_followed_pieces import MODES, stage_of, step
 from tests.runtime.test_kept_stage import sealed
@@ -36,6 +36,36 @@ def test_a_flipped_bit_anywhere_in_the_state_is_found(sums: str, delay: int) -> 
     assert served.is_intact()
     step(served, 2, reduced=True)
     assert served.is_intact(), "it has changed by an update"
+
+
+def test_damage_is_found_although_the_state_was_hashed_since_it_was_made() -> None:
+    served = stage_of(manifest(**SUMS["blockwise16"]))
+    step(served, 0, reduced=True)
+    with ThreadPoolExecutor(1) as threads:
+        served.begin_checksums(threads)
+        assert served.is_intact()
+        sound = served.begin_hash(threads).result()
+        served.groups(1)["own"].params.view(torch.int32)[5] ^= 1
+        assert served.begin_hash(threads).result() != sound
+        assert not served.is_intact()
+
+
+@pytest.mark.asyncio
+async def test_peers_of_a_stage_whose_states_differ_do_not_agree_on_a_reduced_gradient() -> None:
+    async with peers(manifest(**SUMS["blockwise16"])) as (peer,):
+        await sealed(peer)
+        served = peer.host.served
+        assert served is not None
+        first = await peer.ask(SEAL)
+        assert await peer.ask(SEAL) == first
+        served.groups(served.version)["own"].state["exp_avg"].view(torch.int32)[7] ^= 1
+        served.hash(served.version)  # as if an update had made it so
+        other = await peer.ask(SEAL)
+        assert isinstance(first, Sealed)
+        assert isinstance(other, Sealed)
+        same = {name: (norm, digest) for name, norm, digest in first.results}
+        changed = {name for name, norm, digest in other.results if same[name] != (norm, digest)}
+        assert changed == {"stage-1"}, "the tied weights and their moments are the same"
 
 
 def test_a_hash_that_is_under_way_is_waited_for() -> None:

@@ -403,7 +403,7 @@ async def test_a_stage_that_is_given_up_amid_its_work_leaves_nothing_behind() ->
         event = await peer.loss(0)
         assert isinstance(event, LossComputed)
         await peer.ask(Seal(EPOCH, 1, GROUPS, GROUPS))
-        await peer.ask(Apply(EPOCH, scale=0.01, learning_rate=0.1))
+        await peer.ask(Apply(EPOCH, scale=0.01, learning_rate=0.1, hashed=True))
         assert isinstance(await peer.next(), StateHashed)
         assert peer.recorded.events.empty()
         counted = peer.driver.metrics.registry.get_sample_value

@@ -36,7 +36,7 @@ def start_slow(scenario: FuzzSwarm, seed: int, phase: str) -> World:
         world.clock.after(SETTLED_S, lambda: world.start_peer("late"))
         return world
     world = replace(scenario, settings=replace(scenario.settings, checkpoint_every=STEPS)).start(seed)
-    for number in range(40):
+    for number in range(60):
         world.clock.after(1.0 + 0.1 * number, partial(world.start_peer, f"late-{number}"))
     return world
 

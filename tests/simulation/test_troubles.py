@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from swarmflow.core.machines.leading import roots
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import DRAWN, FAULTS, Churn, finish, peers_of
 from swarmflow.simulator.network import Jittery
@@ -89,13 +90,26 @@ def test_damage_of_a_state_in_memory_is_found_before_anybody_learns_from_it(alon
     assert world.counts["rollbacks"] == alone
 
 
-def test_a_flipped_bit_in_the_parameters_is_outvoted_by_the_stage() -> None:
+@pytest.mark.parametrize("hashed", [True, False])
+def test_a_flipped_bit_in_the_parameters_is_outvoted_by_the_stage(hashed: bool) -> None:
+    """By the roots, where the version is hashed, else when the next gradient is reduced, and counts for nothing."""
     world = settled()
     victim = peers_of(world, 1)[0]
+    assert world.leader is not None
+    lead = world.trainers[world.leader].lead
+    assert lead is not None
+
+    def comes() -> bool:
+        undecided = lead.step is not None and lead.step.decision is None
+        return undecided and roots.due(lead, lead.version + 1) == hashed
+
+    world.clock.run(comes, world.clock.now_s + 60.0)
     world.hosts[victim].device.sums.flips_parameters = True
     end_well(world)
-    assert world.counts["resynchronisations"] == 1
-    assert any(f"{victim} is gone: its state of stage 1 at version" in line for line in world.log)
+    counts = world.counts["resynchronisations"], world.counts["put_out"]
+    assert counts == ((1, 0) if hashed else (0, 1))
+    reason = "its state of stage 1 at version" if hashed else "its reduced gradient, or its state, is not that of most"
+    assert any(f"{victim} is gone: {reason}" in line for line in world.log)
 
 
 def test_a_flipped_bit_on_the_wire_breaks_the_stream_and_no_more() -> None:

@@ -283,10 +283,10 @@ class Step:
 
     # --- the decision -------------------------------------------------------------------------------------------------
 
-    def commit(self, now: float, followed: tuple[int, ...] = ()) -> list[Action]:
+    def commit(self, now: float, followed: tuple[int, ...] = (), hashed: bool = False) -> list[Action]:
         """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages.
 
-        followed: stages that peers load.
+        followed: stages that peers load. hashed: whether peers hash what the update makes.
         """
         tally = self.ballot.tally
         assert tally is not None, "a ballot has a tally from its beginning"
@@ -304,7 +304,8 @@ class Step:
             retries=tally.retries,
         )
         scale = factor / tally.tokens
-        message = Commit(self.term, self.epoch, self.ballot.number, scale, self.learning_rate, result, followed)
+        update = scale, self.learning_rate
+        message = Commit(self.term, self.epoch, self.ballot.number, *update, result, followed, hashed)
         self.decision = message
         self._move(StepPhase.COMMITTING)
         return [Send(member.process, message) for member in self.roster.peers]

@@ -275,7 +275,7 @@ class Leader(LeaderState):
             return ballots.ask_again(self, step, now) if now >= self.ballots.due_s else []
         self.ballots.complete_s = None
         self.ballots.in_vain = 0
-        return step.commit(now, roots.loaded_stages(self))
+        return step.commit(now, roots.loaded_stages(self), roots.begin(self, self.version + 1))
 
     def _watch_majority(self, now: float) -> list[Action]:
         """Go on without a majority after a while: the others may have another leader by then."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -128,6 +129,8 @@ class Dispatcher:
         if entry is None:
             return
         if sender == entry.holder:
+            if entry.reserving:
+                self.due_s = -math.inf  # its peer may be asked for more
             self.next_stage.answered(entry)
         elif sender in entry.asked and entry.holder is None:
             self.next_stage.assign(entry, sender, FlightState.HELD)
@@ -155,7 +158,7 @@ class Dispatcher:
         if not entry.reserving:
             return []
         self.next_stage.answered(entry)
-        return self.send(entry, sender, now)
+        return [*self.send(entry, sender, now), *self.retry(now)]
 
     def denied(
         self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt, reason: str, now: float
@@ -255,6 +258,7 @@ class Dispatcher:
         actions: list[Action] = []
         if entry.reserving and entry.holder is not None:
             actions.append(Send(entry.holder, Cancel(entry.microbatch, self.stage, entry.attempt)))
+            self.due_s = -math.inf  # another one may be asked for instead
         self.next_stage.withdraw(entry)
         return [*actions, Release(entry.bodies)]
 

@@ -37,9 +37,8 @@ def on_denied(hops: HopTable, sender: ProcessId, message: Denied, bodies: Bodies
 def on_slot_reserved(
     hops: HopTable, sender: ProcessId, message: SlotReserved, bodies: Bodies, now: float
 ) -> list[Action]:
-    """Send the bytes for a reserved slot."""
-    actions = hops.dispatcher.reserved(sender, message, now)
-    return actions + hops.report_successor(hops.find(message.microbatch))
+    """Send the bytes for a reserved slot, and ask for more slots where microbatches wait."""
+    return hops.report_successors(hops.dispatcher.reserved(sender, message, now))
 
 
 def on_routed(hops: HopTable, sender: ProcessId, message: Routed, bodies: Bodies, now: float) -> list[Action]:

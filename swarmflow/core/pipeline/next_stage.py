@@ -21,6 +21,9 @@ class NextStage:
     A peer that many senders share is often full, and can say so only after a tensor was sent in vain: 31 of 223
     transfers in four iterations of experiments/gwtf_churn. So a sender that has used up its share of a peer's slots
     asks first, which costs one round trip. Without shares nobody asks.
+
+    A peer that was full and has a free slot again is asked for one slot, and for two more after each one that it gives:
+    if all that waits were asked for with each credit, most questions of a step would be denied.
     """
 
     router: Router
@@ -33,6 +36,8 @@ class NextStage:
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict, init=False)
     _draining: dict[ProcessId, None] = field(default_factory=dict, init=False)
     _losses: Counter[ProcessId] = field(default_factory=Counter, init=False)
+    _questions: dict[ProcessId, int] = field(default_factory=dict, init=False)  # left to ask of a peer that was full
+    _freed: bool = field(default=False, init=False)  # another question may be asked since the last look
 
     def open(self, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None) -> None:
         """Begin an epoch with these peers, which hold nothing."""
@@ -47,6 +52,7 @@ class NextStage:
         """Forget what the peers hold."""
         self.held.clear()
         self.unasked.clear()
+        self._questions.clear()
         for process in self._awaited:
             self.router.set_pending(process, 0)
         self._awaited.clear()
@@ -73,6 +79,7 @@ class NextStage:
             return False
         del self._alive[process]
         self._paused_until_s.pop(process, None)
+        self._questions.pop(process, None)
         self._draining.pop(process, None)
         self.router.remove_peer(process)
         return True
@@ -92,14 +99,16 @@ class NextStage:
 
     def credit(self, process: ProcessId) -> None:
         """End the pause of a peer that has a free slot."""
-        self._paused_until_s.pop(process, None)
+        if self._paused_until_s.pop(process, None) is not None:
+            self._questions[process] = 1
 
     def end_pauses(self, now: float) -> bool:
-        """End pauses that have lasted long enough; return whether there was one."""
+        """End pauses that have lasted long enough; return whether what waits may go to a peer since the last call."""
         due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]
         for process in due:
-            del self._paused_until_s[process]
-        return bool(due)
+            self.credit(process)
+        freed, self._freed = self._freed, False
+        return bool(due) or freed
 
     def next_pause_over_s(self) -> float | None:
         """Return when the first pause ends."""
@@ -135,7 +144,8 @@ class NextStage:
         paused = self._paused_until_s.keys()
         if len(paused) >= ASKED * len(self._alive).bit_length():
             return None
-        excluded = {*paused, *(() if self.insist else self._draining), *(() if but is None else (but,))}
+        asked = (process for process, left in self._questions.items() if left <= 0 and self.asks(process))
+        excluded = {*paused, *asked, *(() if self.insist else self._draining), *(() if but is None else (but,))}
         choice = self.router.choose(excluded, source)
         return None if choice is None else choice.process
 
@@ -150,9 +160,18 @@ class NextStage:
         self._count(entry, 1)
         if state is FlightState.UNREQUESTED:
             self.unasked[holder] += 1
+        elif state is FlightState.RESERVING:
+            self._answerable(holder, -1)
+
+    def _answerable(self, process: ProcessId | None, more: int) -> None:
+        if process in self._questions:
+            self._questions[process] += more
+            self._freed |= more > 0
 
     def answered(self, entry: InFlight) -> None:
         """Note that the holder has the microbatch, or a slot for it."""
+        if entry.state is FlightState.RESERVING:
+            self._answerable(entry.holder, 2)
         if entry.state in (FlightState.RESERVING, FlightState.UNREQUESTED):
             entry.move(FlightState.HELD)
 
@@ -169,6 +188,8 @@ class NextStage:
         """
         if entry.state is FlightState.UNREQUESTED and entry.holder is not None and not arrived:
             self.unasked[entry.holder] -= 1
+        elif entry.state is FlightState.RESERVING:
+            self._answerable(entry.holder, 1)
         if entry.held:
             self._count(entry, -1)
         entry.holder = None

@@ -139,7 +139,7 @@ class Seal:
 class Apply:
     """The optimizer's update, then zero the accumulators -> Applied, or StateDamaged.
 
-    followed: peers load the stage, and the sums are kept for them. The state is hashed beside the next step:
+    followed: peers load the stage, and the sums are kept for them. hashed: the state is hashed beside the next step:
     StateHashed follows.
     """
 
@@ -147,6 +147,14 @@ class Apply:
     scale: float
     learning_rate: float
     followed: bool = False
+    hashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HashState:
+    """Hash the state of the own stage, which is at this version -> StateHashed."""
+
+    version: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +361,7 @@ Action = (
     | Apply
     | LoadState
     | ExpectRoot
+    | HashState
     | Resume
     | StoreState
     | FormMicrobatch

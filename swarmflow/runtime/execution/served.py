@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -21,6 +22,8 @@ from swarmflow.compute.stage_state import BEFORE, StageState
 from swarmflow.compute.state_root import GRID, root_of, tensor_name
 from swarmflow.compute.sums import Sums
 from swarmflow.compute.update_log import LoggedUpdate, UpdateLog, kept_sums
+
+X = TypeVar("X")
 
 LEAVES_KEPT = 2  # versions: who loads compares its pieces while the next one may be made
 
@@ -44,8 +47,9 @@ class Served:
     leaves: dict[int, bytes] = field(default_factory=dict)  # the hashes of all pieces, of the last versions
     roots: dict[int, str] = field(init=False, default_factory=dict)  # over these
     pieces: StagePieces = field(init=False)
-    _checksum: tuple[int, int] = field(init=False, default=(-1, 0))  # of a version's state, when it was hashed
-    _hashing: Future[str] | None = field(init=False, default=None)
+    # Of the tensors of a version's state, when it was made or loaded.
+    _checksums: tuple[int, dict[str, int]] = field(init=False, default=(-1, {}))
+    _summing: Future[Any] | None = field(init=False, default=None)  # these, or the hashes of the state
     # What reads the present version, in other threads: no update is made until it is done.
     _readers: list[Future[Any]] = field(init=False, default_factory=list)
     _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -122,31 +126,62 @@ class Served:
         return kept
 
     def hash(self, version: int) -> str:
-        """Hash the state, which is at this version, and return its root."""
+        """Hash the state, which was loaded at this version, and return its root."""
         return self.keep_leaves(version, b"".join(self.pieces.leaves(version)))
 
     def keep_leaves(self, version: int, leaves: bytes) -> str:
-        """Keep the hashes of all pieces at a version, for peers that load it, and return its root."""
+        """Keep the hashes of all pieces of a state that was loaded at this version, and return its root."""
+        self._checksums = -1, {}
+        self.keep_checksums(version)
+        return self._keep(version, leaves)
+
+    def _hash_made(self, version: int) -> str:
+        """Hash the state that an update has made. Its checksums are older, where the hash was asked for later."""
+        self.keep_checksums(version)
+        return self._keep(version, b"".join(self.pieces.leaves(version)))
+
+    def _keep(self, version: int, leaves: bytes) -> str:
+        """Keep the hashes of all pieces, for peers that load them, and return the root."""
         root = root_of([leaves])
         kept = range(version - LEAVES_KEPT + 1, version)
         self.leaves = {old: hashes for old, hashes in self.leaves.items() if old in kept} | {version: leaves}
         self.roots = {old: before for old, before in self.roots.items() if old in kept} | {version: root}
-        self._checksum = version, self.state_of(version).checksum()
         return root
 
+    def keep_checksums(self, version: int) -> None:
+        """Take checksums of the state at this version, with which it is compared; those that are here remain."""
+        if self._checksums[0] != version:
+            self._checksums = version, self.state_of(version).checksums()
+
     def is_intact(self) -> bool:
-        """Return whether the state in memory is still the one whose root is known."""
-        if self._hashing is not None:
-            wait([self._hashing])
-        version, expected = self._checksum
-        return version != self.version or self.state_of(version).checksum() == expected
+        """Return whether the state in memory is still what it was when it was made or loaded."""
+        version, expected = self._known_checksums()
+        return version != self.version or self.state_of(version).checksums() == expected
+
+    def name_of(self, group: str) -> str:
+        """Return a name of a group's state, as its peers have it if they made the same updates."""
+        self.keep_checksums(self.version)
+        version, sums = self._known_checksums()
+        return f"{version} " + " ".join(str(sums[name]) for name in sorted(sums) if name.startswith(f"{group}."))
+
+    def _known_checksums(self) -> tuple[int, dict[str, int]]:
+        if self._summing is not None:
+            wait([self._summing])
+        return self._checksums
 
     def begin_hash(self, threads: Executor) -> Future[str]:
         """Begin to hash the state as it is now, beside the next step; return its root once that is done."""
-        self._hashing = hashing = threads.submit(self.hash, self.version)
+        return self._begin(threads, self._hash_made)
+
+    def begin_checksums(self, threads: Executor) -> None:
+        """Begin to take the checksums of the state as it is now, beside the next step."""
+        self._begin(threads, self.keep_checksums)
+
+    def _begin(self, threads: Executor, work: Callable[[int], X]) -> Future[X]:
+        self._summing = reader = threads.submit(work, self.version)
         with self._changing:
-            self._readers.append(hashing)
-        return hashing
+            self._readers.append(reader)
+        return reader
 
     def begin_reading(self, version: int) -> Future[None] | None:
         """Keep this version as it is until the future has a result; None: it is not here (any more)."""
@@ -163,7 +198,7 @@ class Served:
             with self._changing:
                 self._readers = [reader for reader in self._readers if not reader.done()]
                 if not self._readers:
-                    self.version = -1
+                    self.version, self._checksums = -1, (-1, {})
                     return
             wait(self._readers)
 

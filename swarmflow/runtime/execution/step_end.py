@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat_tensors import SUM_BLOCK_ELEMENTS, added_up
-from swarmflow.compute.sums import Sums, digest_of_pieces
+from swarmflow.compute.sums import Sums, digest_of_pieces, digest_of_texts
 from swarmflow.core.commit import reduce
-from swarmflow.core.protocol.actions import Apply, Seal, StorePiece, SumPiece
+from swarmflow.core.protocol.actions import Apply, HashState, Seal, StorePiece, SumPiece
 from swarmflow.core.protocol.events import Applied, ComputedNotFinite, PieceReduced, Sealed, StateDamaged, StateHashed
 from swarmflow.core.protocol.types import Epoch, Ref, Slice
 from swarmflow.runtime.execution.account import Account
@@ -41,7 +41,13 @@ class StepEnd:
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
         """Return the effect of each kind of action."""
-        return {SumPiece: self.sum_piece, StorePiece: self.store_piece, Seal: self.seal, Apply: self.apply}
+        return {
+            SumPiece: self.sum_piece,
+            StorePiece: self.store_piece,
+            Seal: self.seal,
+            Apply: self.apply,
+            HashState: self.hash,
+        }
 
     def begin(self) -> None:
         """Begin another epoch: work for the end of the last one is dropped."""
@@ -102,8 +108,9 @@ class StepEnd:
     def seal(self, action: Seal) -> None:
         """Compute norm and digest of every reduced gradient, and compare its pieces with what their owners summed.
 
-        Before that, compare the state with what was hashed: with damaged weights the gradient is wrong, and the update
-        would spread what is wrong in the optimizer's state.
+        Before that, compare the state with its checksums: with damaged weights the gradient is wrong, and the update
+        would spread what is wrong in the optimizer's state. The digest is of the state, too: so a peer that has made
+        another state of the last update is found at each step, also where nobody hashes it.
         """
         served = self._serving()
         for group in action.alone:
@@ -121,7 +128,8 @@ class StepEnd:
             for (name, _), sums in zip(sealed, found, strict=True):
                 squared = self._squares.sum(action, name, sums)
                 if math.isfinite(squared):
-                    results.append((name, squared, _digest_of_sum(sums, summed.get(name))))
+                    state = served.name_of(_flat_name(name))
+                    results.append((name, squared, _digest_of_sum(sums, state, summed.get(name))))
                 else:
                     broken.append(_unsound(action.epoch, name, sums, stage.gradients_broken_in()))
             return results, broken
@@ -154,7 +162,10 @@ class StepEnd:
                 served.update(action.epoch.step, action.scale, action.learning_rate)
             except NotFiniteError as error:
                 return error
-            hashing.append(served.begin_hash(self._hashers))
+            if action.hashed:
+                hashing.append(served.begin_hash(self._hashers))
+            else:
+                served.begin_checksums(self._hashers)
             return None
 
         def done(failed: NotFiniteError | StateDamaged | None) -> None:
@@ -170,6 +181,12 @@ class StepEnd:
                     self._tell_root(action.epoch.step + 1, root)
 
         self._do(work, done)
+
+    def hash(self, action: HashState) -> None:
+        """Hash the state beside the step at hand."""
+        served = self._serving()
+        if served.version == action.version:
+            self._tell_root(action.version, served.begin_hash(self._hashers))
 
     def _tell_root(self, version: int, root: Future[str]) -> None:
         """Tell the machine the root of the state once it is hashed."""
@@ -233,14 +250,14 @@ class _PieceSquares:
         return added_up(itertools.chain.from_iterable(blocks for blocks in found if blocks is not None))
 
 
-def _digest_of_sum(sums: Sums, summed: tuple[str, ...] | None) -> str:
-    """Return the digest of a reduced gradient; empty where a piece of it is not what its owner has summed.
+def _digest_of_sum(sums: Sums, state: str, summed: tuple[str, ...] | None) -> str:
+    """Return the digest of a reduced gradient and a state; empty where a piece is not what its owner has summed.
 
     Whoever has lost all others of its stage, and the leader, would else apply a flipped bit that nobody can outvote.
-    summed: the digests of the pieces by their owners; None: it is the own accumulator.
+    state: its name. summed: the digests of the pieces by their owners; None: it is the own accumulator.
     """
     name, pieces = digest_of_pieces(sums, reduce.PIECE_ELEMENTS)
-    return name if summed is None or pieces == summed else ""
+    return digest_of_texts((name, " ", state)) if summed is None or pieces == summed else ""
 
 
 def _unsound(epoch: Epoch, group: str, sums: Sums, layer: str | None) -> ComputedNotFinite:

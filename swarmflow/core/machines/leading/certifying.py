@@ -54,10 +54,11 @@ def record(leader: LeaderState, known: MemberRecord, version: int, root: str) ->
 
 
 def see(leader: LeaderState, now: float) -> list[Action]:
-    """Count the stages that have not agreed yet: who had not reported may be gone."""
-    if leader.certified is not None and leader.certified.version == leader.version:
+    """Ask for the roots that are needed, and count the stages that have not agreed yet: who owes one may be gone."""
+    if roots.is_certified(leader):
         return []
-    return _count(leader, range(leader.plan.stages), leader.version, now)
+    asked = roots.ask(leader) if roots.due(leader, leader.version) else []
+    return asked + _count(leader, range(leader.plan.stages), leader.version, now)
 
 
 def _count(leader: LeaderState, stages: Iterable[int], version: int, now: float) -> list[Action]:
@@ -70,12 +71,13 @@ def _count(leader: LeaderState, stages: Iterable[int], version: int, now: float)
         elif version == leader.version:
             actions += _put_out(leader, wrong, now)
         actions += _answer(leader, stage, now) if roots.agreed(leader, stage, version) else []
-    if leader.certified is not None and leader.certified.version == leader.version:
+    if roots.is_certified(leader):
         return actions
     snapshot = roots.agreed_snapshot(leader)
     if snapshot is None:
         return actions
     leader.certified, message = snapshot, VersionCertified(snapshot)
+    leader.rooted = max(leader.rooted, snapshot.version)
     actions += [Send(entry.process, message) for entry in leader.membership.peers()]
     return [*actions, *saving.go_on(leader, now)]
 

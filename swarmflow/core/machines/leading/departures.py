@@ -224,7 +224,9 @@ def bar_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
         judgement = leader.faults.disputes.judge(by.member, known.member, leader.lies_max, now)
         loser = by.process if judgement is not None and judgement.loser == by.process.name else process
         leader.faults.disputes.settle(by.member, known.member, loser.name, now)
-        reason = f"the gradient that {owner} has summed is another one on {process} than on most of its stage"
+        reason = (
+            f"the gradient that {owner} has summed, or the state, is another one on {process} than on most of its stage"
+        )
         put_out = keep_out if judgement is not None and judgement.guilty else gone
         actions += put_out(leader, loser, reason, now)
     return actions

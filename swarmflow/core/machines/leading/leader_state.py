@@ -27,6 +27,8 @@ from swarmflow.core.protocol.messages import Commit, OpenStep, StepResult
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 
+ROOTS_EVERY = 8  # versions: a hash takes four times as long as a checksum, and as many as 12 bytes a parameter take
+
 
 @dataclass(slots=True)
 class ValidationState:
@@ -80,6 +82,7 @@ class LeaderState:
     waits_for: str = field(init=False, default="")  # what opening the next step waits for
     # --- the version, and the last step ---
     certified: Snapshot | None = field(init=False, default=None)  # the last version whose stages agreed on their roots
+    rooted: int = field(init=False, default=-ROOTS_EVERY)  # the last version whose roots were asked for
     votes: RootVotes = field(init=False, default_factory=RootVotes)  # on the roots of states
     name: str = field(init=False, default="")  # of the version's states, empty: not known
     commit: Commit | None = field(init=False, default=None)  # that made the version, where it is known

@@ -13,7 +13,7 @@ from swarmflow.core.durability.restoring import Restoring
 from swarmflow.core.durability.versions import NO_DISK, durable_snapshot
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
-from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.machines.leading.leader_state import ROOTS_EVERY, LeaderState
 from swarmflow.core.machines.leading.saving import finish, stop_now, stop_run
 from swarmflow.core.membership import placement
 from swarmflow.core.membership.failures import Failure
@@ -150,6 +150,7 @@ def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
     """Begin to look for the version to go on from; until it is found no peer loads anything."""
     timeouts = leader.timeouts
     leader.votes.clear()
+    leader.rooted = -ROOTS_EVERY
     leader.recovery.open(Restoring(leader.safe.known, now, timeouts.copies_s, former, timeouts.memory_s))
     for entry in leader.membership.peers():
         if entry.phase is not MemberPhase.BARRED:
@@ -244,6 +245,7 @@ def restart(leader: LeaderState, now: float) -> list[Action]:
     if step is not None and step.ballot.inherited:  # it may be committed elsewhere, with those who cannot be reached
         leader.lineage.rename(leader.settings.new_lineage())
     leader.start_over()
+    leader.rooted = -ROOTS_EVERY  # its peers may have failed since their states differ
     leader.ballots.complete_s = None
     return stop_now(leader) if leader.stopping else try_open(leader, now)
 

@@ -1,13 +1,18 @@
-"""The roots of states: what the members of a stage report of theirs, and on which one they agree."""
+"""The roots of states: when the members of a stage report theirs, and on which one they agree.
+
+A root costs a hash of the whole state. So it is reported of each ROOTS_EVERYth version, and of those that somebody is
+about to compare with something: what is written, loaded, or gone on from.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 
-from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.machines.leading.leader_state import ROOTS_EVERY, LeaderState
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
-from swarmflow.core.protocol.messages import Ready
+from swarmflow.core.protocol.actions import Action, Send
+from swarmflow.core.protocol.messages import Ready, ReportRoot
 from swarmflow.core.protocol.types import Snapshot
 
 
@@ -18,6 +23,39 @@ def loaded_stages(leader: LeaderState) -> tuple[int, ...]:
         ready = (entry for entry in leader.membership.peers() if entry.phase is MemberPhase.READY)
         stages |= {entry.member.stage for entry in ready if entry.process not in leader.step.roster.id_set}
     return tuple(sorted(stages))
+
+
+def is_certified(leader: LeaderState) -> bool:
+    """Return whether the stages have agreed on their roots of the run's version."""
+    return leader.certified is not None and leader.certified.version == leader.version
+
+
+def due(leader: LeaderState, version: int) -> bool:
+    """Return whether the roots of a version, the run's or the next one, are needed.
+
+    Its turn has come, or nobody has asked for any since this trainer leads, a step failed or the run went back; or it
+    is the last one, to be written, or what peers that load are compared with.
+    """
+    if version - leader.rooted >= ROOTS_EVERY or version >= leader.settings.steps or leader.safe.due(version):
+        return True
+    return leader.stopping or bool(leader.safe.asked) or bool(loaded_stages(leader))
+
+
+def begin(leader: LeaderState, version: int) -> bool:
+    """Return whether peers hash the version that the commit at hand makes."""
+    if not due(leader, version):
+        return False
+    leader.rooted = version
+    return True
+
+
+def ask(leader: LeaderState) -> list[Action]:
+    """Have the peers report the roots of the run's version, once."""
+    if is_certified(leader) or leader.rooted == leader.version:
+        return []
+    leader.rooted = leader.version
+    ready = (entry for entry in leader.membership.peers() if entry.phase is MemberPhase.READY)
+    return [Send(entry.process, ReportRoot(leader.version)) for entry in ready if leader.version not in entry.roots]
 
 
 def holders(leader: LeaderState, stage: int, version: int) -> list[MemberRecord]:

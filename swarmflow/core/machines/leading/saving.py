@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.durability.versions import SaveRequest
+from swarmflow.core.machines.leading import roots
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.members import MemberRecord
@@ -24,7 +25,7 @@ def keep(leader: LeaderState) -> list[Action]:
         return []
     version, membership = leader.version, leader.membership
     begun = leader.safe.snapshots.begin(version, membership.holders(version), membership.keepers(version))
-    return begun or save(leader)  # nobody is asked twice whose disk has refused
+    return [*begun, *roots.ask(leader)] if begun else save(leader)  # nobody is asked twice whose disk has refused
 
 
 def on_snapshot_taken(leader: LeaderState, known: MemberRecord, message: SnapshotTaken, now: float) -> list[Action]:
@@ -64,9 +65,8 @@ def save(leader: LeaderState, last: bool = False) -> list[Action]:
     certified = leader.certified if leader.certified is not None else Snapshot(-1, ())
     if certified.version != leader.version and all(holders.stages):
         leader.safe.wanted = last or bool(leader.safe.wanted)
-        return []
-    roots = certified.roots if certified.version == leader.version else ()
-    return leader.safe.write(leader.version, holders, last, roots)
+        return roots.ask(leader)
+    return leader.safe.write(leader.version, holders, last, certified.roots if roots.is_certified(leader) else ())
 
 
 def go_on(leader: LeaderState, now: float) -> list[Action]:

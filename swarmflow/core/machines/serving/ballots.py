@@ -7,7 +7,7 @@ from dataclasses import replace
 from swarmflow.core.commit.reduce import Ballot, Reduction, takes_part
 from swarmflow.core.machines.serving.peer_state import PeerState, release
 from swarmflow.core.pipeline import passes, reconciling, turnover
-from swarmflow.core.protocol.actions import Action, Apply, Connect, Count, Send
+from swarmflow.core.protocol.actions import Action, Apply, Connect, Count, HashState, Send
 from swarmflow.core.protocol.events import Applied, PieceReduced, Received, Replayed, Sealed, StateDamaged, StateHashed
 from swarmflow.core.protocol.messages import (
     Commit,
@@ -16,6 +16,7 @@ from swarmflow.core.protocol.messages import (
     Prepared,
     ReducePart,
     ReduceSum,
+    ReportRoot,
     StateRoot,
     Suspect,
     Unprepared,
@@ -143,7 +144,9 @@ def on_commit(peer: PeerState, event: Received, now: float) -> list[Action]:
     peer.ballot = peer.reduction = None
     epoch_view.commit = message
     peer.memory.committed(epoch_view, message)
-    return [Apply(peer.epoch, message.scale, message.learning_rate, peer.stage in message.followed)]
+    peer.hashes = message.epoch.step + 1 if message.hashed else -1
+    followed = peer.stage in message.followed
+    return [Apply(peer.epoch, message.scale, message.learning_rate, followed, message.hashed)]
 
 
 def on_applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
@@ -158,8 +161,23 @@ def on_applied(peer: PeerState, event: Applied, now: float) -> list[Action]:
     return [*journal, Send(peer.leader, Committed(event.epoch, peer.version))]
 
 
+def on_report_root(peer: PeerState, event: Received, now: float) -> list[Action]:
+    """Report the root of the state, once it is hashed; nothing where the next update is made already."""
+    message, view = event.message, peer.epoch_view
+    assert isinstance(message, ReportRoot)
+    updates = view is not None and view.commit is not None and not view.applied
+    if peer.hops is None or message.version != peer.version or updates:
+        return []
+    if peer.root[0] == peer.version:
+        return [Send(peer.leader, StateRoot(peer.stage, *peer.root))]
+    if peer.hashes == peer.version:
+        return []
+    peer.hashes = peer.version
+    return [HashState(peer.version)]
+
+
 def on_state_hashed(peer: PeerState, event: StateHashed, now: float) -> list[Action]:
-    """Report the root of the state that the last update has made."""
+    """Report the root of the state."""
     peer.root = event.version, event.root
     return [Send(peer.leader, StateRoot(peer.stage, event.version, event.root))] if peer.hops is not None else []
 

@@ -47,6 +47,7 @@ class PeerState:
     phase: PeerPhase = field(init=False, default=PEER.initial)
     epoch: Epoch = field(init=False, default=NO_EPOCH)
     root: tuple[int, str] = field(init=False, default=(-1, ""))  # of its state: (version, root), the last one hashed
+    hashes: int = field(init=False, default=-1)  # the version that is hashed, where that was asked for
     certified: Snapshot | None = field(init=False, default=None)  # the last version whose certificate has come
     hops: HopTable | None = field(init=False, default=None)  # of the stage that it holds
     epoch_view: EpochView | None = field(init=False, default=None)
@@ -164,7 +165,7 @@ class PeerState:
         sealed = self.ballot.number if self.ballot is not None and self.ballot.sealed else None
         root = self.root[1] if self.root[0] == self.version else ""
         certified = self.certified  # a run that went back makes a version of the same number again
-        if certified is not None and (certified.version, certified.roots[self.stage]) != self.root:
+        if certified is not None and (certified.version, certified.roots[self.stage]) != (self.version, root):
             certified = None
         return self.memory.kept(self.stage, self.version, self.epoch_view, sealed, root, certified)
 

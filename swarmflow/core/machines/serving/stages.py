@@ -70,7 +70,7 @@ def on_state_loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Act
     if peer.phase is not PeerPhase.LOADING or event.stage != peer.stage:
         return []
     peer.version = event.version
-    peer.root = event.version, event.root
+    peer.root, peer.hashes = (event.version, event.root), -1
     peer.memory.loaded(event.version)
     peer.elements, peer.piece = dict(event.group_elements), event.piece
     dispatcher = dispatcher_for(peer.plan, peer.me, peer.stage + 1)

@@ -45,6 +45,7 @@ from swarmflow.core.protocol.messages.membership import (
     Ready,
     Refused,
     Released,
+    ReportRoot,
     SnapshotTaken,
     StateRoot,
     Surplus,
@@ -134,6 +135,7 @@ __all__ = [
     "RelayTensor",
     "RelayedTensor",
     "Released",
+    "ReportRoot",
     "ReserveSlot",
     "RosterDelta",
     "Routed",
@@ -203,6 +205,7 @@ Message = (
     | Surplus
     | Drain
     | Released
+    | ReportRoot
     | Left
     | Needed
     | Postponed
@@ -261,6 +264,7 @@ FROM_TRAINERS = frozenset(
         KeepCopy,
         Surplus,
         Released,
+        ReportRoot,
         Needed,
         Postponed,
         Evicted,

@@ -121,6 +121,13 @@ class SnapshotTaken:
 
 
 @dataclass(frozen=True, slots=True)
+class ReportRoot:
+    """Hash the own stage's state, if it is at this version, and report its root -> StateRoot."""
+
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
 class StateRoot:
     """Report to the leader the root of the own stage's state (compute/state_root.py)."""
 

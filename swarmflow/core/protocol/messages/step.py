@@ -246,7 +246,7 @@ class Commit:
     """Apply scale * summed gradient at this learning rate. scale = clip factor / target tokens.
 
     result: of the step, so that another leader can log it. followed: stages that peers load, whose members keep the
-    sums of the step for these.
+    sums of the step for these. hashed: peers hash the state that the update makes, and report its root.
     """
 
     term: int
@@ -256,6 +256,7 @@ class Commit:
     learning_rate: float
     result: StepResult
     followed: tuple[int, ...] = ()
+    hashed: bool = False
     proof: bytes = field(default=b"", compare=False, repr=False)  # that a trainer has decided so
 
 
