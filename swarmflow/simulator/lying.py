@@ -143,7 +143,7 @@ class Liars:
             return carry(here, action)
         message = self._altered(here, action.message)
         self.sent[kind.__name__] += 1
-        if kind in (ReducePart, ReduceSum) and action.bodies:
+        if kind in (ReducePart, ReduceSum):  # without a body nothing would show that it is a lie
             return self._carry(here, self._with_bodies(here, Send(action.to, message)))
         return carry(here, replace(action, message=message))
 
