@@ -13,7 +13,9 @@ from swarmflow.core.protocol.messages import (
     FROM_TRAINERS,
     YIELDING,
     Backward,
+    Drain,
     Forward,
+    Message,
     RelayedTensor,
     RelayTensor,
     hop,
@@ -54,6 +56,8 @@ class Transport:
     mute_until_s: dict[tuple[ProcessId, ProcessId], float] = field(init=False, default_factory=dict)
     flips: set[tuple[ProcessId, ProcessId]] = field(init=False, default_factory=set)  # their next message is corrupt
     liars: Liars | None = field(init=False, default=None)  # they send other messages than their machines do
+    # The last message of a trainer, and the same with proofs: a step is opened to thousands.
+    _proven: tuple[Message, Message] = field(init=False, default=(Drain(), Drain()))
 
     def reaches(self, one: str, other: str) -> bool:
         """Return whether processes of these names reach each other, in both directions."""
@@ -68,7 +72,11 @@ class Transport:
 
     def carry(self, here: Host, action: Send) -> None:
         """Carry a message of a process, with its signatures."""
-        message = with_proofs(action.message, sign) if here.process in self.world.trainers else action.message
+        message = action.message
+        if here.process in self.world.trainers:
+            if self._proven[0] is not message:
+                self._proven = message, with_proofs(message, sign)
+            message = self._proven[1]
         message = signed(message, action.to, partial(sign_as, here.process), _no_digest)
         if message is not action.message:
             action = replace(action, message=message)
@@ -183,11 +191,11 @@ class Transport:
                 return
         if there is not None and there.alive and across is None:
             refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
-            message = action.message
-            if type(message) not in FROM_TRAINERS:
-                message = without_unproven(message, is_proven)
-            found = checked(message, sender, receiver, is_signed_by, _no_digest)
-            world.handle(there, Received(sender, found or message, refs, world.role(sender), found is not None))
+            found = checked(action.message, sender, receiver, is_signed_by, _no_digest)
+            if found is not None and type(found) not in FROM_TRAINERS:
+                found = without_unproven(found, is_proven)
+            message = action.message if found is None else found
+            world.handle(there, Received(sender, message, refs, world.role(sender), found is not None))
         elif here.alive:
             world.clock.after(world.hardware.broken_s() or DIAL_S, partial(self.lose, sender, receiver))
 

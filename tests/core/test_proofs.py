@@ -10,6 +10,7 @@ from swarmflow.core.protocol.messages import (
     Commit,
     CopiesHeld,
     ElectionReport,
+    ElectorateChange,
     Granted,
     Heartbeat,
     Held,
@@ -17,14 +18,19 @@ from swarmflow.core.protocol.messages import (
     KeepCopy,
     Left,
     Message,
+    OpenStep,
+    Prepare,
+    RosterDelta,
     StepResult,
+    Tally,
     VersionCertified,
 )
 from swarmflow.core.protocol.proofs import statement_of, with_proofs, without_unproven
-from swarmflow.core.protocol.types import HOLDINGS_MAX, Epoch, Holding, Snapshot
+from swarmflow.core.protocol.types import HOLDINGS_MAX, Epoch, Holding, Roster, Snapshot
 from swarmflow.simulator.proofs import is_proven, sign
 from tests.core.samples import member
-from tests.core.taken_over import report
+from tests.core.taken_over import EPOCH as EPOCH_OF_STEP
+from tests.core.taken_over import OPENED, TALLY, report
 
 VERSION, NAME = 6, "n" * 32
 SNAPSHOT = Snapshot(VERSION, ("a", "b"))
@@ -77,7 +83,7 @@ def test_what_nobody_has_signed_is_left_out() -> None:
         assert without_unproven(join, is_proven) == bare
         assert without_unproven(CopiesHeld((holding,)), is_proven) == CopiesHeld(())
         assert without_unproven(Left(3, held), is_proven) == Left(3)
-        told = replace(REPORT, join=join, commit=replace(COMMIT, proof=proof))
+        told = replace(REPORT, join=join, commit=replace(COMMIT, proof=proof), opened=received(REPORT.opened))
         found = without_unproven(told, is_proven)
         assert isinstance(found, ElectionReport)
         assert (found.join, found.commit) == (bare, None)
@@ -96,6 +102,72 @@ def test_one_of_the_two_proves_that_a_version_exists() -> None:
 def test_a_gradient_that_waits_for_its_commit_needs_no_proof_until_somebody_has_that() -> None:
     waits = Held(1, VERSION, NAME, "b", upcoming="u" * 32)
     assert without_unproven(Left(3, waits), is_proven) == Left(3, replace(waits, name="", root=""))
+
+
+def told_of(opened: OpenStep, ballot: int = 0, tally: Tally | None = None) -> ElectionReport:
+    results = () if tally is None else (("stage-0", 1.0, "x"),)
+    return replace(report(member("a"), opened), ballot=ballot, tally=tally, results=results)
+
+
+def received(opened: OpenStep) -> OpenStep:
+    """Return a step as members receive it from a trainer."""
+    made = with_proofs(opened, sign)
+    assert isinstance(made, OpenStep)
+    return made
+
+
+def test_a_report_is_about_a_step_that_a_trainer_has_opened() -> None:
+    opened = received(OPENED)
+    assert without_unproven(told_of(opened), is_proven) == told_of(opened)
+    blank = replace(opened, roster=Roster(), whole=opened.digest, named=opened.voters)
+    assert without_unproven(told_of(blank), is_proven) == told_of(blank), "the same step, without its roster"
+    later = replace(opened, epoch=opened.epoch.following)
+    others = replace(opened, roster=opened.roster.without(OPENED.roster.peers[0].process))
+    forged: tuple[OpenStep, ...] = (
+        replace(opened, proof=b""),
+        later,
+        others,
+        replace(opened, lineage="x"),
+        replace(opened, term=9),
+        replace(blank, named=1),
+        replace(opened, change=ElectorateChange(left=(member("z").process,))),
+    )
+    for each in forged:
+        assert without_unproven(told_of(each), is_proven) is None
+
+
+def test_a_part_of_a_roster_and_a_change_of_it_have_the_proof_of_the_whole() -> None:
+    roster = Roster(tuple((member(f"p{stage}", stage),) for stage in range(5)), OPENED.roster.trainers)
+    whole = replace(OPENED, roster=roster)
+    part = received(whole.seen_from(0, tied=False))
+    assert part.partial
+    assert without_unproven(told_of(part), is_proven) == told_of(part)
+    following = replace(whole, epoch=whole.epoch.following, roster=roster.without(roster.peers[4].process))
+    change = RosterDelta.after(whole, following)
+    assert change is not None
+    signed = with_proofs(change, sign)
+    assert isinstance(signed, RosterDelta)
+    for base in (whole, part):
+        unfolded = signed.unfolded(base)
+        assert without_unproven(told_of(unfolded), is_proven) == told_of(unfolded)
+        assert without_unproven(told_of(replace(unfolded, named=1, whole="w")), is_proven) is None
+
+
+def test_a_ballot_counts_that_a_trainer_has_begun() -> None:
+    opened = received(OPENED)
+    prepare = with_proofs(Prepare(3, EPOCH_OF_STEP, 2, (), (), TALLY), sign)
+    assert isinstance(prepare, Prepare)
+    true = told_of(opened, 2, prepare.tally)
+    assert without_unproven(true, is_proven) == true
+    for ballot, tally in ((3, prepare.tally), (2, replace(prepare.tally, tokens=1)), (2, TALLY), (9, None)):
+        found = without_unproven(told_of(opened, ballot, tally), is_proven)
+        assert isinstance(found, ElectionReport)
+        assert (found.ballot, found.tally, found.results) == (0, None, ())
+
+
+def test_a_trainer_signs_what_it_has_opened_itself() -> None:
+    own = with_proofs(told_of(OPENED, 2, TALLY), sign)
+    assert without_unproven(own, is_proven) == told_of(OPENED, 2, TALLY)
 
 
 def test_other_messages_are_what_they_were() -> None:

@@ -1,6 +1,6 @@
-"""What messages quote of leaders: versions that were certified, and commits. Each bears a trainer's signature.
+"""What messages quote of leaders: versions that were certified, commits, steps and ballots. Trainers have signed each.
 
-Peers keep both, and show them to later leaders: of what a peer says about the run's state, only that counts which a
+Peers keep them, and show them to later leaders: of what a peer says about the run's state, only that counts which a
 trainer has signed. The signatures are made and checked outside of the core, over the statements made here.
 """
 
@@ -20,9 +20,13 @@ from swarmflow.core.protocol.messages import (
     KeepCopy,
     Left,
     Message,
+    OpenStep,
+    Prepare,
+    RosterDelta,
+    Tally,
     VersionCertified,
 )
-from swarmflow.core.protocol.types import HOLDINGS_MAX, Holding, Snapshot
+from swarmflow.core.protocol.types import HOLDINGS_MAX, Epoch, Holding, Snapshot
 
 Sign = Callable[[bytes], bytes]
 """Returns the proof of a statement: a trainer's signature."""
@@ -39,8 +43,28 @@ def statement_of(quoted: Snapshot | Commit) -> bytes:
     return repr(replace(quoted, proof=b"")).encode()
 
 
+def opening_of(opened: OpenStep | RosterDelta) -> bytes:
+    """Return what a trainer signs of a step that it opens: the same of each part of its roster, and of a change."""
+    whole = (opened.digest, opened.voters) if isinstance(opened, OpenStep) else (opened.whole, opened.named)
+    rest = opened.lineage, opened.exponent, opened.careful, opened.change, opened.ahead
+    return repr(("opened", opened.term, opened.epoch, *whole, *rest)).encode()
+
+
+def ballot_of(epoch: Epoch, ballot: int, tally: Tally) -> bytes:
+    """Return what a trainer signs of a ballot that it begins."""
+    return repr(("ballot", epoch, ballot, tally)).encode()
+
+
 def with_proofs(message: Message, sign: Sign) -> Message:
     """Return a message of a trainer, in which all that it says about the run's state is signed."""
+    match message:
+        case OpenStep() | RosterDelta():
+            return replace(message, proof=sign(opening_of(message)))
+        case Prepare():
+            tally = replace(message.tally, proof=sign(ballot_of(message.epoch, message.ballot, message.tally)))
+            return replace(message, tally=tally)
+        case ElectionReport():  # of what it has opened itself it has no proof yet
+            message = _report_with_proofs(message, sign)
 
     def signed(quoted: Snapshot | Commit) -> Snapshot | Commit:
         return quoted if quoted.proof else replace(quoted, proof=sign(statement_of(quoted)))
@@ -48,8 +72,26 @@ def with_proofs(message: Message, sign: Sign) -> Message:
     return _mapped(message, signed)
 
 
-def without_unproven(message: Message, is_proven: IsProven) -> Message:
-    """Return a message without what it says about the run's state and no trainer has signed."""
+def _report_with_proofs(report: ElectionReport, sign: Sign) -> ElectionReport:
+    opened, tally = report.opened, report.tally
+    if not opened.proof:
+        opened = replace(opened, proof=sign(opening_of(opened)))
+    if tally is not None and not tally.proof:
+        tally = replace(tally, proof=sign(ballot_of(opened.epoch, report.ballot, tally)))
+    return replace(report, opened=opened, tally=tally)
+
+
+def without_unproven(message: Message, is_proven: IsProven) -> Message | None:
+    """Return a message without what it says about the run's state and no trainer has signed.
+
+    None: it reports on a step that no trainer has opened.
+    """
+    if isinstance(message, ElectionReport):
+        opened, tally = message.opened, message.tally
+        if not is_proven(opening_of(opened), opened.proof):
+            return None
+        if tally is None or not is_proven(ballot_of(opened.epoch, message.ballot, tally), tally.proof):
+            message = replace(message, ballot=0, tally=None, results=())
 
     def proven(quoted: Snapshot | Commit) -> Snapshot | Commit | None:
         return quoted if is_proven(statement_of(quoted), quoted.proof) else None

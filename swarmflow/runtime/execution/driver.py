@@ -206,6 +206,8 @@ class Driver:
         if checked is None:
             return Received(sender, message, refs, role, signed=False)
         proven = self._signatures.proven(checked)
+        if proven is None:
+            return Received(sender, message, refs, role, signed=False)
         if proven is not checked and proven != checked:
             name = type(message).__name__
             self.metrics.decisions.at(f"claims_unproven:{name}").inc()

@@ -41,8 +41,11 @@ class Signatures:
         """Return a message of another process; None where it lacks a signature that its sender answers for."""
         return handovers.checked(message, sender, me, self._is_signed, partial(_digest, bodies))
 
-    def proven(self, message: Message) -> Message:
-        """Return a message of another process without claims about the run's state that no trainer has signed."""
+    def proven(self, message: Message) -> Message | None:
+        """Return a message of another process without claims about the run's state that no trainer has signed.
+
+        None: nothing of it can be used.
+        """
         return message if type(message) in FROM_TRAINERS else without_unproven(message, self._access.is_proven)
 
     def _sign(self, statement: bytes) -> bytes:

@@ -36,6 +36,7 @@ class OpenStep:
     careful: bool = False  # an earlier try gave a value that was not finite: check each layer and each microbatch
     change: ElectorateChange | None = None  # since the last committed step; None: the lineage's first OpenStep
     ahead: bool = False  # it was begun ahead: what members have of it stays, and no other trainer has a share of it
+    proof: bytes = field(default=b"", compare=False, repr=False)  # that a trainer has opened it
 
     @property
     def partial(self) -> bool:
@@ -77,6 +78,7 @@ class RosterDelta:
     careful: bool = False
     change: ElectorateChange | None = None
     ahead: bool = False
+    proof: bytes = field(default=b"", compare=False, repr=False)  # of the OpenStep that it stands for
 
     @classmethod
     def after(cls, base: OpenStep, opened: OpenStep) -> RosterDelta | None:
@@ -94,12 +96,12 @@ class RosterDelta:
         """Return the OpenStep that it stands for."""
         if not base.partial:
             roster = base.roster.changed(self.gone, self.entered)
-            rest = (self.exponent, "", 0, self.careful, self.change, self.ahead)
+            rest = (self.exponent, "", 0, self.careful, self.change, self.ahead, self.proof)
             return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
         near = tuple(m for m in self.entered if m.stage < 0 or base.roster.stages[m.stage])
         far = tuple(m.process for m in self.entered if m not in near)
         roster = base.roster.changed((*self.gone, *far), near)
-        rest = (self.exponent, self.whole, self.named, self.careful, self.change, self.ahead)
+        rest = (self.exponent, self.whole, self.named, self.careful, self.change, self.ahead, self.proof)
         return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
 
 
@@ -171,6 +173,7 @@ class Tally:
     loss: float
     tokens: int
     retries: int
+    proof: bytes = field(default=b"", compare=False, repr=False)  # that a trainer has begun the ballot with these
 
 
 @dataclass(frozen=True, slots=True)
