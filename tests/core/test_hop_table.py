@@ -147,8 +147,27 @@ def test_an_adoption_under_way_gets_the_gradient_when_it_is_there() -> None:
     actions = receive(machine, UP2, Adopt(microbatch(0), 2, REPAIR))
     assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 2, REPAIR))]
     assert not messages(actions, Backward)
+    machine.gone(UP, 1.0)
     actions = computed(machine, LossComputed(microbatch(0), 1.0, 1, OWN))
     assert messages(actions, Backward) == [(UP2, Backward(microbatch(0), 1, REPAIR))]
+
+
+def test_a_predecessor_that_lives_gets_the_gradient_too_whoever_says_to_have_taken_its_place() -> None:
+    machine = hops(stage=2)
+    receive(machine, UP, forward(stage=2), (INPUT, TARGETS))
+    for number in (1, 2):
+        receive(machine, UP2, Adopt(microbatch(0), 2, Attempt(0, number)))
+    actions = computed(machine, LossComputed(microbatch(0), 1.0, 1, OWN))
+    gradients = [action for action in of_type(actions, Send) if isinstance(action.message, Backward)]
+    assert gradients == [
+        Send(UP2, Backward(microbatch(0), 1, Attempt(0, 2)), (OWN,)),
+        Send(UP, Backward(microbatch(0), 1, FIRST_ATTEMPT), (OWN,)),
+    ]
+    [(_, done)] = messages(actions, Done)
+    assert (done.attempt, [each.giver for each in done.handovers]) == (FIRST_ATTEMPT, [UP]), (
+        "it had the hop to hand over"
+    )
+    assert not messages(receive(machine, UP2, Adopt(microbatch(0), 2, Attempt(0, 3))), Done)
 
 
 def test_what_was_denied_to_a_repair_is_not_taken_from_the_dead_any_more() -> None:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 import pytest
 
 from swarmflow.core.election.leader_lease import LeaderLease
-from swarmflow.core.machines.peer import EARLY_MAX, EARLY_S, PeerMachine
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.early_messages import EARLY_BYTES_MAX, EARLY_BYTES_OF_ALL_MAX, EARLY_MAX, EARLY_S
 from swarmflow.core.machines.serving.peer_state import HOLD_COPIES_S, PeerSettings
 from swarmflow.core.protocol.actions import (
     Action,
@@ -256,6 +257,21 @@ def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() 
     over = Forward(microbatch(0, Epoch(0, later)), 0, FIRST_ATTEMPT)
     assert released(bench.hear(over, sender=MATE, bodies=(Ref(98), Ref(99)))) == [Ref(98), Ref(99)]
     assert not released(bench.hear(over, sender=LEADER, bodies=(Ref(96), Ref(97))))
+
+
+def test_what_comes_early_is_bounded_in_bytes_of_one_sender_and_of_all() -> None:
+    bench = Bench()
+    bench.serve()
+    half = EARLY_BYTES_MAX // 2
+    early = [Forward(microbatch(0, Epoch(0, EPOCH.step + 1)), 0, Attempt(denials=index)) for index in range(3)]
+    of_all = EARLY_BYTES_OF_ALL_MAX // EARLY_BYTES_MAX
+    for sender in range(of_all):
+        for number, message in enumerate(early):
+            bodies = (Ref(10 * sender + number, half),)
+            refused = released(bench.hear(message, sender=process(f"sender-{sender}"), bodies=bodies))
+            assert refused == (list(bodies) if number == 2 else [])
+    assert released(bench.hear(early[0], sender=MATE, bodies=(Ref(99, half),))) == [Ref(99, half)]
+    assert not released(bench.hear(early[0], sender=MATE))
 
 
 def test_what_is_void_or_from_strangers_is_released() -> None:

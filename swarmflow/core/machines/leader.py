@@ -31,7 +31,7 @@ from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
-from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Send
+from swarmflow.core.protocol.actions import Action, Forget, Log, Send
 from swarmflow.core.protocol.events import (
     CheckpointWritten,
     DiskChanged,
@@ -179,10 +179,8 @@ class Leader(LeaderState):
         return actions + self._due(now)
 
     def refused(self, sender: ProcessId, message: Message, what: str, now: float) -> list[Action]:
-        """Refuse a message that cannot be true, and put its sender out."""
-        counted = Count("messages_refused", type(message).__name__)
-        reason = f"sent what cannot be: {what}"
-        return [counted, *plausibility.evict(self, sender, message, reason, now), *self._due(now)]
+        """Refuse a message that cannot be true, and put its sender out; from the second time on it is kept out."""
+        return [*plausibility.refuse(self, sender, message, what, now), *self._due(now)]
 
     def next_deadline(self) -> float:
         """When handle(Tick(), now) is due at the latest."""
@@ -311,7 +309,7 @@ class Leader(LeaderState):
         if (wrong := plausibility.implausible(self, known, message)) is not None:
             return self.refused(sender, message, wrong, now)
         if (blamed := custody.wrongly_handed(self, sender, message)) is not None:
-            return self.refused(blamed[0], message, blamed[1], now)
+            return custody.refuse(self, sender, message, blamed, now)
         known.last_seen_s = now
         handler = _HANDLERS.get(type(message))
         return handler(self, known, message, now) if handler is not None else []

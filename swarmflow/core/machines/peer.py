@@ -9,6 +9,7 @@ from typing import Any
 
 from swarmflow.core.durability.memory import Memory
 from swarmflow.core.machines.serving import ballots, leaders, leaving, microbatches, refusing, stages
+from swarmflow.core.machines.serving.early_messages import EarlyMessages
 from swarmflow.core.machines.serving.inbound import INBOUND, Inbound, Scope, misplaced
 from swarmflow.core.machines.serving.peer_phase import PeerPhase
 from swarmflow.core.machines.serving.peer_state import PeerState, release
@@ -46,9 +47,6 @@ from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
 from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.core.routing.relays import Relays
 
-EARLY_MAX = 256  # messages of one sender about an epoch or ballot not heard of yet; more is not honest traffic
-EARLY_S = 30.0  # after which they are given up: they may be of a leader whom nobody follows any more
-
 
 @dataclass(slots=True)
 class PeerMachine(PeerState):
@@ -56,7 +54,7 @@ class PeerMachine(PeerState):
 
     counter: MessageCounter = field(init=False)
     checks: MessageChecks = field(init=False)
-    _early: list[tuple[float, Received]] = field(init=False, default_factory=list)
+    _early: EarlyMessages = field(init=False)
     _next_heartbeat_s: float = field(init=False, default=0.0)
     _next_join_s: float = field(init=False, default=0.0)
 
@@ -65,6 +63,7 @@ class PeerMachine(PeerState):
         self.counter, self.relays = MessageCounter(self.me), Relays(self.me, relayed_bytes)
         self.checks = checks_of(self.plan)
         self.memory = Memory(self.settings.join.held)
+        self._early = EarlyMessages(self.plan.boundary_bytes)
 
     # --- the machine's two doors --------------------------------------------------------------------------------------
 
@@ -155,7 +154,7 @@ class PeerMachine(PeerState):
 
     def _show_life(self, now: float) -> list[Action]:
         self.lease.tick(now)
-        actions = self._give_up_early(now) if self._early else []
+        actions = self._early.give_up(now)
         queued, held = (self.hops.queued, self.hops.admission.unfinished) if self.hops is not None else (0, 0)
         beat = Heartbeat(queued, held, self.version, done=self.done, awaits=ballots.awaited(self), epoch=self.epoch)
         # Without a leader it shows which candidates are dead too: what is sent to them is lost.
@@ -183,7 +182,7 @@ class PeerMachine(PeerState):
             if event.sender != leader:
                 return leaders.on_order_of_another(self, event.sender, message)
         elif self._is_early(inbound, message, event.sender):
-            return self._keep_early(event, now)
+            return self._early.keep(event, now)
         elif self._is_void(inbound, event):
             return release(event.bodies)
         elif (wrong := misplaced(self, event.sender, message, inbound.places)) is not None:
@@ -198,14 +197,8 @@ class PeerMachine(PeerState):
         if inner is None or (stranger and not early):
             return release(event.bodies)
         if early:  # whole, since the peer that relayed it answers for it then too
-            return self._keep_early(event, now)
+            return self._early.keep(event, now)
         return self._received(replace(event, sender=message.origin, message=inner), now, by=event.sender)
-
-    def _keep_early(self, event: Received, now: float) -> list[Action]:
-        if sum(early.sender == event.sender for _, early in self._early) >= EARLY_MAX:
-            return [Count("messages_ignored", "early"), *release(event.bodies)]
-        self._early.append((now, event))
-        return []
 
     def _is_early(self, inbound: Inbound, message: Message, sender: ProcessId) -> bool:
         """Peers' first messages may arrive before the leader's OpenStep or Prepare, which use another connection.
@@ -253,28 +246,18 @@ class PeerMachine(PeerState):
         return self.epoch, self.begun, ahead
 
     def _replay_early(self, now: float) -> list[Action]:
-        early, self._early = self._early, []
-        actions: list[Action] = []
-        for since_s, event in early:
-            inbound = INBOUND.get(type(event.message))
-            if inbound is not None and self._is_early(inbound, event.message, event.sender):
-                self._early.append((since_s, event))
-            else:
-                actions += self._received(event, now)
-        return actions
+        """Handle what is not too early any more."""
 
-    def _give_up_early(self, now: float) -> list[Action]:
-        if now - self._early[0][0] < EARLY_S:
-            return []
-        old = [event for since_s, event in self._early if now - since_s >= EARLY_S]
-        self._early = [(since_s, event) for since_s, event in self._early if now - since_s < EARLY_S]
-        ignored: list[Action] = [Count("messages_ignored", "early")] * len(old)
-        return ignored + [action for event in old for action in release(event.bodies)]
+        def is_early(event: Received) -> bool:
+            inbound = INBOUND.get(type(event.message))
+            return inbound is not None and self._is_early(inbound, event.message, event.sender)
+
+        return [action for event in self._early.due(is_early) for action in self._received(event, now)]
 
     @property
     def early(self) -> list[Received]:
         """What has come of an epoch or a ballot that was not heard of yet."""
-        return [event for _, event in self._early]
+        return self._early.events
 
 
 def _nothing(peer: PeerState, event: Progressed, now: float) -> list[Action]:

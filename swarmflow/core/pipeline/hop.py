@@ -108,7 +108,9 @@ class Hop:
     state: HopState = field(default=HOP.initial, init=False)
     reported: ProcessId | None = field(default=None, init=False)  # the successor that the predecessor knows (Routed)
     done: Done | None = field(default=None, init=False)  # as sent to the leader, once the gradient is accumulated
-    handovers: tuple[HopHandover, ...] = field(default=(), init=False)  # how it came here, with the present attempt
+    handovers: tuple[HopHandover, ...] = field(default=(), init=False)  # how it came here
+    # Who awaits the gradient too, with its attempt: a predecessor that lives, although another one has taken its place.
+    former: tuple[ProcessId, Attempt] | None = field(default=None, init=False)
     gradient: Ref | None = field(default=None, init=False)  # of the input, kept for a new predecessor
     gradient_in: Ref | None = field(default=None, init=False)  # of the output
     wanted: Wanted | None = field(default=None, init=False)  # what is being brought back

@@ -133,6 +133,9 @@ class HopTable:
         """Re-send what a dead process held downstream. lost: microbatches without a holder on the next stage."""
         self.admission.gone(process)
         self.dead.add(process)
+        for hop in self.hops.values():
+            if hop.former is not None and hop.former[0] == process:
+                hop.former = None
         after = self.hops.keys() & set(lost)
         return self.report_successors(self.dispatcher.gone(process, now, after)) + self.restorer.gone(process)
 

@@ -128,8 +128,9 @@ def _take_over(hops: HopTable, hop: Hop, sender: ProcessId, message: Forward | R
         return [Send(sender, Denied(hop.microbatch, hops.stage, attempt, "stale"))]
     hops.admission.give_up(hop.microbatch, attempt)
     again = (hop.upstream, hop.attempt) == (sender, attempt)  # the same predecessor asks again
+    if hop.former is None and hop.upstream not in (sender, *hops.dead) and hop.state is not HopState.DONE:
+        hop.former = hop.upstream, hop.attempt  # whether it has really lost the hop, only its own predecessor knows
     hop.upstream, hop.attempt, hop.reported, hop.settled = sender, attempt, None, message.settled
-    hop.handovers = handovers_of(sender, message)
     counted: list[Action] = [] if again else [Count("adoptions")]
     actions = [*counted, Send(sender, _accepted(hops, hop)), *hops.report_successor(hop)]
     return actions + (hops.restorer.give_back(hop) if hop.state is HopState.DONE else [])

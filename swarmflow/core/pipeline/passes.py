@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Release, RunBackward, Send
@@ -56,7 +58,7 @@ def on_loss_computed(hops: HopTable, event: LossComputed) -> list[Action]:
     hop = hops.find(event.microbatch)
     if hop is None:
         return _unused(event.gradient)
-    done = Done(hop.microbatch, hops.stage, hop.attempt, event.loss_sum, event.tokens, hop.handovers)
+    done = replace(_done(hops, hop), loss_sum=event.loss_sum, tokens=event.tokens)
     return _finish(hops, hop, event.gradient, done)
 
 
@@ -95,7 +97,8 @@ def failed(hops: HopTable, microbatch: Microbatch) -> tuple[ProcessId | None, li
 
 
 def _done(hops: HopTable, hop: Hop) -> Done:
-    return Done(hop.microbatch, hops.stage, hop.attempt, handovers=hop.handovers)
+    """Return the report of a hop as it came here first: who has taken it over since may have had no right to it."""
+    return Done(hop.microbatch, hops.stage, hop.handovers[0].attempt, handovers=hop.handovers)
 
 
 def _finish(hops: HopTable, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:

@@ -249,6 +249,9 @@ class Restorer:
             if wanted.give_back:
                 wanted.give_back = False
                 actions.append(Send(hop.upstream, Backward(hop.microbatch, self.stage - 1, hop.attempt), bodies))
+            if hop.former is not None:
+                (former, attempt), hop.former = hop.former, None
+                actions.append(Send(former, Backward(hop.microbatch, self.stage - 1, attempt), bodies))
         return actions
 
     def _compute(self, hop: Hop, wanted: Wanted) -> list[Action]:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from swarmflow.core.commit.step import Step
+from swarmflow.core.machines.leading import plausibility
+from swarmflow.core.machines.leading.departures import gone, keep_out, stage_is_lost_with
 from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.protocol.actions import Action, Count
 from swarmflow.core.protocol.handovers import microbatch_of
 from swarmflow.core.protocol.messages import Done, Message, NotFinite, Overflow
 from swarmflow.core.protocol.types import ProcessId
@@ -31,6 +34,22 @@ def wrongly_handed(leader: LeaderState, sender: ProcessId, message: Message) -> 
     if not before or before[0].stage != own.stage - 1 or not _served(step, before[0].giver, own.stage - 2):
         return own.giver, f"handed over a microbatch of stage {own.stage} which nobody had handed to it"
     return None
+
+
+def refuse(
+    leader: LeaderState, sender: ProcessId, message: Message, blamed: tuple[ProcessId, str], now: float
+) -> list[Action]:
+    """Put out who is to blame for a report that does not count.
+
+    A giver is convicted by its own signature, and the holder has computed with what it sent: the step starts over.
+    """
+    process, what = blamed
+    if process == sender:
+        return plausibility.refuse(leader, sender, message, what, now)
+    reason = f"{process} {what}"
+    voided = [action for step in (leader.step,) if step is not None for action in step.void(reason)]
+    out = gone if stage_is_lost_with(leader, process) else keep_out
+    return [Count("messages_refused", type(message).__name__), *voided, *out(leader, process, what, now)]
 
 
 def _served(step: Step, process: ProcessId, stage: int) -> bool:

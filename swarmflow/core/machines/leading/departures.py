@@ -127,7 +127,7 @@ def on_suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: 
 def weigh(leader: LeaderState, now: float) -> list[Action]:
     """Put out the members against which the accusations suffice by now."""
     actions: list[Action] = []
-    suspicions, spared = leader.faults.suspicions, partial(_stage_is_lost_with, leader)
+    suspicions, spared = leader.faults.suspicions, partial(stage_is_lost_with, leader)
     while (found := suspicions.verdict(leader.membership, lambda: leader.lies_max, now, spared)) is not None:
         put_out = keep_out if found.guilty else gone
         actions += put_out(leader, found.process, found.reason, now)
@@ -141,7 +141,7 @@ def keep_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -
     return [Count("put_out"), *gone(leader, process, f"{reason}: put out for {seconds:.0f} s", now)]
 
 
-def _stage_is_lost_with(leader: LeaderState, process: ProcessId) -> bool:
+def stage_is_lost_with(leader: LeaderState, process: ProcessId) -> bool:
     """Return whether no other peer serves the stage of a process."""
     known = leader.membership.known.get(process)
     if known is None or known.role == "trainer":
@@ -216,7 +216,7 @@ def bar_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
     actions: list[Action] = []
     for process in failure.differing:
         known = leader.membership.known.get(process)
-        if known is None or by is None or _stage_is_lost_with(leader, process):
+        if known is None or by is None or stage_is_lost_with(leader, process):
             continue
         if process == owner:
             actions += keep_out(leader, process, "what it has summed it gives to others otherwise", now)

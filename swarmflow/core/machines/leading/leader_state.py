@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Set
 from dataclasses import InitVar, dataclass, field
 
@@ -62,6 +63,7 @@ class FaultRecords:
     findings: Findings = field(default_factory=Findings)  # values that were not finite
     differed: tuple[int, int] = (-1, 0)  # (version, tries at its step in which sums of members differed)
     failures: Failures = field(default_factory=Failures)  # other tries at the step that failed
+    refused: Counter[str] = field(default_factory=Counter)  # messages that cannot be true, by name of the sender
 
 
 @dataclass(slots=True)

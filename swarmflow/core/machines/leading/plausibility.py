@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_phase import StepPhase
-from swarmflow.core.machines.leading.departures import gone
+from swarmflow.core.machines.leading.departures import gone, keep_out, stage_is_lost_with
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.members import MemberRecord
-from swarmflow.core.protocol.actions import Action, Forget, Log, Send
+from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Send
 from swarmflow.core.protocol.messages import (
     Committed,
     CopiesHeld,
@@ -73,6 +73,16 @@ def _misplaced(step: Step, sender: ProcessId, message: Done) -> str | None:
     """Return why a member cannot have done this hop: it serves another stage."""
     stage = step.roster.stage_by_id.get(sender, message.stage)
     return None if stage == message.stage else f"a Done of stage {message.stage} from stage {stage}"
+
+
+def refuse(leader: LeaderState, sender: ProcessId, message: Message, what: str, now: float) -> list[Action]:
+    """Refuse a message that cannot be true, and put its sender out; from the second time on for a while."""
+    counted, reason = Count("messages_refused", type(message).__name__), f"sent what cannot be: {what}"
+    if sender not in leader.membership.known:
+        return [counted, *evict(leader, sender, message, reason, now)]
+    leader.faults.refused[sender.name] += 1
+    again = leader.faults.refused[sender.name] > 1 and not stage_is_lost_with(leader, sender)
+    return [counted, *(keep_out if again else gone)(leader, sender, reason, now)]
 
 
 def evict(leader: LeaderState, sender: ProcessId, message: Message | None, reason: str, now: float) -> list[Action]:
