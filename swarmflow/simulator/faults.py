@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from random import Random
 
@@ -46,14 +46,15 @@ class FuzzSwarm:
         return world
 
 
-def finish(world: World, limit_s: float = 2000.0) -> None:
+def finish(world: World, limit_s: float = 2000.0, hostile: Collection[str] = ()) -> None:
     """Run to the end of the training, and check what must hold there.
 
-    Raises InvariantViolated: it stood still or gave up, a step is missing, a process keeps bytes for nothing.
+    hostile: names of those that have sent what cannot be, beside the liars of the world. Raises InvariantViolated: it
+    stood still or gave up, a step is missing, a process keeps bytes for nothing.
     """
     if not world.clock.run(lambda: world.ended, limit_s):
         raise _violated(world, f"it stands still after {limit_s:.0f} s")
-    check_honest(world)
+    check_honest(world, hostile)
     steps = world.settings.steps
     if missing := set(range(steps)) - {result.step for result in world.results}:
         raise _violated(world, f"steps {sorted(missing)} are missing")
@@ -80,11 +81,14 @@ def finish(world: World, limit_s: float = 2000.0) -> None:
             raise _violated(world, f"{process.name} still holds {kept}")
 
 
-def check_honest(world: World) -> None:
-    """Check that no honest process has ended but as it should. Raises InvariantViolated."""
+def check_honest(world: World, hostile: Collection[str]) -> None:
+    """Check that no honest process has ended but as it should. Raises InvariantViolated.
+
+    hostile: as in `finish`.
+    """
     for line in world.log:
         name, _, reason = line[10:].strip().partition(" exits: ")
-        if reason and name not in world.liars and not reason.startswith(EXITS):
+        if reason and name not in (*world.liars, *hostile) and not reason.startswith(EXITS):
             raise _violated(world, f"{name} ended: {reason}")
 
 

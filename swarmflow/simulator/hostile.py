@@ -304,7 +304,7 @@ def attacked(seed: int, messages: int) -> tuple[World, Counter[str]]:
     members = (f"p{draw.randrange(scenario.peers)}", f"t{draw.randrange(scenario.trainers)}")
     attack = Attack(world, messages, members, draw)
     attack.begin()
-    finish(world)
+    finish(world, hostile=members)
     steps = scenario.settings.steps
     if world.disks.durable[steps] != calm.disks.durable[steps]:
         raise InvariantViolated(f"seed {seed}: other digests than those of the undisturbed run")
