@@ -15,22 +15,23 @@ from swarmflow.chaos.attacks.kinds import ALL, KINDS, NAMES, chosen
 from swarmflow.chaos.attacks.member import LIES
 from swarmflow.chaos.attacks.outsider import ATTACKS
 from swarmflow.chaos.attacks.table import show, write
-from swarmflow.core.protocol.messages import Message
+from swarmflow.core.protocol.messages import HopHandover, Message
 from swarmflow.core.protocol.messages.checks import checks_of
-from swarmflow.core.protocol.types import Epoch, Member, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Member, Plan, ProcessId, Roster
 from swarmflow.errors import ConfigError
 
 PLAN = Plan(2, 8)
 EPOCH = Epoch(0, 5)
 ME = Member(ProcessId("me", 1), 0)
+HANDOVERS = (HopHandover(ProcessId("trainer", 1), 0, FIRST_ATTEMPT, b"", b"signed"),)
 FORGED: list[Message] = [
     forging.done(EPOCH, 1, 0),
     forging.ready(1, 5, 0),
     forging.overflow(EPOCH, 1),
     forging.not_finite(EPOCH, 1),
     forging.suspect(ME.process),
-    forging.adopt(EPOCH, 1, 1),
-    forging.forward(EPOCH, 1, 1),
+    forging.adopt(EPOCH, 1, 1, HANDOVERS),
+    forging.forward(EPOCH, 1, 1, HANDOVERS),
     forging.relayed(ME.process, EPOCH, 1, 1),
     forging.commit(1, EPOCH, 2, 8),
     forging.member_failed(1, EPOCH, ME.process),

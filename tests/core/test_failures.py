@@ -175,13 +175,32 @@ def test_of_two_that_do_not_agree_one_is_left_out_and_at_another_step_the_other_
     assert bench.serving == [again], "now it is the other one's turn"
 
 
-def test_who_differs_from_most_of_its_stage_is_put_out_where_one_peer_has_summed_for_all() -> None:
+def owners(bench: Bench) -> tuple[ProcessId, ...]:
+    """Who sums the pieces in the ballot that is under way, once the work is done."""
+    bench.work()
+    return bench.step.ballot.reductions["stage-0"].group.owners
+
+
+def test_who_differs_whoever_has_summed_is_kept_out() -> None:
     bench = serving(A, B, C)
     assert not messages(bench.reduce(b="odd"), Evicted), "any of the three may have sent it another sum"
     assert bench.serving == [A, B, C]
+    assert not messages(bench.reduce(b="odd"), Evicted), "it may be that of the one who has summed now"
+    assert bench.serving == [A, B, C]
     assert [to for to, _ in messages(bench.reduce(b="odd"), Evicted)] == [B]
     assert bench.serving == [A, C]
-    assert bench.leader.membership.known[bench.rejoin(B)].phase == "ready", "it may have been the owner"
+    assert bench.leader.faults.pauses.left(B.name, bench.now)[0] > 0
+
+
+def test_an_owner_and_who_says_that_it_got_another_sum_both_stay_and_sum_no_more() -> None:
+    bench = serving(A, B, C)
+    bench.reduce(b="odd")
+    assert owners(bench) == (A,)
+    bench.reduce(b="odd")
+    assert owners(bench) == (C,)
+    assert not messages(bench.reduce(), Evicted)
+    bench.commit()
+    assert (bench.serving, owners(bench)) == ([A, B, C], (C,)), "for as long as disputes are remembered"
 
 
 def test_whose_own_sum_is_another_one_than_what_it_gave_to_others_is_kept_out() -> None:

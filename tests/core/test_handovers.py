@@ -60,15 +60,31 @@ def second_done(**of_offer: object) -> Done:
 
 @pytest.mark.parametrize("kind", [Forward, ReserveSlot, Adopt])
 def test_an_offer_counts_from_who_has_signed_it_for_who_gets_it(kind: type[Forward | ReserveSlot | Adopt]) -> None:
-    made = sent(FIRST, offer(kind), SECOND)
+    shown = handovers_of(TRAINER, first_handed()) if kind is Adopt else ()
+    made = sent(FIRST, offer(kind, handovers=shown), SECOND)
     assert isinstance(made, Forward | ReserveSlot | Adopt)
     assert taken(FIRST, made, SECOND) is made
     assert taken(FIRST, made, LIAR) is None, "it was for another one"
     assert taken(LIAR, made, SECOND) is None, "it is another one's"
     for other in (replace(made, attempt=Attempt(1)), replace(made, stage=2), replace(made, microbatch=microbatch(4))):
         assert taken(FIRST, other, SECOND) is None
-    assert taken(FIRST, replace(made, handovers=handovers_of(TRAINER, first_handed())), SECOND) is None
+    other_shown = () if shown else handovers_of(TRAINER, first_handed())
+    assert taken(FIRST, replace(made, handovers=other_shown), SECOND) is None
     assert taken(FIRST, replace(made, proof=b""), SECOND) is None
+
+
+def test_who_asks_for_a_hop_shows_that_the_one_before_was_handed_to_it() -> None:
+    shown = handovers_of(TRAINER, first_handed())
+    trainers = sent(TRAINER, offer(Adopt, 0), FIRST)
+    assert taken(TRAINER, trainers, FIRST) is trainers, "a trainer has none to show"
+    [own] = shown
+    for handovers in ((), (replace(own, giver=LIAR),), (replace(own, stage=1),)):
+        assert taken(FIRST, sent(FIRST, offer(Adopt, handovers=handovers), SECOND), SECOND) is None
+    assert taken(FIRST, sent(FIRST, offer(Adopt, 2, handovers=shown), SECOND), SECOND) is None
+    assert taken(FIRST, sent(FIRST, offer(Adopt, 0, handovers=shown), SECOND), SECOND) is None
+    assert taken(LIAR, sent(LIAR, offer(Adopt, handovers=shown), SECOND), SECOND) is None, "it was another one's"
+    other = Adopt(microbatch(4), 1, FIRST_ATTEMPT, handovers=shown)
+    assert taken(FIRST, sent(FIRST, other, SECOND), SECOND) is None, "another microbatch was handed to it"
 
 
 def test_a_report_counts_from_the_holder_alone() -> None:

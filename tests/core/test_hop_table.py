@@ -172,12 +172,20 @@ def test_a_predecessor_that_lives_gets_the_gradient_too_whoever_says_to_have_tak
 
 def test_what_was_denied_to_a_repair_is_not_taken_from_the_dead_any_more() -> None:
     machine = hops()
+    machine.gone(UP, 0.0)
     actions = receive(machine, UP2, Adopt(microbatch(0), 1, REPAIR))
     assert messages(actions, Denied) == [(UP2, Denied(microbatch(0), 1, REPAIR, "unknown"))]
-    actions = receive(machine, UP, forward(attempt=FIRST_ATTEMPT), (INPUT, TARGETS))
-    assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST_ATTEMPT, "stale"))]
-    assert released(actions) == [INPUT, TARGETS]
+    for sender in (UP, UP2):
+        actions = receive(machine, sender, forward(attempt=FIRST_ATTEMPT), (INPUT, TARGETS))
+        assert messages(actions, Denied) == [(sender, Denied(microbatch(0), 1, FIRST_ATTEMPT, "stale"))]
+        assert released(actions) == [INPUT, TARGETS]
     assert of_type(receive(machine, UP2, forward(attempt=REPAIR.next()), (INPUT, TARGETS)), RunForward)
+
+
+def test_who_lives_can_hand_over_what_another_one_has_asked_for_in_vain() -> None:
+    machine = hops()
+    receive(machine, UP2, Adopt(microbatch(0), 1, Attempt(0, 9)))
+    assert of_type(receive(machine, UP, forward(attempt=FIRST_ATTEMPT), (INPUT, TARGETS)), RunForward)
 
 
 def test_an_older_attempt_does_not_take_work_from_a_living_predecessor() -> None:

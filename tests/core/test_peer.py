@@ -274,6 +274,19 @@ def test_what_comes_early_is_bounded_in_bytes_of_one_sender_and_of_all() -> None
     assert not released(bench.hear(early[0], sender=MATE))
 
 
+@pytest.mark.parametrize(("kept", "size_bytes"), [(EARLY_MAX, 0), (2, EARLY_BYTES_MAX // 2)])
+def test_what_is_about_a_later_epoch_gives_way_to_what_is_due_next(kept: int, size_bytes: int) -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    for index in range(kept):
+        far = Forward(microbatch(0, Epoch(0, EPOCH.step + 1000)), 0, Attempt(denials=index))
+        assert not released(bench.hear(far, sender=MATE, bodies=(Ref(100 + index, size_bytes),)))
+    following = Forward(microbatch(0, Epoch(0, EPOCH.step + 1)), 0, FIRST_ATTEMPT)
+    assert released(bench.hear(following, sender=MATE, bodies=(Ref(99, 1),))) == [Ref(100 + kept - 1, size_bytes)]
+    assert bench.peer.early[-1].message == following
+
+
 def test_what_is_void_or_from_strangers_is_released() -> None:
     bench = Bench()
     bench.serve()

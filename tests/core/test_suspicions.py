@@ -48,7 +48,7 @@ class Bench:
 
     def verdict(self) -> ProcessId | None:
         self.suspicions.answered(self.membership, self.now)
-        found = self.suspicions.verdict(self.membership, lambda: 0, self.now, self.spared.__contains__)
+        found = self.suspicions.verdict(self.membership, lambda: self.lies_max, self.now, self.spared.__contains__)
         return None if found is None else found[0]
 
     def wait(self, seconds: float, *silent: ProcessId) -> ProcessId | None:
@@ -152,6 +152,34 @@ def test_a_dispute_beside_which_steps_are_committed_puts_nobody_out() -> None:
         assert bench.accuse(A, C) is None
         assert bench.wait(2.0) is None
         bench.suspicions.got_on(bench.now)
+
+
+def test_an_accusation_does_not_last_since_another_one_before_a_step_was_committed() -> None:
+    bench = Bench()
+    assert bench.accuse(A, C) is None
+    assert bench.wait(SETTLE_S) is None
+    bench.suspicions.got_on(bench.now)
+    assert bench.wait(1.0) is None
+    assert bench.accuse(A, C) is None
+
+
+def test_whose_messages_more_voters_have_refused_than_may_lie_goes_at_once() -> None:
+    bench = Bench()
+    bench.lies_max = 2
+    for accuser in (A, B, E):
+        assert bench.verdict() is None
+        bench.suspicions.accuse(accuser, C, "sent what cannot be: an order of no leader", bench.now, refused=True)
+    found = bench.suspicions.verdict(bench.membership, lambda: bench.lies_max, bench.now, bench.spared.__contains__)
+    assert found == (C, "3 members have refused what it sent (sent what cannot be: an order of no leader)", True)
+
+
+def test_what_those_without_a_vote_have_refused_puts_nobody_out_at_once() -> None:
+    bench = Bench()
+    for accuser in (A, B):
+        known = bench.membership.known[accuser]
+        known.member = replace(known.member, votes=False)
+        bench.suspicions.accuse(accuser, C, "sent what cannot be", bench.now, refused=True)
+    assert bench.verdict() is None
 
 
 @given(st.floats(0.0, 1e9))

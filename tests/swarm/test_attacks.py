@@ -17,9 +17,6 @@ pytestmark = [pytest.mark.swarm, pytest.mark.slow]
 FINISH_S = 240.0
 SLOWER = "a step took "
 SMALL = ("--stages", "2", "--peers", "4", "--trainers", "1")
-STILL_SUCCEED = frozenset(
-    ("accuse-one", "adopt", "done", "early-tensors", "named-sums", "relay", "sums")
-)  # docs/chaos.md
 
 
 def attacked(folder: Path, kinds: Sequence[str], finish_s: float) -> dict[str, dict[str, Any]]:
@@ -51,9 +48,8 @@ def test_a_swarm_learns_the_same_beside_a_liar_an_accuser_of_others_and_a_strang
 @pytest.mark.extended
 @pytest.mark.exhaustive
 def test_a_swarm_keeps_its_promises_under_every_attack(tmp_path: Path) -> None:
-    kinds = [name for name in NAMES if name not in STILL_SUCCEED]
-    found = attacked(tmp_path, kinds, len(kinds) * FINISH_S)
-    assert list(found) == kinds
+    found = attacked(tmp_path, NAMES, len(NAMES) * FINISH_S)
+    assert list(found) == list(NAMES)
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,6 @@ from swarmflow.local.swarm import LocalProcess, LocalSwarm
 from swarmflow.runtime.transport.identity import load_identity
 from swarmflow.runtime.transport.invite import Invite
 
-STAGE = 0  # that a member serves: it has others of its stage, and a stage behind it
-
 
 @dataclass
 class Attackers:
@@ -23,15 +21,17 @@ class Attackers:
 
     swarm: LocalSwarm
     cast: Cast
+    stage: int  # that the member serves
     member: LocalProcess | None = None
     _outside: LocalProcess | None = None
+    _folder: Path = field(default_factory=Path)  # of the last one that attacked
     _lives: set[str] = field(default_factory=set)  # of the member, as the leader has seen them during an attack
 
     def prepare(self, kind: AttackKind) -> None:
         """Start the member that this attack needs, which is honest until it begins."""
         if kind.by == "member" and self.member is None:
             self._choose_identity(self.swarm.state_folder(f"peer-{len(self.swarm.peers)}"))
-            self.member = self.swarm.start_peer(stage=STAGE)
+            self.member = self.swarm.start_peer(stage=self.stage)
             self.member.expendable = True
 
     def serves(self, seen: Seen | None) -> bool:
@@ -44,10 +44,11 @@ class Attackers:
         self._lives = set()
         if kind.by == "member":
             assert self.member is not None, "it was started before"
-            switch.begin(self.swarm.state_folder(self.member.name), kind.name)
+            self._folder = self.swarm.state_folder(self.member.name)
+            switch.begin(self._folder, kind.name)
             return
-        folder = self.swarm.state_folder(kind.name)
-        given = (OUTSIDE, kind.name, self._invite(kind), str(folder))
+        self._folder = self.swarm.state_folder(kind.name)
+        given = (OUTSIDE, kind.name, self._invite(kind), str(self._folder))
         self._outside = self.swarm.start_other(kind.name, *given)
         self._outside.expendable = True
 
@@ -57,16 +58,19 @@ class Attackers:
         if sight is not None:
             self._lives.add(sight.id)
 
+    def has_sent(self) -> bool:
+        """Return whether the attack has begun in earnest; a member may have to wait for what it lies about."""
+        return bool(switch.sent(self._folder))
+
     def end(self, kind: AttackKind) -> dict[str, int]:
         """End an attack, and return what was sent, by name; `put out` is how often the member had to join again."""
         if kind.by == "member":
             assert self.member is not None, "it was started before"
-            folder = self.swarm.state_folder(self.member.name)
-            switch.end(folder)
-            return switch.sent(folder) | ({"put out": len(self._lives) - 1} if len(self._lives) > 1 else {})
+            switch.end(self._folder)
+            return switch.sent(self._folder) | ({"put out": len(self._lives) - 1} if len(self._lives) > 1 else {})
         assert self._outside is not None, "it was started before"
         self._outside.kill()
-        return switch.sent(self.swarm.state_folder(kind.name))
+        return switch.sent(self._folder)
 
     def dismiss(self) -> None:
         """End the member: its name is known for what it has done."""

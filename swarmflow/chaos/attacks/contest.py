@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from swarmflow.chaos.attacks.attackers import STAGE, Attackers
+from swarmflow.chaos.attacks.attackers import Attackers
 from swarmflow.chaos.attacks.honest import Honest
 from swarmflow.chaos.attacks.kinds import AttackKind
 from swarmflow.chaos.cast import Cast, ChaosError
@@ -71,10 +71,11 @@ class Contest:
 
     def __init__(self, swarm: LocalSwarm, setup: Setup) -> None:
         self._swarm, self._setup = swarm, setup
+        self._stage = (setup.stages - 1) // 2  # of the attacker: it has others of its stage, and a stage after it
         self._meters = Meters()
         self._cast = Cast(swarm, self._meters)
         self._honest = Honest(self._cast, self._meters, [])
-        self._attackers = Attackers(swarm, self._cast)
+        self._attackers = Attackers(swarm, self._cast, self._stage)
         self._logs = StepLogs()
         self._watch: Watch | None = None
         self._version = 0
@@ -106,7 +107,7 @@ class Contest:
 
     def _gather(self, kind: AttackKind) -> None:
         """Wait until all honest processes and the member serve; one that is not let in again is replaced."""
-        if self._attackers.member is not None and not self._attackers.serves(self._seen):
+        if kind.fresh or not self._attackers.serves(self._seen):
             self._attackers.dismiss()
         self._until(lambda: self._honest.serve(self._seen), "all to serve")
         self._attackers.prepare(kind)
@@ -123,7 +124,9 @@ class Contest:
                 for trainer in trainers:
                     self._cast.again(trainer)
             if kind.newcomer:
-                self._honest.names.append(self._cast.another(STAGE).name)
+                self._honest.names.append(self._cast.another(self._stage).name)
+            elif not kind.restarts:
+                self._until(self._attackers.has_sent, "the attacker to send something")
             result.step_s["during"] = self._step_s(kind.least_s)
             if kind.newcomer:
                 self._until(lambda: self._honest.serve(self._seen), "the newcomer to serve")

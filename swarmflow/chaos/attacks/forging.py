@@ -60,9 +60,9 @@ def adopt(epoch: Epoch, index: int, stage: int, handovers: Handovers = ()) -> Ad
     return Adopt(microbatch=Microbatch(epoch, index), stage=stage, attempt=HIGH, handovers=handovers)
 
 
-def forward(epoch: Epoch, index: int, stage: int) -> Forward:
-    """A hop that nobody has given its sender to pass on."""
-    return Forward(microbatch=Microbatch(epoch, index), stage=stage, attempt=HIGH)
+def forward(epoch: Epoch, index: int, stage: int, handovers: Handovers = ()) -> Forward:
+    """A hop that nobody has given its sender to pass on. handovers: of another one, which was."""
+    return Forward(microbatch=Microbatch(epoch, index), stage=stage, attempt=HIGH, handovers=handovers)
 
 
 def relayed(origin: ProcessId, epoch: Epoch, index: int, stage: int) -> RelayedTensor:

@@ -8,12 +8,12 @@ from dataclasses import replace
 from swarmflow.chaos.attacks import forging
 from swarmflow.chaos.attacks.lies import Insider, Lie, Outgoing, made
 from swarmflow.core.protocol.events import Event, Received
-from swarmflow.core.protocol.messages import Forward, Prepare
+from swarmflow.core.protocol.messages import Forward, Message, Prepare
 from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.runtime.transport.lanes import Body
 from swarmflow.runtime.transport.wire import Wire
 
-_RELAYED_MAX = 4  # of a step, to each receiver
+_FORGED_MAX = 4  # tensors of a step, to each receiver
 
 
 class _OnceAHop(Lie):
@@ -53,24 +53,40 @@ class FalseDone(_OnceAHop):
         return replace(event, message=replace(event.message, entries=tuple(entries)))
 
 
-class FalseOverflow(_OnceAHop):
-    """Voids each step: a gradient is too large, it says."""
+class _FalseReport(_OnceAHop):
+    """Voids each step, on account of a hop that it was given, or of another one with the handovers of that."""
+
+    _other = True  # the last report was on account of another hop
 
     def strike(self) -> None:
-        """Report one hop a step."""
-        if self.due() and not self.claimed:
-            self.claimed.add(0)
-            self.insider.send(self.insider.leader, forging.overflow(self.insider.epoch, 0, self.insider.handovers()))
+        """Report one hop a step, once some hop of it is here."""
+        own = self.insider.own_hops()
+        if not self.due() or self.claimed or not own:
+            return
+        self.claimed.add(0)
+        self._other = not self._other
+        index = self.insider.not_held()[0] if self._other else own[0].microbatch.index
+        self.insider.send(self.insider.leader, self.report(index, own[0].handovers))
+
+    def report(self, index: int, handovers: forging.Handovers) -> Message:
+        """Return the report."""
+        raise NotImplementedError
 
 
-class FalseNotFinite(_OnceAHop):
-    """Voids each step: a value is not finite, it says."""
+class FalseOverflow(_FalseReport):
+    """Says that a gradient is too large."""
 
-    def strike(self) -> None:
-        """Report one hop a step."""
-        if self.due() and not self.claimed:
-            self.claimed.add(0)
-            self.insider.send(self.insider.leader, forging.not_finite(self.insider.epoch, 0, self.insider.handovers()))
+    def report(self, index: int, handovers: forging.Handovers) -> Message:
+        """Return the report."""
+        return forging.overflow(self.insider.epoch, index, handovers)
+
+
+class FalseNotFinite(_FalseReport):
+    """Says that a value is not finite."""
+
+    def report(self, index: int, handovers: forging.Handovers) -> Message:
+        """Return the report."""
+        return forging.not_finite(self.insider.epoch, index, handovers)
 
 
 class FalseAdopt(_OnceAHop):
@@ -86,8 +102,8 @@ class FalseAdopt(_OnceAHop):
                 self.insider.send(process, forged)
 
 
-class FalseRelay(_OnceAHop):
-    """Hands tensors to the next stage as if others of its own stage had sent them."""
+class _ForgedTensors(_OnceAHop):
+    """Hands a tensor of its own on in place of those of some other hops."""
 
     def __init__(self, insider: Insider) -> None:
         super().__init__(insider)
@@ -100,13 +116,33 @@ class FalseRelay(_OnceAHop):
         return message, bodies
 
     def strike(self) -> None:
-        """Pass that tensor on in place of those of some other hops."""
-        origins = self.insider.peers(self.insider.stage)
+        """Pass that tensor on, to all peers of the next stage."""
         following = self.insider.stage + 1
-        if not self._bodies or not origins or not self.insider.peers(following):
-            return
-        for index in self.due()[:_RELAYED_MAX] if len(self.claimed) < _RELAYED_MAX else ():
+        due = self.due()[:_FORGED_MAX] if self._bodies and len(self.claimed) < _FORGED_MAX else []
+        for index in due:
             self.claimed.add(index)
             for process in self.insider.peers(following):
-                forged = forging.relayed(origins[0], self.insider.epoch, index, following)
-                self.insider.send(process, forged, self._bodies)
+                for forged in self.forged(index, following):
+                    self.insider.send(process, forged, self._bodies)
+
+    def forged(self, index: int, stage: int) -> list[Message]:
+        """Return what carries it."""
+        raise NotImplementedError
+
+
+class FalseForward(_ForgedTensors):
+    """Hands on what was not given to it, with how another hop came to it."""
+
+    def forged(self, index: int, stage: int) -> list[Message]:
+        """Return a Forward of its own."""
+        shown = self.insider.handovers()[:1]
+        return [forging.forward(self.insider.epoch, index, stage, shown)] if shown else []
+
+
+class FalseRelay(_ForgedTensors):
+    """Hands tensors to the next stage as if others of its own stage had sent them."""
+
+    def forged(self, index: int, stage: int) -> list[Message]:
+        """Return what a peer has when it relays."""
+        origins = self.insider.peers(self.insider.stage)[:1]
+        return [forging.relayed(origin, self.insider.epoch, index, stage) for origin in origins]

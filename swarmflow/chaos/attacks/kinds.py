@@ -25,6 +25,7 @@ class AttackKind:
     by: By
     least_s: float = 3.0  # how long it goes on, at least
     newcomer: bool = False  # another honest peer joins meanwhile
+    fresh: bool = False  # by a member that has not lied before: who was doubted sums nothing
     restarts: bool = False  # all trainers are killed meanwhile and started again, which costs a pause
 
 
@@ -38,13 +39,15 @@ KINDS: Final = (
     AttackKind("orders", "sends Commit, MemberFailed, Evicted and Finished as if it led", "member"),
     AttackKind("lead", "opens steps and stands for election", "member"),
     AttackKind("adopt", "claims the hops that others have passed on", "member"),
-    AttackKind("relay", "hands on tensors that nobody has given it", "member"),
-    AttackKind("sums", "gives half of its stage other sums, under the name of the right ones", "member"),
-    AttackKind("named-sums", "gives half of its stage other sums, under their own name", "member"),
+    AttackKind("forward", "hands on, in its own name, what nobody has given it", "member"),
+    AttackKind("relay", "hands on, as if it relayed them, tensors that others have not sent", "member"),
+    AttackKind("sums", "gives half of its stage other sums, under the name of the right ones", "member", fresh=True),
+    AttackKind("named-sums", "gives half of its stage other sums, under their own name", "member", fresh=True),
+    AttackKind("sly-sums", "the same, but only while others sum too", "member", fresh=True),
     AttackKind("norms", "reports norms that are not those of its sums", "member"),
     AttackKind("donor", "gives wrong weights to a peer that joins", "member", newcomer=True),
     AttackKind("copies", "claims versions that the run has never had as the trainers restart", "member", restarts=True),
-    AttackKind("early-tensors", "sends tensors of later epochs", "member"),
+    AttackKind("early-tensors", "sends tensors of later epochs", "member", 9.0),
     AttackKind("leader-record", "says in the DHT that it leads", "certified", 12.0, newcomer=True),
     AttackKind("requests", "asks for everything, without end", "certified"),
     AttackKind("replay", "shows the credential of a trainer, as the DHT has it", "stranger"),

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.pipeline.hop import Hop
 from swarmflow.core.protocol.actions import Send
 from swarmflow.core.protocol.events import Event
 from swarmflow.core.protocol.messages import HopHandover, Message
@@ -64,15 +65,18 @@ class Insider:
 
     def not_held(self) -> list[int]:
         """Return the microbatches of the step that are not its own."""
-        hops = self.machine.hops
-        own = {hop.index for hop in hops.hops if hop.epoch == self.epoch} if hops is not None else set[int]()
+        own = {hop.microbatch.index for hop in self.own_hops()}
         return [index for index in range(self.machine.plan.microbatches) if index not in own]
+
+    def own_hops(self) -> list[Hop]:
+        """Return the hops of the step that were given to it."""
+        hops = self.machine.hops
+        every = hops.hops.values() if hops is not None else ()
+        return [hop for hop in every if hop.microbatch.epoch == self.epoch and hop.handovers]
 
     def handovers(self) -> tuple[HopHandover, ...]:
         """Return how some hop of the step has come to it; empty: it has none."""
-        hops = self.machine.hops
-        own = (hop for hop in hops.hops.values() if hop.microbatch.epoch == self.epoch) if hops is not None else ()
-        return next((hop.handovers for hop in own), ())
+        return next((hop.handovers for hop in self.own_hops()), ())
 
     def send(self, to: ProcessId, message: Message, bodies: Sequence[Buffer] = ()) -> None:
         """Send a forged message, with its own signature where it needs one.

@@ -13,6 +13,7 @@ _SENT: Final = "sent.json"
 
 def begin(folder: Path, kind: str) -> None:
     """Let the attacker with this state folder do this from now on."""
+    (folder / _SENT).unlink(missing_ok=True)
     _write(folder / _KIND, kind)
 
 

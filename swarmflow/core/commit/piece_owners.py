@@ -88,9 +88,35 @@ def adjacent_peers(roster: Roster, busy: Set[ProcessId] = frozenset()) -> dict[s
     return {f"stage-{stage}": (*peers[stage], *peers[stage + 2]) for stage in range(len(roster.stages))}
 
 
-def with_one_owner(groups: Sequence[Group], turn: int) -> list[Group]:
-    """Return the groups with one of their members, each in turn, as the owner of all pieces."""
-    return [replace(group, owners=(group.members[turn % len(group.members)],)) for group in groups]
+@dataclass(frozen=True, slots=True)
+class Owning:
+    """Whose sums are doubted, since not all members of a group have had the same."""
+
+    turn: int | None = None  # of the one member of each group that sums all of its pieces; None: several do
+    apart: frozenset[frozenset[str]] = frozenset()  # names of two: one has not had what the other says that it summed
+
+    def owners(self, group: Group) -> tuple[ProcessId, ...]:
+        """Return the owners of a group's pieces; empty: there is no doubt. Who is doubted sums only if all are."""
+        names = {member.name for member in group.members}
+        doubted = {name for pair in self.apart if pair <= names for name in pair}
+        sound = tuple(member for member in group.members if member.name not in doubted) or group.members
+        if self.turn is not None:
+            return (sound[self.turn % len(sound)],)
+        return sound if doubted else ()
+
+
+def with_owners(
+    groups: Sequence[Group],
+    owning: Owning,
+    contributors: Collection[ProcessId],
+    adjacent: Mapping[str, Sequence[ProcessId]],
+    links: LinkTable,
+) -> list[Group]:
+    """Return the groups with the owners of their pieces: where there are doubts by these, else as the links have it."""
+    chosen = {group.name: replace(group, owners=owning.owners(group)) for group in groups}
+    free = [group for group in groups if not chosen[group.name].owners]
+    chosen |= {group.name: group for group in choose_owners(free, contributors, adjacent, links)}
+    return list(chosen.values())
 
 
 def choose_owners(

@@ -32,13 +32,20 @@ def agree(results: Sequence[tuple[float, str]]) -> bool:
     return len(digests) == 1 and "" not in digests and alike
 
 
-def differing(group: Group, results: Sequence[tuple[float, str]]) -> tuple[ProcessId, ...]:
-    """Return the members that disagree with more than half of their group; none where there is no such half."""
-    for usual in results:
-        alike = [agree((usual, result)) for result in results]
-        if 2 * sum(alike) > len(results):
-            return tuple(process for process, fits in zip(group.members, alike, strict=True) if not fits)
-    return ()
+def differing(
+    group: Group, results: Sequence[tuple[float, str]], owner: ProcessId | None = None
+) -> tuple[ProcessId, ...]:
+    """Return the members that disagree with most of those that agree with one another; none where no two do.
+
+    owner: who has summed for all; of two equal camps the one with it counts.
+    """
+    camps = [[agree((usual, result)) for result in results] for usual in results]
+    of_owner = [owner == process for process in group.members]
+    sizes = [(sum(camp), any(fits and its for fits, its in zip(camp, of_owner, strict=True))) for camp in camps]
+    largest = max(range(len(camps)), key=sizes.__getitem__, default=None)
+    if largest is None or sizes[largest][0] < 2:
+        return ()
+    return tuple(process for process, fits in zip(group.members, camps[largest], strict=True) if not fits)
 
 
 def groups_of_stage(stage: int, stages: int, tied: bool) -> tuple[str, ...]:

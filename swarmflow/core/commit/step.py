@@ -9,7 +9,7 @@ from typing import Any
 from swarmflow.core.commit.assignment import Assignment
 from swarmflow.core.commit.ledger import Ledger
 from swarmflow.core.commit.norms import clipping, fits, squared_norms
-from swarmflow.core.commit.piece_owners import adjacent_peers, choose_owners, with_one_owner
+from swarmflow.core.commit.piece_owners import Owning, adjacent_peers, with_owners
 from swarmflow.core.commit.reduce import agree, differing
 from swarmflow.core.commit.step_ballot import StepBallot, by_group
 from swarmflow.core.commit.step_members import StepMembers
@@ -36,6 +36,7 @@ from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Epoch, Member, Plan, ProcessId, Roster
 from swarmflow.core.routing.link_rates import LinkTable
 
+ALL_OWN = Owning()
 AboutStep = Done | Prepared | Unprepared | Unrepairable | Overflow | NotFinite | Committed
 
 
@@ -218,13 +219,12 @@ class Step:
         links: LinkTable,
         ahead: bool = False,
         busy: Set[ProcessId] = frozenset(),
-        sole: int | None = None,
+        owning: Owning = ALL_OWN,
     ) -> list[Action]:
         """Begin a ballot: send each member what of its work counts, and who reduces what with whom.
 
         newcomers: peers that hold this version and are not in the roster. links: between the peers, where measured.
-        ahead: the next step begins already. busy: peers that sum for no other stage. sole: the one of each group's
-        members that sums all of its pieces; None: all do, or as the links have it.
+        ahead: the next step begins already. busy: peers that sum for no other stage. owning: who may sum.
         """
         self.ledger.settle()
         entries, ballot = self.ledger.entries(), self.ballot
@@ -236,8 +236,7 @@ class Step:
         adjacent = adjacent_peers(self.roster, busy)
         begun = [group for group in self.members.groups if group.name not in ballot.reductions]
         kept = len(ballot.reductions)
-        owned = choose_owners(begun, entries, adjacent, links) if sole is None else with_one_owner(begun, sole)
-        ballot.reduce(owned, entries)
+        ballot.reduce(with_owners(begun, owning, entries, adjacent, links), entries)
         groups, newcomers = ballot.groups_of(), tuple(self.members.newcomers.values())
         for process in sorted(self.roster.peer_ids):
             own = entries.get(process, ()), groups[process]
@@ -268,9 +267,9 @@ class Step:
         for group in groups:
             results = [self.ballot.results[process].get(group.name, (0.0, "")) for process in group.members]
             if not agree(results):
-                odd = differing(group, results)
-                reason = f"the members of {group.name} do not agree on the reduced gradient"
                 by = self.ballot.sole_owner(group.name)
+                odd = differing(group, results, by)
+                reason = f"the members of {group.name} do not agree on the reduced gradient"
                 return self.fail(StepFailure(reason, odd or group.members, differing=odd, summed_by=by))
         if not fits(squared_norms(groups, self.ballot.results), tally.tokens, self.clip):
             return self.fail(_void(Finding(self.epoch.step, -1, -1, None, "gradient")))

@@ -32,7 +32,7 @@ class Disputes:
     _voters: set[str] = field(init=False, default_factory=set)  # of these
 
     def settle(self, one: Member, other: Member, loser: str, now: float) -> None:
-        """Record a dispute and who had to go for it."""
+        """Record a dispute and who had to go for it. loser: a name; empty: neither had to."""
         pair = frozenset((one.process.name, other.process.name))
         self._settled.pop(pair, None)
         self._settled[pair] = loser, now

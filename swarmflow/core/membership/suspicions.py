@@ -3,7 +3,8 @@
 A link can fail while both of its ends are well, and an accuser may lie. So an accusation counts against a member when
 the leader hears nothing of the accused either. While the accused answers, the two have a dispute, however many accuse
 it: both go around each other. If the step does not get on for a while, one of them has to go, lest it stands still: the
-one that is in disputes with more others, now and earlier (disputes.py).
+one that is in disputes with more others, now and earlier (disputes.py). Whose messages more voters have refused than
+may lie has sent one of them what cannot be true, and goes at once.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Accusation:
     due_s: float  # by when the accused has to have answered
     answered: bool = False  # since the last report, the accused has sent the leader a message
     lived: bool = False  # it has so after an earlier report
+    refused: bool = False  # the accused has sent what cannot be true
 
 
 @dataclass(slots=True)
@@ -50,13 +52,14 @@ class Suspicions:
     disputes: Disputes = field(default_factory=Disputes)
     _of: dict[ProcessId, dict[ProcessId, Accusation]] = field(default_factory=dict)
 
-    def accuse(self, accuser: ProcessId, accused: ProcessId, reason: str, now: float) -> None:
-        """Record that one member cannot go on with another."""
+    def accuse(self, accuser: ProcessId, accused: ProcessId, reason: str, now: float, refused: bool = False) -> None:
+        """Record that one member cannot go on with another. refused: it has refused a message of the other one."""
         found = self._of.setdefault(accused, {}).get(accuser)
         if found is None:
-            self._of[accused][accuser] = Accusation(reason, now, now, now + self.check_s)
+            found = self._of[accused][accuser] = Accusation(reason, now, now, now + self.check_s)
         else:
             found.reason, found.last_s, found.due_s, found.answered = reason, now, now + self.check_s, False
+        found.refused |= refused
 
     def forget(self, process: ProcessId) -> None:
         """Forget a process that is gone, and its accusations."""
@@ -79,7 +82,7 @@ class Suspicions:
         """Note that a step was committed all the same: disputes begin anew."""
         for accusers in self._of.values():
             for accusation in accusers.values():
-                accusation.since_s = max(accusation.since_s, min(now, accusation.last_s))
+                accusation.since_s = now
 
     def verdict(
         self, membership: Membership, lies_max: Callable[[], int], now: float, spared: Callable[[ProcessId], bool]
@@ -89,6 +92,8 @@ class Suspicions:
             known = membership.known.get(accused)
             if known is None:
                 continue
+            if (reason := self._refused(membership, accused, lies_max)) is not None:
+                return Verdict(accused, reason, guilty=not spared(accused))
             for accuser, accusation in accusers.items():
                 if known.last_seen_s <= accusation.last_s and now >= accusation.due_s:
                     return Verdict(accused, f"{accuser} lost it ({accusation.reason}), and it has been silent since")
@@ -105,6 +110,16 @@ class Suspicions:
         """Forget the accusations that do not count any more, and the accused that are left without any."""
         kept = ({by: a for by, a in accusers.items() if counts(by, a)} for accusers in self._of.values())
         self._of = {accused: accusers for accused, accusers in zip(self._of, kept, strict=True) if accusers}
+
+    def _refused(self, membership: Membership, accused: ProcessId, lies_max: Callable[[], int]) -> str | None:
+        """Return why a member has to go whose messages more voters have refused than may lie; None: it has not."""
+        by = [accuser for accuser, accusation in self._of[accused].items() if accusation.refused]
+        if len(by) < 2:
+            return None
+        voters = [each for each in by if (known := membership.known.get(each)) is not None and known.member.votes]
+        if len(voters) <= max(1, lies_max()):
+            return None
+        return f"{len(voters)} members have refused what it sent ({self._of[accused][by[0]].reason})"
 
     def _alone(self, accuser: ProcessId) -> int:
         """Return how many members this one alone accuses although they have answered the leader."""

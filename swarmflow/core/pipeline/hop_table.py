@@ -49,7 +49,8 @@ class HopTable:
     hops: dict[Microbatch, Hop] = field(default_factory=dict, init=False)
     dropped: dict[Microbatch, None] = field(default_factory=dict, init=False)  # orphans that were subtracted
     dead: set[ProcessId] = field(default_factory=set, init=False)
-    floor: dict[Microbatch, Attempt] = field(default_factory=dict, init=False)  # the lowest attempts admitted
+    # The lowest attempt admitted from who was told that a hop is not here, and from the dead.
+    floor: dict[Microbatch, tuple[Attempt, ProcessId]] = field(default_factory=dict, init=False)
     journal: Journal = field(init=False)
     restorer: Restorer = field(init=False)
     timer: ComputeTimer = field(init=False, default_factory=ComputeTimer)  # of the passes of this stage
@@ -164,6 +165,11 @@ class HopTable:
         """Deny a microbatch to its sender."""
         denied = Denied(message.microbatch, self.stage, message.attempt, reason)
         return [Count("denials", reason), Send(sender, denied)]
+
+    def is_over(self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt) -> bool:
+        """Return whether an attempt has been given up by its sender, or by others after its death."""
+        lowest, asker = self.floor.get(microbatch, (attempt, sender))
+        return attempt < lowest and (sender == asker or sender in self.dead)
 
     def drop(self, hop: Hop) -> list[Action]:
         """Drop a hop with its tensors and its computation, and give its slot to others."""

@@ -18,7 +18,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
+from swarmflow.core.protocol.types import ProcessId, Ref
 
 Bodies = tuple[Ref, ...]
 
@@ -26,7 +26,7 @@ Bodies = tuple[Ref, ...]
 def on_forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies, now: float) -> list[Action]:
     """Admit a microbatch from a predecessor and compute it, or deny it."""
     hops.admission.landed(sender, message.microbatch)
-    refuse = _refusal(hops, message) or (None if len(bodies) == 2 else "invalid")
+    refuse = _refusal(hops, sender, message) or (None if len(bodies) == 2 else "invalid")
     hop = hops.hops.get(message.microbatch)
     drop: list[Action] = [Release(bodies)] if bodies else []
     if refuse is not None:
@@ -61,7 +61,7 @@ def on_reserve_slot(
     hops: HopTable, sender: ProcessId, message: ReserveSlot, bodies: Bodies, now: float
 ) -> list[Action]:
     """Reserve a slot for a microbatch before its bytes are sent, or deny it."""
-    refuse, microbatch = _refusal(hops, message), message.microbatch
+    refuse, microbatch = _refusal(hops, sender, message), message.microbatch
     if refuse is not None:
         return hops.deny(sender, message, refuse)
     hop, admission = hops.hops.get(microbatch), hops.admission
@@ -82,7 +82,7 @@ def on_adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, 
         return hops.deny(sender, message, "stage")
     hop = hops.hops.get(message.microbatch)
     if hop is None or hop.orphan:
-        hops.floor[message.microbatch] = message.attempt
+        hops.floor[message.microbatch] = message.attempt, sender
         hops.admission.give_up(message.microbatch, message.attempt)
         return [Send(sender, Denied(message.microbatch, hops.stage, message.attempt, "unknown"))]
     return _take_over(hops, hop, sender, message)
@@ -111,10 +111,10 @@ def on_probe(hops: HopTable, sender: ProcessId, message: Probe, bodies: Bodies, 
     return [*([Release(bodies)] if bodies else []), answer]
 
 
-def _refusal(hops: HopTable, message: Forward | ReserveSlot) -> str | None:
+def _refusal(hops: HopTable, sender: ProcessId, message: Forward | ReserveSlot) -> str | None:
     if message.stage != hops.stage:
         return "stage"
-    return "stale" if message.attempt < hops.floor.get(message.microbatch, FIRST_ATTEMPT) else None
+    return "stale" if hops.is_over(sender, message.microbatch, message.attempt) else None
 
 
 def _accepted(hops: HopTable, hop: Hop) -> Accepted:

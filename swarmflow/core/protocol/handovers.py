@@ -64,7 +64,8 @@ def checked(message: Message, sender: ProcessId, me: ProcessId, by: IsSignedBy, 
     """
     match message:
         case Forward() | ReserveSlot() | Adopt():
-            return message if by(sender, _offered(message, me), message.proof) else None
+            shown = not isinstance(message, Adopt) or _shows_own(message, sender, by)
+            return message if shown and by(sender, _offered(message, me), message.proof) else None
         case RelayTensor():
             return message if by(sender, _relayed(message, message.to, digest()), message.proof) else None
         case RelayedTensor():
@@ -95,6 +96,17 @@ def _report(report: R, holder: ProcessId, by: IsSignedBy) -> R | None:
         return None
     proven = all(by(one.giver, _handed(microbatch, one, own.giver), one.proof) for one in before)
     return report if proven else replace(report, handovers=(own,))
+
+
+def _shows_own(adopt: Adopt, sender: ProcessId, by: IsSignedBy) -> bool:
+    """Return whether who asks for a hop shows that the one before was handed to it; a trainer has none to show.
+
+    An Adopt changes what is here already and brings no bytes, so that nobody would find out about it later.
+    """
+    own = adopt.handovers[0] if adopt.handovers else None
+    if own is None or adopt.stage == 0:
+        return own is None and adopt.stage == 0
+    return own.stage == adopt.stage - 1 and by(own.giver, _handed(adopt.microbatch, own, sender), own.proof)
 
 
 def _offered(offer: Offer, to: ProcessId) -> bytes:

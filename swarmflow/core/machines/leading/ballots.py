@@ -72,9 +72,8 @@ def prepare(leader: LeaderState, step: Step, now: float) -> list[Action]:
     alone = leader.plan.delay > 0 or leader.ballots.in_vain >= 2
     links = LinkTable() if alone else _links(leader.membership)
     begun = going_ahead.go_ahead(leader, step, now)
-    version, tries = leader.faults.differed
-    sole = tries - 1 if version == leader.version else None  # then it shows whose sum the odd one had
-    prepared = step.prepare(newcomers, links, leader.ahead is not None, _busy_donors(leader, step), sole)
+    owning = leader.faults.odd_sums.owning(leader.version, now)
+    prepared = step.prepare(newcomers, links, leader.ahead is not None, _busy_donors(leader, step), owning)
     if leader.ahead is not None:
         leader.ahead.members.follow(step.members)
     return [*prepared, *step.ask_trainers(leader.lineage.committed_followers), *begun]

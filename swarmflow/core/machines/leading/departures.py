@@ -117,7 +117,7 @@ def on_suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: 
     accused = message.process
     if accused not in leader.membership.known or accused == leader.me.process:
         return []
-    leader.faults.suspicions.accuse(known.process, accused, message.reason, now)
+    leader.faults.suspicions.accuse(known.process, accused, message.reason, now, message.refused)
     actions: list[Action] = [Count("accusations")]
     if leader.step is not None and accused in leader.step.roster.id_set:
         actions.append(Send(accused, Suspect(known.process, f"it accuses this process: {message.reason}")))
@@ -205,13 +205,13 @@ def bar_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
     """Put out peers whose reduced gradient differs from most of their stage's, or who has summed it for them.
 
     Any of several owners may have sent a peer another sum than the others. So the step is tried again, with one owner.
+    Where nothing shows whether that one or the peer is at fault, neither of them sums any more, and both stay.
     """
     failure = step.failure
     if failure is None or not failure.differing:
         return []
     owner = failure.summed_by
-    version, tries = leader.faults.differed
-    leader.faults.differed = leader.version, (tries if version == leader.version else 0) + 1
+    leader.faults.odd_sums.differed(leader.version, owner is not None)
     by = leader.membership.known.get(owner) if owner is not None else None
     actions: list[Action] = []
     for process in failure.differing:
@@ -222,13 +222,16 @@ def bar_differing(leader: LeaderState, step: Step, now: float) -> list[Action]:
             actions += keep_out(leader, process, "what it has summed it gives to others otherwise", now)
             continue
         judgement = leader.faults.disputes.judge(by.member, known.member, leader.lies_max, now)
-        loser = by.process if judgement is not None and judgement.loser == by.process.name else process
-        leader.faults.disputes.settle(by.member, known.member, loser.name, now)
-        reason = (
-            f"the gradient that {owner} has summed, or the state, is another one on {process} than on most of its stage"
-        )
-        put_out = keep_out if judgement is not None and judgement.guilty else gone
-        actions += put_out(leader, loser, reason, now)
+        leader.faults.odd_sums.apart(by.process.name, process.name, now)
+        leader.faults.disputes.settle(by.member, known.member, judgement.loser if judgement is not None else "", now)
+        what = f"the gradient that {owner} has summed, or the state, is another one on {process}"
+        if judgement is None:
+            text = f"{what} than on most of its stage: neither of them sums any more"
+            actions.append(Log("warning", text, EventKind.OTHER, process))
+            continue
+        loser = by.process if judgement.loser == by.process.name else process
+        put_out = keep_out if judgement.guilty else gone
+        actions += put_out(leader, loser, f"{what} than on most of its stage", now)
     return actions
 
 

@@ -8,6 +8,7 @@ from collections.abc import Set
 from dataclasses import InitVar, dataclass, field
 
 from swarmflow.core.commit.lineage import Lineage
+from swarmflow.core.commit.odd_sums import OddSums
 from swarmflow.core.commit.quorum import lies_max
 from swarmflow.core.commit.step import Step
 from swarmflow.core.durability.copies import Copies
@@ -61,7 +62,7 @@ class FaultRecords:
     pauses: Pauses  # members that were put out for doing nothing, and for how long
     bars: Pauses  # peers that were put out for what they computed; these are never forgiven
     findings: Findings = field(default_factory=Findings)  # values that were not finite
-    differed: tuple[int, int] = (-1, 0)  # (version, tries at its step in which sums of members differed)
+    odd_sums: OddSums = field(default_factory=OddSums)  # members that had other sums than most of their group
     failures: Failures = field(default_factory=Failures)  # other tries at the step that failed
     refused: Counter[str] = field(default_factory=Counter)  # messages that cannot be true, by name of the sender
 

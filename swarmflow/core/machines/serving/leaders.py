@@ -13,10 +13,11 @@ from swarmflow.core.protocol.messages import Deposed, Done, Elect, ElectionRepor
 from swarmflow.core.protocol.types import ProcessId
 
 
-def on_lost(peer: PeerState, event: Lost, now: float) -> list[Action]:
+def on_lost(peer: PeerState, event: Lost, now: float, refused: bool = False) -> list[Action]:
     """Note a broken connection. Of the leader: a candidate may be followed now. Of a member: tell the leader of it.
 
-    Should the leader be lost too, the next one reads of the suspicion in this peer's report.
+    refused: this peer has closed it, after a message that cannot be true. Should the leader be lost too, the next one
+    reads of the suspicion in this peer's report.
     """
     if event.process == peer.leader:
         already_lost = peer.lease.lost
@@ -24,7 +25,8 @@ def on_lost(peer: PeerState, event: Lost, now: float) -> list[Action]:
         return [] if already_lost else [Log("warning", f"the leader {peer.leader} was lost: {event.reason}")]
     if peer.epoch_view is not None and peer.epoch_view.takes_part(event.process):
         peer.epoch_view.suspects[event.process] = None  # until a message arrives from it
-        return [Send(peer.leader, Suspect(event.process, event.reason)), *go_around(peer, event.process, now)]
+        suspect = Suspect(event.process, event.reason, refused)
+        return [Send(peer.leader, suspect), *go_around(peer, event.process, now)]
     return []
 
 

@@ -37,4 +37,4 @@ def _drop_sender(peer: PeerState, sender: ProcessId, reason: str, now: float) ->
     if sender == peer.leader:
         return peer.leave(f"the leader {sender} {reason}")
     log = Log("warning", f"{sender} is put out: it {reason}")
-    return [log, Forget(sender), *leaders.on_lost(peer, Lost(sender, reason), now)]
+    return [log, Forget(sender), *leaders.on_lost(peer, Lost(sender, reason), now, refused=True)]

@@ -263,10 +263,14 @@ class LeaderHeartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """Report to the leader that the sender cannot reach this process."""
+    """Report to the leader that the sender cannot reach this process.
+
+    refused: it can, and has refused a message of it that cannot be true.
+    """
 
     process: ProcessId
     reason: str
+    refused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
