@@ -14,7 +14,7 @@ from swarmflow.core.protocol.events import (
     LossComputed,
     Replayed,
 )
-from swarmflow.core.protocol.types import ProcessId, Ref
+from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
 from swarmflow.simulator.arithmetic import FORGED, FORGED_TENSOR
 from swarmflow.simulator.spoiling import SPOILT, spoiling, spoilt
 
@@ -33,6 +33,8 @@ class HopResults:
     world: World = field(init=False)
     process: ProcessId = field(init=False)
     careful: bool = field(init=False, default=False)  # every intermediate value is checked: see Reset
+    # Microbatches whose input is of a process that was not to make it: all that is made of it is.
+    _forged: set[Microbatch] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self.world, self.process = self.device.world, self.device.process
@@ -53,7 +55,10 @@ class HopResults:
             weights.gradient(microbatch.epoch.step)  # whose parameters it has to be computed with
             self.world.counts["recomputed" if action.again else "forward"] += 1
             size_bytes = self.world.hardware.boundary_bytes(weights.stage, "activation")
-            return ForwardComputed(microbatch, self.world.store(self.process, "activation", size_bytes))
+            forged = self.world.hosts[self.process].stored.get(action.input.key) == FORGED_TENSOR
+            (self._forged.add if forged else self._forged.discard)(microbatch)
+            value = FORGED_TENSOR if forged else "activation"
+            return ForwardComputed(microbatch, self.world.store(self.process, value, size_bytes))
         weights.gradient(microbatch.epoch.step)[microbatch.index] += 1
         self._spoil(action)
         self.world.counts["backward"] += 1
@@ -89,8 +94,11 @@ class HopResults:
             gradient[SPOILT] = 1
         refs = (None if isinstance(action, RunBackward) else action.input, getattr(action, "gradient", None))
         stored = self.world.hosts[self.process].stored
-        if self.world.liars and any(ref is not None and stored.get(ref.key) == FORGED_TENSOR for ref in refs):
-            gradient[FORGED] += 1
+        forged = any(ref is not None and stored.get(ref.key) == FORGED_TENSOR for ref in refs)
+        if self.world.liars and (forged or (isinstance(action, RunBackward) and action.microbatch in self._forged)):
+            gradient[FORGED] += action.weight if isinstance(action, RunReplay) else 1
+            if not gradient[FORGED]:
+                del gradient[FORGED]
 
     def _gradient(self) -> Ref | None:
         """Store the gradient of the stage's input; the first stage has none."""

@@ -1,8 +1,8 @@
 """Members that lie: beside what their machines do, they send what they could truthfully send in another situation.
 
 A liar alters a message of its machine, sends one of its own accord, or withholds one from some. All that it sends is
-well-formed, and signed by nobody: `hostile` sends what cannot be true. Up to a fifth of the voters lie, and any number
-of peers without a certificate.
+well-formed: `hostile` sends what cannot be true. It signs with its own key, and shows what others have signed about
+something else. Up to a fifth of the voters lie, and any number of peers without a certificate.
 """
 
 from __future__ import annotations
@@ -23,29 +23,21 @@ from swarmflow.core.protocol.actions import Send
 from swarmflow.core.protocol.messages import (
     FROM_TRAINERS,
     TO_LEADER,
-    Adopt,
-    Backward,
     Cancel,
     Deposed,
     Done,
     ElectionReport,
-    Forward,
     Heartbeat,
     Join,
     Left,
     LoadFailed,
     Message,
     Negotiate,
-    NotFinite,
-    Overflow,
     Prepared,
     Ready,
-    Recalled,
     ReducePart,
     ReduceSum,
-    RelayedTensor,
     RelayTensor,
-    ReserveSlot,
     StateRoot,
     Suspect,
 )
@@ -54,24 +46,21 @@ from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
 from swarmflow.simulator.arithmetic import FORGED, FORGED_TENSOR, GIVEN, Sum
 from swarmflow.simulator.host import Host
 from swarmflow.simulator.hostile import Mint
+from swarmflow.simulator.lying_hops import TENSORS, Handed, HopOffer, HopReport, hop_report, offer
 from swarmflow.simulator.world import World
 
 SAMPLES = 16  # of each type of message, from which a liar takes what it sends at another time
 VOTERS_SHARE = 5  # one of so many voters may lie
 FAVOURITES_SHARE = 0.5  # of what liars send of their own accord: of the seed's favourite types
 REPORTS_SHARE = 0.5  # of the liars' reports to candidates that are altered
-# Who sends these has to show by signatures that the hop is its own, so nobody lies about the hops of others.
-PROVEN_HOPS: frozenset[type] = frozenset((Forward, ReserveSlot, Adopt, RelayTensor, RelayedTensor))
-GIVEN_HOPS: frozenset[type] = frozenset((Done, Overflow, NotFinite))  # the same, but liars lie about their own hops
-# In a report a leader has signed these, or they are of the sender's own hops, or of the sender itself.
-PROVEN_FIELDS = frozenset(("opened", "change", "tally", "commit", "done", "join", "member", "term", "ballot"))
+OWN_FIELDS = frozenset(("join", "member", "term"))  # of a report: what it says of its sender is another lie than this
+STALE_SHARE = 0.5  # of the fields altered in a report: they are of another report, with its signatures
 _FIXED = frozenset(("proof", "sent"))
 _MADE_BY_MACHINES: frozenset[type] = frozenset((Join, ElectionReport, Negotiate))  # made up, they would be refused
 LIES: tuple[type, ...] = tuple(
     kind
     for kind in typing.get_args(Message)
-    if kind not in FROM_TRAINERS | PROVEN_HOPS | _MADE_BY_MACHINES
-    and (kind in TO_LEADER or kind in INBOUND or kind is Deposed)
+    if kind not in FROM_TRAINERS | _MADE_BY_MACHINES and (kind in TO_LEADER or kind in INBOUND or kind is Deposed)
 )
 
 
@@ -105,6 +94,7 @@ class Liars:
     random: Random
     habit: Habit
     sent: Counter[str] = field(init=False, default_factory=Counter)  # lies, by type
+    handed: Handed = field(init=False, default_factory=Handed)
     _samples: dict[type, deque[Send]] = field(init=False, default_factory=dict)  # what peers have sent
     _withheld: Counter[tuple[ProcessId, ProcessId]] = field(init=False, default_factory=Counter)
     _victims: dict[str, str] = field(init=False, default_factory=dict)  # whom a liar likes to accuse
@@ -130,6 +120,7 @@ class Liars:
         carry = self.world.transport.carry
         if isinstance(here.machine, PeerMachine):
             self._samples.setdefault(kind, deque(maxlen=SAMPLES)).append(action)
+        self.handed.note(action)
         if not self._lies(here.process):
             return carry(here, action)
         pair = here.process, action.to
@@ -139,11 +130,11 @@ class Liars:
         if isinstance(message, Heartbeat):  # it counts what it has sent, and no lie shows
             action = replace(action, message=replace(message, sent=max(0, message.sent - self._withheld[pair])))
         altered = draw.random() < (REPORTS_SHARE if kind is ElectionReport else self.habit.altered)
-        if not altered or kind in PROVEN_HOPS or kind is Join:
+        if not altered or kind is Join:
             return carry(here, action)
         message = self._altered(here, action.message)
         self.sent[kind.__name__] += 1
-        if kind in (ReducePart, ReduceSum):  # without a body nothing would show that it is a lie
+        if kind in (ReducePart, ReduceSum, *TENSORS):  # without a body nothing would show that it is a lie
             return self._carry(here, self._with_bodies(here, Send(action.to, message)))
         return carry(here, replace(action, message=message))
 
@@ -187,10 +178,7 @@ class Liars:
             message = self._altered(here, message) if draw.random() < 0.5 else message
         else:
             message = self._mint(here).message(kind, 0.0)
-        hops = self._hops(here)
-        if kind in GIVEN_HOPS and not hops:
-            return
-        if kind in GIVEN_HOPS or draw.random() < self.habit.faithful:
+        if draw.random() < self.habit.faithful:
             message = self._fitting(here, message, receiver)
         if checks_of(self.world.settings.plan).wrong(message, 0, self.world.role(here.process)) is not None:
             return
@@ -210,12 +198,15 @@ class Liars:
     def _altered(self, here: Host, message: Any) -> Any:  # noqa: ANN401
         """Return a message with another value in one of its fields."""
         kind, mint = type(message), self._mint(here)
-        fixed = _FIXED | (PROVEN_FIELDS if kind is ElectionReport else frozenset())
+        fixed = _FIXED | (OWN_FIELDS if kind is ElectionReport else frozenset())
         names = [each.name for each in fields(kind) if each.name not in fixed]
         if not names:
             return message
-        name = self.random.choice(names)
-        made = replace(message, **{name: getattr(mint.message(kind, 0.0), name)})
+        name, samples = self.random.choice(names), self._samples.get(kind)
+        other = mint.message(kind, 0.0)
+        if kind is ElectionReport and samples and self.random.random() < STALE_SHARE:
+            other = self.random.choice(list(samples)).message
+        made = replace(message, **{name: getattr(other, name)})
         wrong = checks_of(self.world.settings.plan).wrong(made, 0, self.world.role(here.process))
         return message if wrong is not None else made
 
@@ -227,9 +218,6 @@ class Liars:
         changes: dict[str, Any] = {}
         if "microbatch" in names:
             changes["microbatch"] = Microbatch(machine.epoch, message.microbatch.index)
-        if kind in GIVEN_HOPS:
-            hop = self.random.choice(list(self._hops(here).values()))
-            changes["microbatch"], changes["attempt"] = hop.microbatch, hop.attempt
         if "epoch" in names:
             changes["epoch"] = machine.epoch
         if "ballot" in names and isinstance(message, Prepared | ReducePart | ReduceSum):
@@ -249,7 +237,19 @@ class Liars:
             changes["process"] = self._victim(here, message.process)
         if kind is Cancel:
             changes["stage"] = max(self._stage(to), 0)
-        return replace(message, **{name: value for name, value in changes.items() if name in names})
+        made = replace(message, **{name: value for name, value in changes.items() if name in names})
+        if isinstance(made, HopReport):
+            return hop_report(self.random, made, self._hops(here))
+        if not isinstance(made, HopOffer | RelayTensor):
+            return made
+        shown = [each.message.handovers for each in self._samples.get(Done, ()) if isinstance(each.message, Done)]
+        at = to
+        if isinstance(made, RelayTensor):
+            following = [p for p in self.world.alive_peers() if self._stage(p) == own + 1] or [made.to]
+            made = replace(made, to=(at := self.random.choice(following)))
+        return offer(
+            self.random, made, max(self._stage(at), 0), self._hops(here), self._hops(self.world.hosts[at]), shown
+        )
 
     def _victim(self, here: Host, other: ProcessId) -> ProcessId:
         """Return whom a liar accuses: half of the time the same member."""
@@ -298,7 +298,7 @@ class Liars:
         else:
             count = BODIES_MAX.get(kind, 0) if self.random.random() < 0.8 else 0
             bodies, size_bytes = [FORGED_TENSOR] * count, world.hardware.boundary_bytes(1, "gradient")
-            if isinstance(message, Backward | Recalled) and message.microbatch in self._hops(here):
+            if isinstance(message, TENSORS) and self.handed.to(here.process, message.microbatch):
                 bodies = ["gradient"] * count  # of its own hop it may give whatever it likes
         refs = tuple(world.store(here.process, value, size_bytes) for value in bodies)
         return replace(action, message=message, bodies=refs)
@@ -326,6 +326,7 @@ class Liars:
 
     def _carry(self, here: Host, action: Send) -> None:
         """Send a message, and let go of the bodies that were made for it."""
+        self.handed.note(action)
         self.world.transport.carry(here, action)
         for body in action.bodies:
             if isinstance(body, Ref):

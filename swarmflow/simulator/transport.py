@@ -77,14 +77,14 @@ class Transport:
             if self._proven[0] is not message:
                 self._proven = message, with_proofs(message, sign)
             message = self._proven[1]
-        message = signed(message, action.to, partial(sign_as, here.process), _no_digest)
+        message = signed(message, action.to, partial(sign_as, here.process), lambda: _digest(_bodies(here, action)))
         if message is not action.message:
             action = replace(action, message=message)
         world, receiver = self.world, action.to
         now_s, sender = world.clock.now_s, here.process
         size_bytes, bodies = wire_bytes(message), NOTHING
         if action.bodies:
-            bodies = tuple(_read(here, body) for body in action.bodies)
+            bodies = _bodies(here, action)
             size_bytes += sum(body_bytes for _, body_bytes in bodies)
         link = here.links.get(receiver)
         if link is None and receiver.name == sender.name:
@@ -191,7 +191,7 @@ class Transport:
                 return
         if there is not None and there.alive and across is None:
             refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
-            found = checked(action.message, sender, receiver, is_signed_by, _no_digest)
+            found = checked(action.message, sender, receiver, is_signed_by, partial(_digest, bodies))
             if found is not None and type(found) not in FROM_TRAINERS:
                 found = without_unproven(found, is_proven)
             message = action.message if found is None else found
@@ -211,5 +211,9 @@ def _read(here: Host, body: Body) -> tuple[object, int]:
     return (None if isinstance(body, Padding) else here.stored[body.key]), body.size_bytes
 
 
-def _no_digest() -> bytes:
-    return b""  # no tensor changes on its way here: a flipped bit breaks the connection
+def _bodies(here: Host, action: Send) -> Bodies:
+    return tuple(_read(here, body) for body in action.bodies)
+
+
+def _digest(bodies: Bodies) -> bytes:
+    return repr([value for value, _ in bodies]).encode()  # of tensors that are relayed

@@ -244,9 +244,34 @@ def test_who_says_so_is_right_when_another_one_does_for_the_same_exponent() -> N
     assert not messages(bench.commit(), Evicted)
 
 
-def test_a_peer_whom_nobody_can_stand_in_for_ends_the_run_when_no_exponent_is_left() -> None:
+def test_a_peer_for_whose_gradients_no_exponent_is_left_is_kept_out_and_its_stage_waits() -> None:
     bench = serving(A)
     for exponent in range(DEFAULT_EXPONENT, EXPONENT_MIN - 1, -EXPONENT_STEP):
         assert bench.step.open_step.exponent == exponent
         bench.overflow(A)
-    assert bench.leader.fate == f"step 1: a gradient of microbatch 1/0 is too large to be added up exactly, on {A}"
+    assert not bench.leader.fate
+    assert bench.leader.waits_for.startswith(f"a peer for stage 0; {A.name} is kept out: it reports what no")
+    assert messages(bench.join(process(A.name, 2)), Postponed), "although nobody else serves its stage"
+    bench.now += TIMEOUTS.barred_s
+    bench.rejoin(process(A.name, 2))
+    assert bench.step.open_step.exponent == DEFAULT_EXPONENT, "what it said does not count any more"
+
+
+def test_of_five_voters_two_lower_the_exponent_for_all_and_one_never_does() -> None:
+    bench = serving(A, B, C, process("d"))
+    for peer in (B, B, A):
+        bench.overflow(peer)
+    assert bench.serving == [A, C, process("d")]
+    bench.overflow(A)
+    assert bench.step.open_step.exponent == DEFAULT_EXPONENT - 2 * EXPONENT_STEP, "more than may lie have said so"
+
+
+def test_what_a_stages_only_peer_alone_reports_stops_no_run_whose_members_may_lie() -> None:
+    bench = serving(A)
+    for number in range(4):
+        bench.join(process(f"t{number}"), role="trainer")
+    for _ in range(TRIES_MAX):
+        unrepairable(bench, A)
+    assert not bench.leader.fate
+    assert f"{A.name} is kept out" in bench.leader.waits_for
+    assert messages(bench.join(process(A.name, 2)), Postponed)

@@ -273,6 +273,48 @@ def test_what_is_finite_nowhere_stops_the_run_at_its_version_and_is_named(peers:
     assert (left.reason, left.ok) == (f"{reason}; version 1 is on disk", False)
 
 
+def voters(bench: Bench) -> None:
+    """Trainers come: of the five voters one may lie."""
+    for number in range(3):
+        trainer = process(f"t{number}")
+        bench.hear(trainer, Join("trainer", "1.0", "run", replace(member(trainer.name, -1), process=trainer)))
+
+
+def test_what_one_peer_alone_finds_stops_no_run_whose_members_may_lie() -> None:
+    bench = Bench(A)
+    voters(bench)
+    bench.broken(A)
+    bench.broken(A)
+    assert not bench.leader.fate
+    assert f"{A.name} is kept out: it reports what no" in bench.leader.waits_for
+    bench.come(B)
+    bench.broken(B)
+    assert bench.leader.fate.endswith(f"neither on {A} nor on {B}"), "two of five have found it"
+
+
+def test_a_norm_that_one_peer_alone_reports_stops_no_run_whose_members_may_lie() -> None:
+    bench = Bench(A)
+    voters(bench)
+    for _ in range(2):
+        bench.work(A, norm=1e80)
+    assert not bench.leader.fate
+    assert f"{A.name} is kept out: it reports what no" in bench.leader.waits_for
+
+
+def test_an_update_that_one_peer_alone_finds_not_finite_stops_no_run_whose_members_may_lie() -> None:
+    bench = Bench(A)
+    voters(bench)
+    for turn in range(1, 3):
+        late = process("a", turn)
+        bench.work(late)
+        for trainer in bench.step.roster.trainers:
+            bench.hear(trainer.process, Prepared(bench.step.epoch, bench.step.ballot.number, ()))
+        bench.broken(late, index=-1, value="update")
+        assert not bench.leader.fate
+        bench.come(process("a", turn + 1))
+    assert f"{A.name} is kept out: it reports what no" in bench.leader.waits_for
+
+
 def test_a_run_that_stops_says_which_version_is_on_disk_when_its_last_one_cannot_be_written() -> None:
     bench = Bench(A)
     bench.work(A)

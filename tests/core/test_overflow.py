@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmflow.core.membership.failures import EXPONENT_MIN, EXPONENT_STEP
-from swarmflow.core.protocol.actions import Action, Exit, WriteCheckpoint
-from swarmflow.core.protocol.events import CheckpointWritten
-from swarmflow.core.protocol.messages import OpenStep, Overflow
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.messages import Evicted, OpenStep, Overflow
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch, Microbatch
-from tests.core.samples import messages, of_type, written
+from tests.core.samples import messages
 from tests.core.taken_over import COMMIT, A, B, Bench, peers, reduced
 
 
@@ -23,24 +22,23 @@ def overflow(bench: Bench) -> list[Action]:
 def test_a_step_whose_gradients_overflow_starts_over_with_a_smaller_exponent() -> None:
     bench = Bench(peers())
     exponents = [20]
-    while bench.leader.phase == "running":
+    while exponents[-1] > EXPONENT_MIN:
         overflow(bench)
         step = bench.leader.step
-        if step is not None and bench.leader.phase == "running":
-            exponents.append(step.open_step.exponent)
-            assert step.epoch == Epoch(2 + len(exponents) - 1, 5)
+        assert step is not None
+        exponents.append(step.open_step.exponent)
+        assert step.epoch == Epoch(2 + len(exponents) - 1, 5)
     assert exponents == list(range(20, EXPONENT_MIN - 1, -EXPONENT_STEP))
 
 
-def test_a_gradient_that_no_exponent_holds_ends_the_run_at_its_last_version_with_the_reason() -> None:
+def test_who_reports_a_gradient_that_no_exponent_holds_is_kept_out_since_there_is_no_such_number() -> None:
     bench = Bench(peers())
     assert bench.leader.step is not None
     bench.leader.step.open_step = replace(bench.leader.step.open_step, exponent=EXPONENT_MIN)
-    [write] = of_type(overflow(bench), WriteCheckpoint)
-    assert write.version == 5
-    [left] = of_type(written(bench.leader, CheckpointWritten(5, True, roots=("x",)), bench.now), Exit)
-    assert not left.ok
-    assert left.reason.startswith("step 5: a gradient of microbatch 5/1 is too large")
+    [(to, evicted)] = messages(overflow(bench), Evicted)
+    assert to == A
+    assert "there is no such number: put out for 60 s" in evicted.reason
+    assert bench.leader.exponent == DEFAULT_EXPONENT
 
 
 def test_the_next_step_begins_with_the_usual_exponent() -> None:

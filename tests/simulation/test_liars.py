@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from swarmflow.core.protocol.messages import Adopt, Done, Forward, NotFinite, Overflow, RelayTensor, ReserveSlot
 from swarmflow.simulator.fuzz import Hunt, main, play
-from swarmflow.simulator.lying import LIES, PROVEN_HOPS
+from swarmflow.simulator.lying import LIES
 
 LIARS = Hunt(liars=True)
 FOUND = (  # by `python -m swarmflow.simulator.fuzz --liars`
@@ -20,8 +21,8 @@ def test_no_lie_splits_a_run_or_stops_it_or_ends_an_honest_process(seed: int) ->
     play(seed, LIARS)
 
 
-def test_liars_send_what_a_peer_may_send_but_what_has_to_be_proven() -> None:
-    assert not PROVEN_HOPS.intersection(LIES)
+def test_liars_send_whatever_a_peer_may_send() -> None:
+    assert {Done, Overflow, NotFinite, Forward, ReserveSlot, Adopt, RelayTensor} <= set(LIES)
     sent = set[str]()
     for seed in range(4):
         liars = play(seed, LIARS).transport.liars

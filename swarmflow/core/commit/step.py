@@ -271,8 +271,11 @@ class Step:
                 odd = differing(group, results, by)
                 reason = f"the members of {group.name} do not agree on the reduced gradient"
                 return self.fail(StepFailure(reason, odd or group.members, differing=odd, summed_by=by))
-        if not fits(squared_norms(groups, self.ballot.results), tally.tokens, self.clip):
-            return self.fail(_void(Finding(self.epoch.step, -1, -1, None, "gradient")))
+        squared = squared_norms(groups, self.ballot.results)
+        if not fits(squared, tally.tokens, self.clip):
+            largest = groups[max(range(len(groups)), key=lambda which: squared[which])]
+            finding = Finding(self.epoch.step, -1, -1, None, "gradient")
+            return self.fail(replace(_void(finding), culprits=largest.members))
         self._move(StepPhase.PREPARED)
         return []
 

@@ -20,6 +20,7 @@ from swarmflow.core.machines.leading import (
     departures,
     going_ahead,
     joining,
+    judging,
     opening,
     plausibility,
     progress,
@@ -257,6 +258,9 @@ class Leader(LeaderState):
     def _advance_step(self, step: Step, now: float) -> list[Action]:
         if step.phase is StepPhase.FAILED:
             out = departures.bar_differing(self, step, now)
+            out += judging.judge(self, step, now)
+            if self.fate:
+                return out
             return [*out, *opening.restart(self, now), *departures.let_go(self)]  # without who wants to leave
         if step.phase is StepPhase.COMMITTED:
             closed = between_steps.close(self, step, now)
@@ -350,5 +354,5 @@ _HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Act
     PeerSummary: _on_summary,
     LinkRateReport: _on_link_rates,
     **dict.fromkeys(get_args(AboutStep), _on_about_step),
-    NotFinite: departures.on_not_finite,
+    NotFinite: judging.on_not_finite,
 }

@@ -88,6 +88,10 @@ class Pauses:
         pause = self._by_name.get(name)
         return (0.0, "") if pause is None or pause.until_s <= now else (pause.until_s - now, pause.reason)
 
+    def present(self, now: float) -> list[tuple[str, str]]:
+        """Return the processes that are kept out now, and why."""
+        return [(name, pause.reason) for name, pause in sorted(self._by_name.items()) if pause.until_s > now]
+
     def last_s(self, name: str) -> float:
         """Return for how long a process was kept out the last time, 0: it never was."""
         return self._long_s(self._by_name[name]) if name in self._by_name else 0.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from swarmflow.core.membership.findings import TRIES_MAX
@@ -11,6 +11,7 @@ from swarmflow.core.protocol.types import DEFAULT_EXPONENT, ProcessId
 LEFT_OUT_AFTER = 2  # failures of one version that a member had a part in
 EXPONENT_STEP = 16
 EXPONENT_MIN = -76  # what does not fit into it is larger than any number in fp32
+Believed = Callable[[Iterable[ProcessId]], bool]  # whether one of these reporters is honest
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +47,8 @@ class Failures:
             self._out[process.name] = process, found[1]
         return found is not None
 
-    def add(self, failure: Failure, mates: Callable[[ProcessId], Sequence[ProcessId]]) -> str:
-        """Record one. Returns why the run has to stop, empty: the step is tried again.
+    def add(self, failure: Failure, mates: Callable[[ProcessId], Sequence[ProcessId]], believed: Believed) -> str:
+        """Record one. Returns why it cannot go on like this, empty: the step is tried again.
 
         The first of the culprits that can be spared is left out first. mates: who can stand in for a process, those
         left out for other failures too.
@@ -55,11 +56,11 @@ class Failures:
         self.found = [first for first in self.found if first.version == failure.version]
         alike = [first for first in self.found if self._alike(first, failure)]
         self.found.append(failure)
-        self._acquit(failure)
-        if len(alike) + 1 >= LEFT_OUT_AFTER and not self._confirmed(failure):
+        self._acquit(failure, believed)
+        if failure.exponent is not None and failure.exponent <= EXPONENT_MIN:
+            return f"step {failure.version}: {failure.text}, but there is no such number"
+        if len(alike) + 1 >= LEFT_OUT_AFTER and not self._confirmed(failure, believed):
             self._leave_out(failure, mates)
-        if failure.exponent is not None and self.exponent < EXPONENT_MIN:
-            return f"step {failure.version}: {failure.text}"
         if len(alike) + 1 < TRIES_MAX:
             return ""
         return f"step {failure.version}: {failure.text}, for the {len(alike) + 1}th time"
@@ -69,6 +70,11 @@ class Failures:
         """For the next try: below all for which a gradient was too large, but for what those left out said."""
         believed = [f.exponent for f in self.found if f.exponent is not None and not self._is_out(f.culprits)]
         return min(believed) - EXPONENT_STEP if believed else DEFAULT_EXPONENT
+
+    def forget(self, name: str) -> None:
+        """Drop what a process had a part in: it is kept out for it."""
+        self._out.pop(name, None)
+        self.found = [failure for failure in self.found if all(process.name != name for process in failure.culprits)]
 
     def settle(self) -> list[tuple[ProcessId, str]]:
         """Return the processes that were left out, and why, once the version is committed."""
@@ -88,21 +94,24 @@ class Failures:
                 del self._out[other.name]
         self._out[process.name] = process, failure
 
-    def _confirmed(self, failure: Failure) -> bool:
-        """Return whether another process reported the same of this exponent, or of the one before."""
-        if failure.exponent is None:
-            return False
-        about = failure.exponent + EXPONENT_STEP
-        others = (f for f in self.found if f.exponent is not None and f.culprits != failure.culprits)
-        return any(f.exponent is not None and f.exponent <= about for f in others)
+    def _confirmed(self, failure: Failure, believed: Believed) -> bool:
+        """Return whether enough others reported the same of this exponent, or of the one before."""
+        return failure.exponent is not None and self._reported(failure.exponent + EXPONENT_STEP, failure, believed)
 
-    def _acquit(self, failure: Failure) -> None:
-        """Whose gradient was too large was right where another one's is, for the same exponent or a smaller one."""
+    def _acquit(self, failure: Failure, believed: Believed) -> None:
+        """Whose gradient was too large was right where those of enough are, for the same exponent or a smaller one."""
         if failure.exponent is None:
             return
         for name, (process, first) in list(self._out.items()):
-            if first.exponent is not None and process not in failure.culprits and failure.exponent <= first.exponent:
+            another = first.exponent is not None and process not in failure.culprits
+            if another and first.exponent is not None and self._reported(first.exponent, first, believed):
                 del self._out[name]
+
+    def _reported(self, exponent: int, own: Failure, believed: Believed) -> bool:
+        """Return whether enough others had gradients too large for an exponent, or for a smaller one."""
+        alike = [f for f in self.found if f.exponent is not None and f.exponent <= exponent]
+        reporters = {process.name: process for f in [own, *alike] for process in f.culprits}
+        return len(reporters) > 1 and believed(reporters.values())
 
     def _is_out(self, culprits: tuple[ProcessId, ...]) -> bool:
         return any(process.name in self._out for process in culprits)

@@ -63,9 +63,22 @@ class Findings:
         own = [first for first in before if first.holder == finding.holder and first.holder is not None]
         if not others and len(own) + 1 >= SAME_PEER_MAX:
             return f"{finding}, the {len(own) + 1}th such value of {finding.holder}, which nobody can stand in for"
-        if len(before) + 1 >= TRIES_MAX:
+        if self.too_many(finding.version):
             return f"{finding}, after {len(before)} others of this step"
         return ""
+
+    def too_many(self, version: int) -> bool:
+        """Return whether there were so many of one version that it cannot be chance."""
+        return len(self.of(version)) >= TRIES_MAX
+
+    def thin(self, name: str) -> None:
+        """Keep one of each hop of a process that nobody confirms: another one may yet find the same."""
+        kept: list[Finding] = []
+        for finding in self.found:
+            own = finding.holder is not None and finding.holder.name == name
+            if not own or not any(finding.same_hop(f) and f.holder and f.holder.name == name for f in kept):
+                kept.append(finding)
+        self.found = kept
 
     def settle(self, version: int) -> list[Finding]:
         """A version is committed: what was found of it, or before it, is over. Returns what was found of it.

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 from functools import partial
 
-from swarmflow.core.commit.step import Step, received
-from swarmflow.core.commit.step_phase import StepPhase
+from swarmflow.core.commit.step import Step
 from swarmflow.core.machines.leading.going_ahead import lose_member
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import try_open
-from swarmflow.core.machines.leading.saving import save, spread, stop_run
-from swarmflow.core.membership.findings import Finding, plain
+from swarmflow.core.machines.leading.saving import save, spread
+from swarmflow.core.membership.duties import Pauses
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Send
-from swarmflow.core.protocol.messages import Drain, Evicted, Left, MemberFailed, Needed, NotFinite, Released, Suspect
+from swarmflow.core.protocol.messages import Drain, Evicted, Left, MemberFailed, Needed, Released, Suspect
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
@@ -135,9 +134,11 @@ def weigh(leader: LeaderState, now: float) -> list[Action]:
     return actions
 
 
-def keep_out(leader: LeaderState, process: ProcessId, reason: str, now: float) -> list[Action]:
-    """Put out a process that gets on with too few others, for longer each time."""
-    seconds = leader.faults.pauses.begin(process.name, reason, now)
+def keep_out(
+    leader: LeaderState, process: ProcessId, reason: str, now: float, records: Pauses | None = None
+) -> list[Action]:
+    """Put out a process that gets on with too few others, for longer each time; records: where its pauses are kept."""
+    seconds = (records or leader.faults.pauses).begin(process.name, reason, now)
     return [Count("put_out"), *gone(leader, process, f"{reason}: put out for {seconds:.0f} s", now)]
 
 
@@ -195,6 +196,7 @@ def settle_findings(leader: LeaderState, step: Step, now: float) -> list[Action]
             continue
         actions += bar(leader, holder, f"{finding}; on others it was: check the memory of this machine", now)
     leader.membership.suspended.clear()
+    leader.faults.voters.clear()
     for process, text in leader.faults.failures.settle():
         if process not in step.roster.id_set:
             actions += bar(leader, process, f"{text}; without it the step was done", now)
@@ -242,23 +244,6 @@ def bar(leader: LeaderState, process: ProcessId, reason: str, now: float) -> lis
     records = leader.faults.pauses if trainer else leader.faults.bars
     seconds = records.begin(process.name, reason, now)
     return [Count("put_out"), *gone(leader, process, f"{reason}; it may serve again in {seconds:.0f} s", now)]
-
-
-def on_not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, now: float) -> list[Action]:
-    """Void the step for a value that is not finite; in a decided update, put out the peer, whose state is lost."""
-    step, process = leader.step, known.process
-    if step is None or message.epoch != step.epoch or message.value != "update":
-        return received(step, process, message) if step is not None else []
-    if step.phase not in (StepPhase.COMMITTING, StepPhase.COMMITTED) or process not in step.roster.peer_ids:
-        return []
-    finding = Finding(leader.version, -1, known.member.stage, process, "update", plain(message.layer))
-    others = any(entry.process != process for entry in leader.membership.peers(known.member.stage))
-    reason = leader.faults.findings.add(finding, others)
-    actions: list[Action] = [Count("not_finite"), *bar(leader, process, f"{finding}", now)]
-    if not reason:
-        return actions
-    leader.version = leader.safe.durable
-    return [*actions, *stop_run(leader, reason)]
 
 
 def evict(leader: LeaderState, process: ProcessId, reason: str) -> list[Action]:

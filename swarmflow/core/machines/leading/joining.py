@@ -42,6 +42,9 @@ def on_join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -
     if former is not None:
         leader.membership.incarnations.retire(former)
         actions += gone(leader, former, "it has started again", now)
+    wait_s, reason = leader.faults.unbelieved.left(sender.name, now)
+    if wait_s > 0:
+        return [*actions, Connect((message.member,)), Send(sender, Postponed(f"it {reason}", wait_s))]
     wait_s, reason = leader.faults.pauses.left(sender.name, now)
     if wait_s > 0 and not _serves_alone(leader, message):
         return [*actions, Connect((message.member,)), Send(sender, Postponed(f"it {reason}", wait_s))]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterable, Set
 from dataclasses import InitVar, dataclass, field
 
 from swarmflow.core.commit.lineage import Lineage
@@ -61,10 +61,17 @@ class FaultRecords:
     disputes: Disputes  # of two that contradict each other, who had to go; those of `suspicions` too
     pauses: Pauses  # members that were put out for doing nothing, and for how long
     bars: Pauses  # peers that were put out for what they computed; these are never forgiven
+    unbelieved: Pauses  # members whose reports nobody has confirmed: they are kept out of a stage without peers too
     findings: Findings = field(default_factory=Findings)  # values that were not finite
     odd_sums: OddSums = field(default_factory=OddSums)  # members that had other sums than most of their group
     failures: Failures = field(default_factory=Failures)  # other tries at the step that failed
+    voters: set[str] = field(default_factory=set)  # those that had a part in failures of the present version, by name
     refused: Counter[str] = field(default_factory=Counter)  # messages that cannot be true, by name of the sender
+
+    def note_voters(self, membership: Membership, processes: Iterable[ProcessId]) -> None:
+        """Remember which of these have a vote, also for the time after they went."""
+        known = (membership.known.get(process) for process in processes)
+        self.voters |= {entry.process.name for entry in known if entry is not None and entry.member.votes}
 
 
 @dataclass(slots=True)
@@ -114,7 +121,8 @@ class LeaderState:
         times = self.timeouts
         disputes = Disputes()
         suspicions = Suspicions(times.silence_s, CHECK_BEATS * times.heartbeat_s, disputes)
-        self.faults = FaultRecords(suspicions, disputes, Pauses(times.pause_s), Pauses(times.barred_s, math.inf))
+        bars = Pauses(times.barred_s, math.inf)
+        self.faults = FaultRecords(suspicions, disputes, Pauses(times.pause_s), bars, Pauses(times.barred_s))
         self.membership = Membership(self.plan)
         self.recovery = Recovery(former, Memories(stages, steps))
         copies = Copies(stages, steps)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from swarmflow.core.commit import ahead
 from swarmflow.core.commit.quorum import change_since, electorate_of
-from swarmflow.core.commit.step import Step, StepFailure
+from swarmflow.core.commit.step import Step
 from swarmflow.core.durability.memories import NOTHING, Former, Remembered, holds
 from swarmflow.core.durability.recovery import Absent, RecoveryState
 from swarmflow.core.durability.restoring import Restoring
@@ -14,16 +14,14 @@ from swarmflow.core.durability.versions import NO_DISK, durable_snapshot
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import ROOTS_EVERY, LeaderState
-from swarmflow.core.machines.leading.saving import finish, stop_now, stop_run
+from swarmflow.core.machines.leading.saving import finish, stop_now
 from swarmflow.core.membership import placement
-from swarmflow.core.membership.failures import Failure
-from swarmflow.core.membership.findings import Finding
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.protocol.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.protocol.messages import OpenStep
 from swarmflow.core.protocol.timeline import EventKind
-from swarmflow.core.protocol.types import Epoch, ProcessId, Roster
+from swarmflow.core.protocol.types import Epoch, Roster
 
 
 def try_open(leader: LeaderState, now: float) -> list[Action]:
@@ -112,6 +110,8 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
             actions += grant(leader, spare, stage, "nobody is left there")
             spare.stands_in = 0 <= spare.wish != stage
     reason = placement.lacking(membership, empty)
+    if out := leader.faults.unbelieved.present(now):
+        reason += "".join(f"; {name} is kept out: it {why}" for name, why in out)
     return actions + _wait(leader, reason, "info")
 
 
@@ -231,55 +231,11 @@ def fork(leader: LeaderState, now: float) -> list[Action]:
 
 
 def restart(leader: LeaderState, now: float) -> list[Action]:
-    """Start the step over, with a smaller exponent where a gradient did not fit.
-
-    Where a value was not finite it does so without the peer that computed it, or the run stops; so with whoever makes
-    it fail again and again.
-    """
+    """Start the step over."""
     step = leader.step
-    failure = step.failure if step is not None else None
-    if step is not None and failure is not None:
-        reason = leave_out(leader, step, failure) if failure.finding is None else suspend(leader, failure.finding)
-        if reason:
-            return stop_run(leader, reason)
     if step is not None and step.ballot.inherited:  # it may be committed elsewhere, with those who cannot be reached
         leader.lineage.rename(leader.settings.new_lineage())
     leader.start_over()
     leader.rooted = -ROOTS_EVERY  # its peers may have failed since their states differ
     leader.ballots.complete_s = None
     return stop_now(leader) if leader.stopping else try_open(leader, now)
-
-
-def suspend(leader: LeaderState, finding: Finding) -> str:
-    """Leave out the peer whose value was not finite while others can compute it. Returns why the run has to stop."""
-    membership, holder = leader.membership, finding.holder
-    before = {first.holder for first in leader.faults.findings.of(finding.version)} | {holder}
-    ready = membership.ready(finding.stage, leader.version) if finding.stage >= 0 else []
-    others = any(entry.process not in before for entry in ready)
-    reason = leader.faults.findings.add(finding, others)
-    if holder is not None and holder in membership.known:
-        membership.suspended[holder] = None
-    return reason
-
-
-def leave_out(leader: LeaderState, step: Step, failure: StepFailure) -> str:
-    """Leave out the member that makes the step fail again, while others can replace it. Returns why to stop the run."""
-    membership, failures = leader.membership, leader.faults.failures
-    culprits = [process for process in failure.culprits if process in membership.known]
-    if not culprits or (failure.differing and failure.summed_by is None):  # with one owner it will show who it is
-        return ""
-    before = failures.left_out
-    otherwise = membership.suspended.keys() - set(before)
-
-    def mates(process: ProcessId) -> list[ProcessId]:
-        return [mate for mate in membership.mates(process, leader.version) if mate not in otherwise]
-
-    culprits.sort(key=lambda process: (leader.faults.bars.last_s(process.name), process))
-    exponent = step.open_step.exponent if failure.overflow is not None else None
-    reason = failures.add(Failure(leader.version, tuple(culprits), failure.reason, exponent), mates)
-    for process in before:
-        membership.suspended.pop(process, None)
-    membership.suspended |= {process: None for process in failures.left_out if process in membership.known}
-    if exponent is not None:
-        leader.exponent = failures.exponent
-    return reason
