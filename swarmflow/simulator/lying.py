@@ -45,7 +45,6 @@ from swarmflow.core.protocol.messages import (
     ReduceSum,
     RelayedTensor,
     RelayTensor,
-    ReserveSlot,
     StateRoot,
     Suspect,
 )
@@ -61,7 +60,7 @@ VOTERS_SHARE = 5  # one of so many voters may lie
 FAVOURITES_SHARE = 0.5  # of what liars send of their own accord: of the seed's favourite types
 REPORTS_SHARE = 0.5  # of the liars' reports to candidates that are altered
 # Who sends these has to show by signatures that the hop is its own, so nobody lies about the hops of others.
-PROVEN_HOPS: frozenset[type] = frozenset((Forward, ReserveSlot, Adopt, RelayTensor, RelayedTensor))
+PROVEN_HOPS: frozenset[type] = frozenset((Forward, Adopt, RelayTensor, RelayedTensor))
 GIVEN_HOPS: frozenset[type] = frozenset((Done, Overflow, NotFinite))  # the same, but liars lie about their own hops
 # In a report a leader has signed these, or they are of the sender's own hops, or of the sender itself.
 PROVEN_FIELDS = frozenset(("opened", "change", "tally", "commit", "done", "join", "member", "term", "ballot"))
