@@ -18,7 +18,7 @@ from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalProcess, LocalSwarm, environment, terminable
 
 SHARE_MAX = 0.03
-PARTS = ("decisions", "messages", "digests", "hashes")
+PARTS = ("decisions", "messages", "signatures", "digests", "hashes")
 
 
 @dataclass(frozen=True)

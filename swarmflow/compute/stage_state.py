@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import torch
 from torch import Tensor
@@ -58,9 +58,12 @@ class StageState:
         """Names the state by its bits."""
         return digest(list(self._tensors.values()))
 
-    def checksums(self) -> dict[str, int]:
-        """Return a sum over all bits of each tensor, which damage of any of them changes."""
-        return {name: checksum(tensor) for name, tensor in self._tensors.items()}
+    def checksums(self, but: Collection[str] = ()) -> dict[str, int]:
+        """Return a sum over all bits of each tensor, which damage of any of them changes.
+
+        but: names that the tensors have in their groups; those are left out.
+        """
+        return {name: checksum(of) for name, of in self._tensors.items() if name.partition(".")[2] not in but}
 
     def _part(self, name: str, start: int, stop: int) -> Tensor:
         tensor = self._tensors[name]

@@ -106,9 +106,20 @@ def test_room_that_one_does_not_need_is_offered_to_the_next() -> None:
 
 def test_who_has_the_hop_already_keeps_no_room_for_it() -> None:
     machine, _ = finished()
-    answers = messages(receive(machine, UP2, reserve(0, REPAIR, 1)), Accepted)
-    assert answers == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
+    assert messages(receive(machine, UP2, reserve(0, REPAIR, 1)), SlotReserved), "the bytes say how it came to UP2"
     assert machine.admission.reserved == {}
+    answers = messages(receive(machine, UP2, forward(0, 1, REPAIR), (INPUT, TARGETS)), Accepted)
+    assert answers == [(UP2, Accepted(microbatch(0), 1, REPAIR))]
+
+
+def test_who_gives_a_slot_says_how_many_are_left_and_sends_a_credit_where_none_is() -> None:
+    machine = hops(stage=2, capacity=3)
+    answers = [messages(receive(machine, UP, reserve(index)), SlotReserved) for index in range(3)]
+    assert [message.free for [(_, message)] in answers] == [2, 1, 0]
+    assert messages(receive(machine, UP2, reserve(3)), Denied)
+    freed = [receive(machine, UP, Cancel(microbatch(index), 2, FIRST_ATTEMPT)) for index in range(2)]
+    credits = [to for actions in freed for to, _ in messages(actions, CreditAvailable)]
+    assert credits == [UP2, UP], "first who was denied"
 
 
 def test_a_later_attempt_of_a_microbatch_uses_the_slot_that_an_earlier_one_reserved() -> None:

@@ -184,6 +184,7 @@ def test_what_was_sent_unasked_comes_before_what_is_asked_for() -> None:
     assert messages(box.offer(microbatch(1), BODIES, 0.0), ReserveSlot) == [
         (A, ReserveSlot(microbatch(1), 1, FIRST_ATTEMPT, sent=1))
     ]
+    box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT, free=1), 1.0)
     box.accepted(A, Accepted(microbatch(0), 1, FIRST_ATTEMPT), 1.0)
     again = messages(box.offer(microbatch(2), BODIES, 1.0), ReserveSlot)
     assert again == [(A, ReserveSlot(microbatch(2), 1, FIRST_ATTEMPT, sent=1))], "it knows itself what has arrived"
@@ -203,23 +204,32 @@ def test_who_is_full_when_asked_is_passed_over() -> None:
     assert asked_of(box.credit(first, 1.0)) == [first]
 
 
-def test_a_peer_that_was_full_is_asked_for_one_slot_and_for_two_more_after_each_that_it_gives() -> None:
-    """Else each of its credits would be answered with as many questions as microbatches wait: most are denied."""
+def test_a_peer_is_asked_for_one_slot_and_then_for_as_many_as_it_says_are_free() -> None:
+    """Else it would be asked for as many as wait, also with each of its credits: most are denied."""
     box = dispatcher(A, shares={})
-    for index in range(8):
-        box.offer(microbatch(index), BODIES, 0.0)
-    for index in range(8):
-        box.denied(A, microbatch(index), FIRST_ATTEMPT, "full", 0.0)
-    again = Attempt(denials=1)
+    assert [asked_of(box.offer(microbatch(index), BODIES, 0.0)) for index in range(9)] == [[A], *[[]] * 8]
+    box.denied(A, microbatch(0), FIRST_ATTEMPT, "full", 0.0)
     assert asked_of(box.credit(A, 1.0)) == [A]
-    assert asked_of(box.reserved(A, SlotReserved(microbatch(0), 1, again), 1.0)) == [A, A]
-    box.accepted(A, Accepted(microbatch(1), 1, again), 1.0)  # it has this one already
-    assert asked_of(lateness.tick(box, 1.0)) == [A, A]
-    assert messages(box.forget(microbatch(2)), Cancel) != []
+    assert asked_of(box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT, free=2), 1.0)) == [A, A]
+    box.accepted(A, Accepted(microbatch(2), 1, FIRST_ATTEMPT), 1.0)  # it has this one already
+    assert asked_of(lateness.tick(box, 1.0)) == [A]
+    assert messages(box.forget(microbatch(3)), Cancel) != []
     assert asked_of(lateness.tick(box, 1.0)) == [A], "instead of what is not wanted any more"
-    for index in (3, 4, 5):
-        assert asked_of(box.denied(A, microbatch(index), again, "full", 1.0)) == [], "it is full again"
+    for index in (4, 5):
+        assert asked_of(box.denied(A, microbatch(index), FIRST_ATTEMPT, "full", 1.0)) == [], "it is full again"
     assert asked_of(box.credit(A, 2.0)) == [A]
+
+
+def test_a_peer_that_has_given_its_last_slot_is_asked_after_its_credit() -> None:
+    box = dispatcher(A, shares={A: 1})
+    for index in range(3):
+        box.offer(microbatch(index), BODIES, 0.0)
+    assert asked_of(box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT, free=0), 1.0)) == []
+    assert asked_of(lateness.tick(box, 1.0)) == []
+    assert asked_of(lateness.tick(box, 1.0 + box.next_stage.pause_s)) == [A], "the credit may be lost"
+    box.reserved(A, SlotReserved(microbatch(2), 1, FIRST_ATTEMPT, free=0), 17.0)
+    assert asked_of(box.offer(microbatch(3), BODIES, 17.0)) == []
+    assert asked_of(box.credit(A, 18.0)) == [A]
 
 
 def test_room_that_nothing_waits_for_is_passed_on() -> None:
@@ -326,6 +336,8 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
                 box.gone(victim, now)
             case "tick":
                 lateness.tick(box, now)
+        if box.due_s <= now:  # as after each event
+            lateness.tick(box, now)
         for index in range(offered):
             entry = box.flights.entries[microbatch(index)]
             if entry.asked:

@@ -18,7 +18,6 @@ from swarmflow.core.protocol.messages import (
     Overflow,
     RelayedTensor,
     RelayTensor,
-    ReserveSlot,
 )
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, ProcessId
 from swarmflow.simulator.proofs import is_signed_by, sign_as
@@ -39,7 +38,7 @@ def taken(sender: ProcessId, message: Message, me: ProcessId, body: bytes = b"")
     return checked(message, sender, me, is_signed_by, lambda: body)
 
 
-def offer(kind: type[Forward | ReserveSlot | Adopt], stage: int = 1, **fields: object) -> Forward | ReserveSlot | Adopt:
+def offer(kind: type[Forward | Adopt], stage: int = 1, **fields: object) -> Forward | Adopt:
     return kind(HOP, stage, FIRST_ATTEMPT, **fields)  # type: ignore[arg-type]
 
 
@@ -58,11 +57,11 @@ def second_done(**of_offer: object) -> Done:
     return Done(HOP, 1, FIRST_ATTEMPT, handovers=handovers_of(FIRST, made))
 
 
-@pytest.mark.parametrize("kind", [Forward, ReserveSlot, Adopt])
-def test_an_offer_counts_from_who_has_signed_it_for_who_gets_it(kind: type[Forward | ReserveSlot | Adopt]) -> None:
+@pytest.mark.parametrize("kind", [Forward, Adopt])
+def test_an_offer_counts_from_who_has_signed_it_for_who_gets_it(kind: type[Forward | Adopt]) -> None:
     shown = handovers_of(TRAINER, first_handed()) if kind is Adopt else ()
     made = sent(FIRST, offer(kind, handovers=shown), SECOND)
-    assert isinstance(made, Forward | ReserveSlot | Adopt)
+    assert isinstance(made, Forward | Adopt)
     assert taken(FIRST, made, SECOND) is made
     assert taken(FIRST, made, LIAR) is None, "it was for another one"
     assert taken(LIAR, made, SECOND) is None, "it is another one's"

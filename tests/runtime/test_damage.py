@@ -78,15 +78,36 @@ def test_a_hash_that_is_under_way_is_waited_for() -> None:
 
 
 @pytest.mark.asyncio
-@pytest.mark.parametrize("action", [SEAL, APPLY], ids=["reduced", "updated"])
-async def test_no_gradient_is_taken_of_a_damaged_state_and_no_update_made(action: Seal | Apply) -> None:
+@pytest.mark.parametrize(
+    ("action", "tensor"),
+    [(SEAL, "params"), (SEAL, "grid"), (APPLY, "params"), (APPLY, "exp_avg"), (APPLY, "grid")],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+async def test_no_gradient_is_taken_with_damaged_weights_and_no_update_made_of_a_damaged_state(
+    action: Seal | Apply, tensor: str
+) -> None:
     async with peers(manifest(**SUMS["blockwise16"])) as (peer,):
         await sealed(peer)
         served = peer.host.served
         assert served is not None
         served.hash(served.version)
-        moments = served.groups(served.version)["own"].state["exp_avg"].view(torch.int32)
-        moments[7] ^= 1
+        bits = served.groups(served.version)["own"].tensors()[tensor].view(torch.int32)
+        bits[0] ^= 1
         assert await peer.ask(action) == StateDamaged(EPOCH)
-        moments[7] ^= 1
+        bits[0] ^= 1
         assert await peer.ask(action) != StateDamaged(EPOCH)
+
+
+@pytest.mark.asyncio
+async def test_damaged_moments_void_no_gradient_and_enter_no_version() -> None:
+    """What the others of the stage have summed with this peer is right, so they need not begin the step again."""
+    async with peers(manifest(**SUMS["blockwise16"])) as (peer,):
+        await sealed(peer)
+        served = peer.host.served
+        assert served is not None
+        served.hash(served.version)
+        sound = await peer.ask(SEAL)
+        served.groups(served.version)["own"].state["exp_avg"].view(torch.int32)[7] ^= 1
+        assert await peer.ask(SEAL) == sound
+        assert await peer.ask(APPLY) == StateDamaged(EPOCH)
+        assert served.version == EPOCH.step

@@ -19,9 +19,9 @@ from swarmflow.compute.layout import TIED
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
-from swarmflow.compute.sums import TensorSums
+from swarmflow.compute.sums import TensorSums, digest_of_pieces
 from swarmflow.compute.weights import init_stage
-from swarmflow.core.commit.reduce import Reduction
+from swarmflow.core.commit.reduce import PIECE_ELEMENTS, Reduction
 from swarmflow.core.protocol.actions import (
     Action,
     Apply,
@@ -206,9 +206,18 @@ def _elements(peer: Peer, group: str) -> int:
     return peer.host.served.stage.groups[TIED if group == "tied" else "own"].params.numel()
 
 
+def _digests(peer: Peer) -> tuple[str, ...]:
+    """Of the reduced gradients; a group with one member has a norm alone in its Sealed."""
+    served = peer.host.served
+    assert served is not None
+    groups = sorted(served.groups(EPOCH.step).items())
+    sums = [served.reduced.get(name, group.sums) for name, group in groups]
+    return tuple(digest_of_pieces(each, PIECE_ELEMENTS)[0] for each in sums)
+
+
 async def step(
     of: Manifest, shares: Sequence[Sequence[int]], helpers: int = 0
-) -> set[tuple[tuple[tuple[str, float, str], ...], str]]:
+) -> set[tuple[tuple[tuple[str, float], ...], tuple[str, ...], str]]:
     """What each member has after a step: norms and digests of the gradients, root of the state.
 
     shares: the microbatches of each member, in the order in which it computes them. helpers: how many others sum.
@@ -222,13 +231,17 @@ async def step(
             sealed = [await members[0].ask(Seal(EPOCH, 1, GROUPS, GROUPS))]
         else:
             sealed = list(await reduce(members, [bool(share) for share in shares], others))
+        digests = [_digests(peer) for peer in members]
         applied = [await peer.ask(Apply(EPOCH, scale=0.01, learning_rate=0.1)) for peer in members]
-        found = set()
+        found, reported = set(), set()
         assert applied == [Applied(EPOCH)] * len(members)
-        for seal, peer in zip(sealed, members, strict=True):
+        for seal, peer, gradients in zip(sealed, members, digests, strict=True):
             assert isinstance(seal, Sealed)
             assert peer.host.served is not None
-            found.add((tuple(sorted(seal.results)), peer.host.served.hash(peer.host.served.version)))
+            reported.add(tuple(sorted(seal.results)))
+            norms = tuple((name, norm) for name, norm, _ in sorted(seal.results))
+            found.add((norms, gradients, peer.host.served.hash(peer.host.served.version)))
+        assert len(reported) == 1, "the members of one step agree, whatever sums they have"
         return found
 
 
@@ -248,9 +261,9 @@ async def test_a_step_has_the_same_bits_whoever_computed_what_and_when(optimizer
     assert len(set(exact)) == 1
     assert len(set(blockwise)) == 1
     assert len(set(floats)) > 1, "this test could not tell integers from floats"
-    squared = {name: norm for name, norm, _ in floats[0][0]}
-    assert {name: norm for name, norm, _ in exact[0][0]} == pytest.approx(squared, rel=1e-5)
-    assert {name: norm for name, norm, _ in blockwise[0][0]} == pytest.approx(squared, rel=1e-3)
+    squared = dict(floats[0][0])
+    assert dict(exact[0][0]) == pytest.approx(squared, rel=1e-5)
+    assert dict(blockwise[0][0]) == pytest.approx(squared, rel=1e-3)
 
 
 @pytest.mark.parametrize("stage", [0, 1])

@@ -41,12 +41,14 @@ class Admission:
     _transfer_s: float = field(default=0.0, init=False)  # smoothed time from a reservation to the tensor's arrival
     _reserved_s: dict[Microbatch, float] = field(default_factory=dict, init=False)  # since when a slot is reserved
     _denied: dict[ProcessId, None] = field(default_factory=dict, init=False)  # senders to notify of a free slot
+    _served_last: dict[ProcessId, None] = field(default_factory=dict, init=False)  # notified after them: see serve_last
     _unasked: Counter[ProcessId] = field(default_factory=Counter, init=False)  # arrived without asking, by sender
 
     def open(self, epoch: Epoch) -> None:
         """Begin an epoch: no slot is taken and no sender waits."""
         self.steps = {epoch}
         self._denied.clear()
+        self._served_last.clear()
         self._unasked.clear()
         self.clear()
 
@@ -135,15 +137,21 @@ class Admission:
         return next((hop for hop in reversed(self.dispatched.values()) if hop.wanted is None), None)
 
     def admits(self, insist: bool, epoch: Epoch | None = None, unarrived: int = 0) -> bool:
-        """Return whether there is a slot for one more microbatch of a step. None: of any.
+        """Return whether there is a slot for one more microbatch of a step: see `free`."""
+        return self.free(insist, epoch, unarrived) > 0
+
+    def free(self, insist: bool, epoch: Epoch | None = None, unarrived: int = 0) -> int:
+        """Return how many more microbatches of a step are admitted now. None: of any.
 
         insist: no other peer can take it, so a draining peer does. unarrived: slots that others will take first.
         """
         is_open = bool(self.steps) if epoch is None else epoch in self.steps
         if not is_open or (self.draining and not insist):
-            return False
+            return 0
         taken = len(self.held) + len(self.without_graph) + len(self.reserved) + unarrived
-        return taken < self.capacity or (self._idle and taken < self.capacity * (1 + self.extra))
+        if taken < self.capacity:
+            return self.capacity - taken
+        return int(taken < self.capacity * (1 + self.extra) and self._idle)
 
     @property
     def _idle(self) -> bool:
@@ -158,6 +166,10 @@ class Admission:
         """Put a sender on the list for the next credit; return the reason of the denial."""
         self._denied[sender] = None
         return "draining" if self.draining and not insist else "full"
+
+    def serve_last(self, sender: ProcessId) -> None:
+        """Put a sender that has got the last slot on the list for a credit: it asks for no more until then."""
+        self._served_last[sender] = None
 
     def landed(self, sender: ProcessId, microbatch: Microbatch) -> None:
         """Record that a tensor has arrived, whether it is admitted or not."""
@@ -203,12 +215,14 @@ class Admission:
     def gone(self, sender: ProcessId) -> None:
         """Forget a dead sender and the slots reserved for it."""
         self._denied.pop(sender, None)
+        self._served_last.pop(sender, None)
         self.connection_lost(sender)
 
     def next_credits(self) -> list[ProcessId]:
-        """Pop the denied senders to notify: at least one, at most as many as there are free slots."""
-        free = self.capacity - len(self.held) - len(self.reserved)
-        notified = list(self._denied)[: max(1, free)]
+        """Pop the denied senders to notify, as many as there are free slots: of others each question is in vain."""
+        waiting = self._denied | self._served_last
+        notified = list(waiting)[: self.free(insist=True)] if waiting else []
         for process in notified:
-            del self._denied[process]
+            self._denied.pop(process, None)
+            self._served_last.pop(process, None)
         return notified

@@ -12,13 +12,11 @@ from swarmflow.core.pipeline.next_stage import NextStage
 from swarmflow.core.protocol.actions import Action, Count, Release, Send
 from swarmflow.core.protocol.messages import (
     Accepted,
-    Adopt,
     Cancel,
     CreditReturned,
     Forward,
     HopHandover,
     Probed,
-    ReserveSlot,
     SlotReserved,
 )
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Microbatch, Plan, ProcessId, Ref
@@ -158,6 +156,8 @@ class Dispatcher:
         if not entry.reserving:
             return []
         self.next_stage.answered(entry)
+        self.next_stage.record_free(sender, message.free, now)
+        self.due_s = min(self.due_s, now + self.next_stage.pause_s)
         return [*self.send(entry, sender, now), *self.retry(now)]
 
     def denied(
@@ -286,8 +286,7 @@ class Dispatcher:
             entry.move(FlightState.ASKING)
         entry.measured = True  # the time of an adoption says nothing about the peer's speed
         self.expect(entry, now + self.deadline_s(entry, None))
-        adopt = Adopt(entry.microbatch, self.stage, entry.attempt, entry.settled, entry.handovers)
-        return [Send(process, adopt) for process in sorted(entry.asked)]
+        return [Send(process, entry.adopt(self.stage)) for process in sorted(entry.asked)]
 
     def _unanswered(self, entry: InFlight, process: ProcessId, now: float) -> list[Action]:
         """Note that an asked peer does not hold it. After the peer of a hint, ask the rest of the stage."""
@@ -314,8 +313,7 @@ class Dispatcher:
             return self.send(entry, chosen, now)
         self.next_stage.assign(entry, chosen, FlightState.RESERVING)
         self.expect(entry, now + self.deadline_s(entry, chosen))
-        how = self.next_stage.insist, self.next_stage.unasked[chosen], entry.settled, entry.handovers
-        return [Send(chosen, ReserveSlot(entry.microbatch, self.stage, entry.attempt, *how))]
+        return [Send(chosen, self.next_stage.question(entry, self.stage))]
 
     def send(self, entry: InFlight, holder: ProcessId, now: float) -> list[Action]:
         """Send its bytes to its holder."""

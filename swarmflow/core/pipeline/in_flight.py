@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from swarmflow.core.protocol.messages import HopHandover
+from swarmflow.core.protocol.messages import Adopt, HopHandover
 from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId, Ref
 from swarmflow.core.transitions import Transitions
 
@@ -107,6 +107,10 @@ class InFlight:
     def watched(self) -> bool:
         """Whether an answer or a gradient is due."""
         return bool(self.asked) or self.held
+
+    def adopt(self, stage: int) -> Adopt:
+        """Return the question whether a peer of the stage holds it."""
+        return Adopt(self.microbatch, stage, self.attempt, self.settled, self.handovers)
 
     def move(self, to: FlightState) -> None:
         """Enter a state. Raises IllegalTransition."""

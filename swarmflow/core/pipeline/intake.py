@@ -65,15 +65,17 @@ def on_reserve_slot(
     if refuse is not None:
         return hops.deny(sender, message, refuse)
     hop, admission = hops.hops.get(microbatch), hops.admission
-    if hop is not None and not hop.orphan:
-        return _take_over(hops, hop, sender, message)
-    reserved = microbatch in admission.reserved
     unarrived = admission.unarrived(sender, message.sent)
-    if hop is not None or not (reserved or admission.admits(message.insist, microbatch.epoch, unarrived)):
-        return hops.deny(sender, message, admission.deny(sender, message.insist))
-    admission.reserve(microbatch, sender, message.attempt)
+    if hop is None or hop.orphan:  # else it needs no slot, and is taken over with the bytes: their sender signs them
+        reserved = microbatch in admission.reserved
+        if hop is not None or not (reserved or admission.admits(message.insist, microbatch.epoch, unarrived)):
+            return hops.deny(sender, message, admission.deny(sender, message.insist))
+        admission.reserve(microbatch, sender, message.attempt)
+    free = admission.free(message.insist, microbatch.epoch, unarrived)
+    if not free:
+        admission.serve_last(sender)
     downstream_s = hops.dispatcher.router.downstream_s
-    return [Send(sender, SlotReserved(message.microbatch, hops.stage, message.attempt, downstream_s))]
+    return [Send(sender, SlotReserved(message.microbatch, hops.stage, message.attempt, downstream_s, free))]
 
 
 def on_adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, now: float) -> list[Action]:
@@ -121,7 +123,7 @@ def _accepted(hops: HopTable, hop: Hop) -> Accepted:
     return Accepted(hop.microbatch, hops.stage, hop.attempt, hops.dispatcher.router.downstream_s)
 
 
-def _take_over(hops: HopTable, hop: Hop, sender: ProcessId, message: Forward | ReserveSlot | Adopt) -> list[Action]:
+def _take_over(hops: HopTable, hop: Hop, sender: ProcessId, message: Forward | Adopt) -> list[Action]:
     """Serve a newer attempt with a hop that is here already, so that nothing is computed twice."""
     attempt = message.attempt
     if attempt < hop.attempt and hop.upstream not in hops.dead:

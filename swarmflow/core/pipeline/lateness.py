@@ -13,7 +13,7 @@ import math
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.in_flight import FlightState, InFlight
 from swarmflow.core.protocol.actions import Action, Count, Send
-from swarmflow.core.protocol.messages import Adopt, Cancel, ReserveSlot
+from swarmflow.core.protocol.messages import Cancel
 from swarmflow.core.protocol.types import Microbatch, ProcessId
 
 ASK_AFTER_S = 1.0  # from a broken connection until a peer is asked what has reached it; twice as long each time
@@ -53,10 +53,10 @@ def _handle_late(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Ac
     dispatcher.expect(entry, now + dispatcher.deadline_s(entry, holder))
     if holder is None or not entry.awaited:
         silent = sorted(entry.asked) if holder is None else [holder]
-        return [Send(process, _question(Adopt, entry, stage)) for process in silent]
+        return [Send(process, entry.adopt(stage)) for process in silent]
     if not dispatcher.next_stage.others(holder):
-        question = ReserveSlot if entry.reserving else Adopt
-        return [Send(holder, _question(question, entry, stage))]
+        asked = dispatcher.next_stage.question(entry, stage) if entry.reserving else entry.adopt(stage)
+        return [Send(holder, asked)]
     if entry.reserving:  # the bytes were not sent: it is no repair
         cancelled = Send(holder, Cancel(entry.microbatch, stage, entry.attempt))
         dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
@@ -108,7 +108,3 @@ def send_again(dispatcher: Dispatcher, microbatch: Microbatch, to: ProcessId, no
     if entry is None or entry.holder != to or entry.arrived_s is not None or entry.reserving or entry.returned:
         return []
     return dispatcher.send(entry, to, now)
-
-
-def _question(kind: type[Adopt | ReserveSlot], entry: InFlight, stage: int) -> Adopt | ReserveSlot:
-    return kind(entry.microbatch, stage, entry.attempt, settled=entry.settled, handovers=entry.handovers)

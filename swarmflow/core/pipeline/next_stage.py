@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.in_flight import FlightState, InFlight
+from swarmflow.core.protocol.messages import ReserveSlot
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.router import Router
 
@@ -22,8 +23,9 @@ class NextStage:
     transfers in four iterations of experiments/gwtf_churn. So a sender that has used up its share of a peer's slots
     asks first, which costs one round trip. Without shares nobody asks.
 
-    A peer that was full and has a free slot again is asked for one slot, and for two more after each one that it gives:
-    if all that waits were asked for with each credit, most questions of a step would be denied.
+    A peer is asked for one slot at a time until it says with a slot how many more it has free: if all that waits were
+    asked for at once, most questions of a step would be denied. One that has none left sends a credit, as after a
+    denial.
     """
 
     router: Router
@@ -34,9 +36,11 @@ class NextStage:
     _shares: Mapping[ProcessId, int] | None = field(default=None, init=False)  # of each peer's slots
     _alive: dict[ProcessId, None] = field(default_factory=dict, init=False)
     _paused_until_s: dict[ProcessId, float] = field(default_factory=dict, init=False)
+    _full_until_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # paused for questions alone
     _draining: dict[ProcessId, None] = field(default_factory=dict, init=False)
     _losses: Counter[ProcessId] = field(default_factory=Counter, init=False)
-    _questions: dict[ProcessId, int] = field(default_factory=dict, init=False)  # left to ask of a peer that was full
+    _asking: Counter[ProcessId] = field(default_factory=Counter, init=False)  # questions that are not answered yet
+    _free: dict[ProcessId, int] = field(default_factory=dict, init=False)  # slots, as the peer has said; else 1
     _freed: bool = field(default=False, init=False)  # another question may be asked since the last look
 
     def open(self, peers: tuple[ProcessId, ...], shares: Mapping[ProcessId, int] | None) -> None:
@@ -52,7 +56,9 @@ class NextStage:
         """Forget what the peers hold."""
         self.held.clear()
         self.unasked.clear()
-        self._questions.clear()
+        self._asking.clear()
+        self._free.clear()
+        self._full_until_s.clear()
         for process in self._awaited:
             self.router.set_pending(process, 0)
         self._awaited.clear()
@@ -79,7 +85,8 @@ class NextStage:
             return False
         del self._alive[process]
         self._paused_until_s.pop(process, None)
-        self._questions.pop(process, None)
+        self._free.pop(process, None)
+        self._full_until_s.pop(process, None)
         self._draining.pop(process, None)
         self.router.remove_peer(process)
         return True
@@ -91,6 +98,13 @@ class NextStage:
         else:
             self._paused_until_s[process] = now + self.pause_s
 
+    def record_free(self, process: ProcessId, free: int, now: float) -> None:
+        """Record how many slots a peer has left after it has given one; without any it is not asked for a while."""
+        self._free[process] = free
+        self._full_until_s.pop(process, None)
+        if not free:
+            self._full_until_s[process] = now + self.pause_s
+
     def on_connection_lost(self, process: ProcessId, now: float) -> None:
         """Pause a peer whose connection broke, for twice as long each time."""
         self._losses[process] += 1
@@ -99,12 +113,14 @@ class NextStage:
 
     def credit(self, process: ProcessId) -> None:
         """End the pause of a peer that has a free slot."""
-        if self._paused_until_s.pop(process, None) is not None:
-            self._questions[process] = 1
+        self._paused_until_s.pop(process, None)
+        self._full_until_s.pop(process, None)
+        self._free.pop(process, None)
 
     def end_pauses(self, now: float) -> bool:
         """End pauses that have lasted long enough; return whether what waits may go to a peer since the last call."""
-        due = [process for process, until_s in self._paused_until_s.items() if until_s <= now]
+        pauses = (*self._paused_until_s.items(), *self._full_until_s.items())
+        due = [process for process, until_s in pauses if until_s <= now]
         for process in due:
             self.credit(process)
         freed, self._freed = self._freed, False
@@ -112,7 +128,7 @@ class NextStage:
 
     def next_pause_over_s(self) -> float | None:
         """Return when the first pause ends."""
-        return min(self._paused_until_s.values(), default=None)
+        return min((*self._paused_until_s.values(), *self._full_until_s.values()), default=None)
 
     def others(self, process: ProcessId) -> bool:
         """Return whether another peer may take a microbatch now."""
@@ -144,8 +160,9 @@ class NextStage:
         paused = self._paused_until_s.keys()
         if len(paused) >= ASKED * len(self._alive).bit_length():
             return None
-        asked = (process for process, left in self._questions.items() if left <= 0 and self.asks(process))
-        excluded = {*paused, *asked, *(() if self.insist else self._draining), *(() if but is None else (but,))}
+        asked = (process for process, count in self._asking.items() if count >= self._free.get(process, 1))
+        enough = (process for process in (*asked, *self._full_until_s) if self.asks(process))
+        excluded = {*paused, *enough, *(() if self.insist else self._draining), *(() if but is None else (but,))}
         choice = self.router.choose(excluded, source)
         return None if choice is None else choice.process
 
@@ -161,17 +178,11 @@ class NextStage:
         if state is FlightState.UNREQUESTED:
             self.unasked[holder] += 1
         elif state is FlightState.RESERVING:
-            self._answerable(holder, -1)
-
-    def _answerable(self, process: ProcessId | None, more: int) -> None:
-        if process in self._questions:
-            self._questions[process] += more
-            self._freed |= more > 0
+            self._asking[holder] += 1
 
     def answered(self, entry: InFlight) -> None:
         """Note that the holder has the microbatch, or a slot for it."""
-        if entry.state is FlightState.RESERVING:
-            self._answerable(entry.holder, 2)
+        self._end_question(entry)
         if entry.state in (FlightState.RESERVING, FlightState.UNREQUESTED):
             entry.move(FlightState.HELD)
 
@@ -188,13 +199,17 @@ class NextStage:
         """
         if entry.state is FlightState.UNREQUESTED and entry.holder is not None and not arrived:
             self.unasked[entry.holder] -= 1
-        elif entry.state is FlightState.RESERVING:
-            self._answerable(entry.holder, 1)
+        self._end_question(entry)
         if entry.held:
             self._count(entry, -1)
         entry.holder = None
         if to is not None:
             entry.move(to)
+
+    def _end_question(self, entry: InFlight) -> None:
+        if entry.state is FlightState.RESERVING and entry.holder is not None:
+            self._asking[entry.holder] -= 1
+            self._freed = True
 
     def _count(self, entry: InFlight, more: int) -> None:
         """Count a microbatch as held by its holder (1), or not any more (-1)."""
@@ -204,6 +219,11 @@ class NextStage:
         if entry.awaited:
             self._awaited[entry.holder] += more
             self.router.set_pending(entry.holder, self._awaited[entry.holder])
+
+    def question(self, entry: InFlight, stage: int) -> ReserveSlot:
+        """Return the question whether the peer that was chosen for a microbatch has a slot."""
+        assert entry.holder is not None, "only a peer that is chosen is asked"
+        return ReserveSlot(entry.microbatch, stage, entry.attempt, self.insist, self.unasked[entry.holder])
 
     def asks(self, process: ProcessId) -> bool:
         """Return whether this sender has used up its share of the peer's slots."""

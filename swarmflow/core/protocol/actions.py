@@ -124,8 +124,8 @@ class StorePiece:
 class Seal:
     """Norm and digest of the reduced gradients -> Sealed, or StateDamaged.
 
-    Groups in `alone` have one member: theirs is the accumulator. pieces: (group, digest of each piece as its owner has
-    summed it). A gradient with another piece has no digest.
+    Groups in `alone` have one member: theirs is the accumulator, and their digest one of the norm. pieces: (group,
+    digest of each piece as its owner has summed it). A gradient with another piece has no digest.
     """
 
     epoch: Epoch

@@ -23,7 +23,6 @@ from swarmflow.core.protocol.messages import (
     Overflow,
     RelayedTensor,
     RelayTensor,
-    ReserveSlot,
 )
 from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId
 
@@ -36,7 +35,9 @@ IsSignedBy = Callable[[ProcessId, bytes, bytes], bool]
 Digest = Callable[[], bytes]
 """Returns a digest of the bodies of the message at hand."""
 
-Offer = Forward | ReserveSlot | Adopt
+Offer = Forward | Adopt
+SIGNED: frozenset[type] = frozenset((Forward, Adopt, RelayTensor))  # by who sends them; most messages are none of these
+CHECKED = SIGNED | {RelayedTensor, Done, Overflow, NotFinite, ElectionReport}  # by who receives them
 R = TypeVar("R", bound=Done | Overflow | NotFinite)
 
 
@@ -48,7 +49,7 @@ def handovers_of(sender: ProcessId, offer: Offer) -> tuple[HopHandover, ...]:
 def signed(message: Message, to: ProcessId, sign: Sign, digest: Digest) -> Message:
     """Return a message of this process with its signature, where it hands a hop over or has a tensor relayed."""
     match message:
-        case Forward() | ReserveSlot() | Adopt():
+        case Forward() | Adopt():
             return replace(message, proof=sign(_offered(message, to)))
         case RelayTensor():
             inner = message.forward
@@ -63,7 +64,7 @@ def checked(message: Message, sender: ProcessId, me: ProcessId, by: IsSignedBy, 
     A giver answers for how it says that it got the hop itself: such a handover is left out where it is not signed.
     """
     match message:
-        case Forward() | ReserveSlot() | Adopt():
+        case Forward() | Adopt():
             shown = not isinstance(message, Adopt) or _shows_own(message, sender, by)
             return message if shown and by(sender, _offered(message, me), message.proof) else None
         case RelayTensor():

@@ -108,9 +108,9 @@ class StepEnd:
     def seal(self, action: Seal) -> None:
         """Compute norm and digest of every reduced gradient, and compare its pieces with what their owners summed.
 
-        Before that, compare the state with its checksums: with damaged weights the gradient is wrong, and the update
-        would spread what is wrong in the optimizer's state. The digest is of the state, too: so a peer that has made
-        another state of the last update is found at each step, also where nobody hashes it.
+        Before that, compare the parameters with their checksums: with damaged weights the gradient is wrong. The
+        digest is of the state, too: so a peer that has made another state of the last update is found at each step,
+        also where nobody hashes it.
         """
         served = self._serving()
         for group in action.alone:
@@ -122,14 +122,14 @@ class StepEnd:
         summed = dict(action.pieces)
 
         def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]] | None:
-            if not served.is_intact():
+            if not served.is_intact(moments=False):
                 return None
             results, broken = [], []
             for (name, _), sums in zip(sealed, found, strict=True):
                 squared = self._squares.sum(action, name, sums)
                 if math.isfinite(squared):
                     state = served.name_of(_flat_name(name))
-                    results.append((name, squared, _digest_of_sum(sums, state, summed.get(name))))
+                    results.append((name, squared, _digest_of_sum(sums, squared, state, summed.get(name))))
                 else:
                     broken.append(_unsound(action.epoch, name, sums, stage.gradients_broken_in()))
             return results, broken
@@ -147,7 +147,10 @@ class StepEnd:
         self._do(work, done)
 
     def apply(self, action: Apply) -> None:
-        """Apply the optimizer's update, and empty the accumulators."""
+        """Apply the optimizer's update, and empty the accumulators.
+
+        Before that, compare the whole state with its checksums: an update would spread what is wrong in it.
+        """
         served = self._serving()
         self._account.committed(action.epoch)
 
@@ -250,14 +253,17 @@ class _PieceSquares:
         return added_up(itertools.chain.from_iterable(blocks for blocks in found if blocks is not None))
 
 
-def _digest_of_sum(sums: Sums, state: str, summed: tuple[str, ...] | None) -> str:
+def _digest_of_sum(sums: Sums, squared: float, state: str, summed: tuple[str, ...] | None) -> str:
     """Return the digest of a reduced gradient and a state; empty where a piece is not what its owner has summed.
 
     Whoever has lost all others of its stage, and the leader, would else apply a flipped bit that nobody can outvote.
-    state: its name. summed: the digests of the pieces by their owners; None: it is the own accumulator.
+    squared: their sum of squares. state: its name. summed: the digests of the pieces by their owners; None: it is the
+    own accumulator, of which nobody has a copy to compare: its bits are not read once more for a name.
     """
+    if summed is None:
+        return digest_of_texts((str(squared), " ", state))
     name, pieces = digest_of_pieces(sums, reduce.PIECE_ELEMENTS)
-    return digest_of_texts((name, " ", state)) if summed is None or pieces == summed else ""
+    return digest_of_texts((name, " ", state)) if pieces == summed else ""
 
 
 def _unsound(epoch: Epoch, group: str, sums: Sums, layer: str | None) -> ComputedNotFinite:

@@ -67,6 +67,8 @@ BODIES_MAX: dict[type, int] = {
 }
 
 NAMED_TUPLES = (ProcessId, Attempt, Epoch, Microbatch)
+_OF_NUMBERS = (Attempt, Epoch, Microbatch)  # no text, of which a sender chooses the length
+KEPT_MAX = 4096  # of each kind: a step's microbatches
 Check = Callable[[Any], bool]
 Range = tuple[float, float]
 
@@ -87,6 +89,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
     count, count_or_none, seconds, rate = (0, COUNT_MAX), (-1, COUNT_MAX), (0.0, SECONDS_MAX), (0.0, 1e30)
     loss, norm = (-1e30, 1e30), (0.0, 1e300)
     counts = "step version oldest durable newest term ballot piece elements retries queued held sent done peers hops"
+    counts += " free"
     return {
         **dict.fromkeys(("stage", "stages"), stage),
         **{f"{kind}.stage": stage_or_none for kind in ("Member", "Recall", "Recalled", "Backward", "Negotiate")},
@@ -158,7 +161,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "addresses": ADDRESSES_MAX,
         "copies": 64,
         "handovers": 2,
-        **{f"{kind}.handovers": 1 for kind in ("Forward", "ReserveSlot", "Adopt")},
+        **{f"{kind}.handovers": 1 for kind in ("Forward", "Adopt")},
         "roots": 4096,
         "stages": stages,
         "indices": microbatches,
@@ -230,7 +233,8 @@ class MessageChecks:
                     return False
             return whole is None or whole(value)
 
-        return checks, check
+        # A process sends the same few of these again and again.
+        return checks, lru_cache(maxsize=KEPT_MAX)(check) if kind in _OF_NUMBERS else check
 
     def _of(self, hint: Any, names: tuple[str, ...]) -> Check | None:  # noqa: ANN401
         """The check of a value of this type; None: all such values are right. names: in the tables, in this order."""

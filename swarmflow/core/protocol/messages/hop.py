@@ -43,26 +43,27 @@ class Forward:
 
 @dataclass(frozen=True, slots=True)
 class ReserveSlot:
-    """Ask for a slot for this hop; the bytes follow once it is reserved."""
+    """Ask for a slot for this hop; the bytes follow once it is reserved, and with them how it came to the sender."""
 
     microbatch: Microbatch
     stage: int
     attempt: Attempt
     insist: bool = False  # as in Forward
     sent: int = 0  # by this sender without asking, in this epoch: those that have not arrived yet need slots first
-    settled: bool = False  # as in Forward
-    handovers: tuple[HopHandover, ...] = field(default=(), compare=False, repr=False)  # as in Forward
-    proof: bytes = field(default=b"", compare=False, repr=False)  # as in Forward
 
 
 @dataclass(frozen=True, slots=True)
 class SlotReserved:
-    """A slot is reserved: send the bytes. downstream_s: as in Accepted."""
+    """A slot is reserved: send the bytes. downstream_s: as in Accepted.
+
+    free: slots that are left; with none the sender gets a credit for the next one, as after a denial.
+    """
 
     microbatch: Microbatch
     stage: int
     attempt: Attempt
     downstream_s: float = 0.0
+    free: int = 0
 
 
 @dataclass(frozen=True, slots=True)
