@@ -79,11 +79,12 @@ class Attackers:
             self.member = None
 
     def _choose_identity(self, folder: Path) -> None:
-        """Make identities until one comes before those of all others: the first member of a group owns its first piece.
+        """Make identities until one comes before those of the living: the first member of a group owns its first piece.
 
         A small model has no other piece.
         """
-        others = [name for peer in self.swarm.peers if (name := self.cast.libp2p_name(peer.name))]
+        alive = [peer for peer in self.swarm.peers if peer.exit_code is None]
+        others = [name for peer in alive if (name := self.cast.libp2p_name(peer.name))]
         path = folder / "identity.key"
         folder.mkdir(parents=True, exist_ok=True)
         while load_identity(path).name >= min(others):

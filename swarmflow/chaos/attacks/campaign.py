@@ -74,15 +74,17 @@ class AttackCampaign:
         return found
 
     def _swarm(self, kinds: list[AttackKind]) -> list[AttackResult]:
-        """Return the results of the first of these attacks, up to one that breaks a promise."""
+        """Return the results of the first of these attacks, up to one that breaks a promise, or needs a fresh swarm."""
         found: list[AttackResult] = []
         try:
             with (
                 LocalSwarm(self._folder / f"from-{kinds[0].name}", self._run_settings(), forks=self._forks) as swarm,
                 Contest(swarm, self._setup) as contest,
             ):
-                while len(found) < len(kinds) and not (found and found[-1].failure):
+                while len(found) < len(kinds):
                     kind = kinds[len(found)]
+                    if found and (found[-1].failure or kind.fresh):
+                        break
                     self._say(f"{kind.name}: {kind.does}")
                     found.append(contest.attack(kind))
         except SwarmflowError as error:  # of a process that does not start

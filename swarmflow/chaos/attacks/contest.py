@@ -22,7 +22,7 @@ SLOWER_MAX = 1.5  # throughput may fall by a third
 STANDSTILL_S = 45.0
 SERVE_S = 60.0
 WINDOW_STEPS = 8  # of a measurement, at least
-WINDOW_S = 2.0
+WINDOW_S = 1.5
 RECOVERY_WINDOWS = 3  # within which a step takes as long as before the attack
 SETTLE_STEPS = 3  # after somebody came, and after an attack
 TICK_S = 0.05
@@ -107,7 +107,7 @@ class Contest:
 
     def _gather(self, kind: AttackKind) -> None:
         """Wait until all honest processes and the member serve; one that is not let in again is replaced."""
-        if kind.fresh or not self._attackers.serves(self._seen):
+        if not self._attackers.serves(self._seen):
             self._attackers.dismiss()
         self._until(lambda: self._honest.serve(self._seen), "all to serve")
         self._attackers.prepare(kind)
@@ -140,6 +140,7 @@ class Contest:
             if result.slower("after") <= SLOWER_MAX:
                 break
         result.export = self._exported()
+        self._until(lambda: self._honest.serve(self._seen), "all to serve")  # who was put out has to join again
 
     # --- waiting ------------------------------------------------------------------------------------------------------
 

@@ -23,9 +23,9 @@ class AttackKind:
     name: str
     does: str
     by: By
-    least_s: float = 3.0  # how long it goes on, at least
+    least_s: float = 2.5  # how long it goes on, at least
     newcomer: bool = False  # another honest peer joins meanwhile
-    fresh: bool = False  # by a member that has not lied before: who was doubted sums nothing
+    fresh: bool = False  # on a swarm of its own: who was doubted sums nothing for an hour
     restarts: bool = False  # all trainers are killed meanwhile and started again, which costs a pause
 
 
