@@ -152,10 +152,11 @@ def play(seed: int, hunt: Hunt = PLAIN) -> World:
     """Run one seed to its end. Raises InvariantViolated, or whatever a machine raised."""
     hunted = hunt.of(seed)
     world = hunted.scenario.start(seed)
-    if hunt.liars:
-        Liars.among(world, Random(f"liars of {seed}"))
+    liars = Liars.among(world, Random(f"liars of {seed}")) if hunt.liars else None
     Churn(world, hunted.kinds, hunted.gap_s, helpers=3 * hunted.scenario.settings.plan.stages).unleash()
     finish(world)
+    if liars is not None and hunted.kinds == CALM:
+        liars.check_calm()
     return world
 
 

@@ -7,6 +7,7 @@ something else. Up to a fifth of the voters lie, and any number of peers without
 
 from __future__ import annotations
 
+import re
 import typing
 from collections import Counter, deque
 from collections.abc import Mapping
@@ -46,10 +47,14 @@ from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
 from swarmflow.simulator.arithmetic import FORGED, FORGED_TENSOR, GIVEN, Sum
 from swarmflow.simulator.host import Host
 from swarmflow.simulator.hostile import Mint
+from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.lying_hops import TENSORS, Handed, HopOffer, HopReport, hop_report, offer
 from swarmflow.simulator.world import World
 
 SAMPLES = 16  # of each type of message, from which a liar takes what it sends at another time
+# Who is kept out is guilty: of disputes with more voters than may lie, of its own signature, or of what it alone says.
+# No honest process is where nothing else goes wrong. It may have to join again: of a pair in a dispute each in turn.
+_GONE = re.compile(r" is gone: .*?(?P<kept_out>: put out for \d+ s|; it may serve again in \d+ s)?$")
 VOTERS_SHARE = 5  # one of so many voters may lie
 FAVOURITES_SHARE = 0.5  # of what liars send of their own accord: of the seed's favourite types
 REPORTS_SHARE = 0.5  # of the liars' reports to candidates that are altered
@@ -137,6 +142,19 @@ class Liars:
         if kind in (ReducePart, ReduceSum, *TENSORS):  # without a body nothing would show that it is a lie
             return self._carry(here, self._with_bodies(here, Send(action.to, message)))
         return carry(here, replace(action, message=message))
+
+    def check_calm(self) -> None:
+        """Check what lies did to honest processes where nothing else went wrong. Raises InvariantViolated."""
+        liars, gone = self.world.liars, Counter[bool]()
+        for line in self.world.log:
+            if (found := _GONE.search(line)) is None:
+                continue
+            honest = line[: found.start()].split()[-1].rpartition(".")[0] not in liars
+            gone[honest] += 1
+            if honest and found["kept_out"]:
+                raise InvariantViolated(f"seed {self.world.seed}: an honest process is kept out: {line.strip()}")
+        if gone[True] > gone[False] + len(liars):
+            raise InvariantViolated(f"seed {self.world.seed}: {gone[True]} lives of honest processes ended by lies")
 
     # --- when -------------------------------------------------------------------------------------------------------
 

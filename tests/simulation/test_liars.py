@@ -6,6 +6,7 @@ import pytest
 
 from swarmflow.core.protocol.messages import Adopt, Done, Forward, NotFinite, Overflow, RelayTensor, ReserveSlot
 from swarmflow.simulator.fuzz import Hunt, main, play
+from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.lying import LIES
 
 LIARS = Hunt(liars=True)
@@ -29,6 +30,16 @@ def test_liars_send_whatever_a_peer_may_send() -> None:
         assert liars is not None
         sent |= liars.sent.keys()
     assert len(sent) > len(LIES) / 2
+
+
+def test_an_honest_process_that_is_kept_out_where_nothing_else_goes_wrong_is_a_violation() -> None:
+    liars = play(1118, LIARS).transport.liars
+    assert liars is not None
+    liars.check_calm()
+    [honest, *_] = sorted({process.name for process in liars.world.alive_peers()} - liars.world.liars)
+    liars.world.log.append(f"    1.000   t0 {honest}.0001 is gone: it did nothing: put out for 60 s")
+    with pytest.raises(InvariantViolated, match="kept out"):
+        liars.check_calm()
 
 
 def test_the_command_says_how_to_replay_a_seed_with_liars() -> None:
