@@ -24,7 +24,7 @@ from swarmflow.core.protocol.messages import (
 from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId
 
 HopReport = Done | Overflow | NotFinite
-HopOffer = Forward | ReserveSlot | Adopt
+HopOffer = Forward | Adopt
 TENSORS = (Backward, Recalled, Forward, RelayTensor)  # whose bodies a liar may choose where the hop was its own
 OWN_SHARE = 0.5  # of the reports: about a hop that was handed to the liar
 Handovers = tuple[HopHandover, ...]
@@ -84,4 +84,6 @@ def offer(
     attempt = made.attempt
     if held is not None and draw.random() < 0.5:
         attempt = Attempt(held.attempt.reassignment, held.attempt.repair + 1)
+    if isinstance(made, ReserveSlot):
+        return replace(made, stage=stage, attempt=attempt)
     return replace(made, stage=stage, attempt=attempt, handovers=handovers)
