@@ -19,7 +19,6 @@ from swarmflow.core.protocol.messages import (
     Overflow,
     Recalled,
     RelayTensor,
-    ReserveSlot,
 )
 from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId
 
@@ -84,6 +83,4 @@ def offer(
     attempt = made.attempt
     if held is not None and draw.random() < 0.5:
         attempt = Attempt(held.attempt.reassignment, held.attempt.repair + 1)
-    if isinstance(made, ReserveSlot):
-        return replace(made, stage=stage, attempt=attempt)
     return replace(made, stage=stage, attempt=attempt, handovers=handovers)
