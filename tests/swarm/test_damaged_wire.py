@@ -42,6 +42,7 @@ def damage(swarm: LocalSwarm, sender: LocalProcess, lane: LaneName) -> None:
     swarm.wait(partial(named, swarm, sender, others), f"{sender.name} to be named", WAIT_S)
 
 
+@pytest.mark.extended
 @pytest.mark.swarm
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
