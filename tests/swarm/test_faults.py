@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import signal
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalProcess, LocalSwarm
+from swarmflow.runtime.transport.identity import load_identity
 from tests.swarm.reference import Recipe, load_model, parameters
 from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings, start
 from tests.swarm.test_exactness import assert_learnt
@@ -68,8 +70,10 @@ def story(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterat
         start(swarm, trainers=2, peers=2 * STAGES, trainer_options=["--metrics-port", "0"])
         swarm.wait(lambda: _full_step(swarm), "a step with all peers", FINISH_S)
         killed_after = len(swarm.steps())
-        # Microbatches enter a step at its opening, so right after a commit forward work is in every hand.
-        swarm.peers[0].kill()
+        victim = swarm.peers[0]
+        victim.send(signal.SIGSTOP)  # else what it has may be done before it is killed
+        swarm.wait(lambda: _has_forward_work(swarm, victim), "forward work at the peer that is to die", FINISH_S)
+        victim.kill()
         swarm.wait_steps(killed_after + 2, FINISH_S)
         resent = sum(_resent(trainer) for trainer in swarm.trainers)
         newcomer = swarm.start_peer()
@@ -82,6 +86,11 @@ def story(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterat
 def _full_step(swarm: LocalSwarm) -> bool:
     steps = swarm.steps()
     return bool(steps) and steps[-1]["peers"] == [2] * STAGES
+
+
+def _has_forward_work(swarm: LocalSwarm, process: LocalProcess) -> bool:
+    name = load_identity(swarm.state_folder(process.name) / "identity.key").name[-6:]
+    return any(peer.startswith(f"{name}.") and state == "forward" for _, _, peer, state in swarm.status()["hops"])
 
 
 def _log(process: LocalProcess) -> str:
