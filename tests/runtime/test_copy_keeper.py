@@ -30,8 +30,8 @@ from tests.disks import no_more_files
 from tests.owners import trainer_access
 from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.nodes import DEADLINE_S, started
+from tests.runtime.stage_peers import EPOCH, RecordedEvents, peers
 from tests.runtime.test_kept_stage import APPLY, sealed
-from tests.runtime.test_stage_host import EPOCH, RecordedEvents, peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -15,8 +15,8 @@ from swarmflow.runtime.transport.wire import Evaluate
 from tests.owners import OWNER, RUN_ID, trainer_access
 from tests.runtime.manifests import SHAPE, manifest
 from tests.runtime.nodes import started
+from tests.runtime.stage_peers import EPOCH, peers
 from tests.runtime.test_admission import PEER, opened
-from tests.runtime.test_stage_host import EPOCH, peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -9,7 +9,7 @@ from swarmflow.compute.sums import TensorSums
 from swarmflow.core.protocol.actions import Seal, StorePiece, SumPiece
 from swarmflow.core.protocol.events import LossComputed, PieceReduced, Sealed
 from tests.runtime.manifests import manifest
-from tests.runtime.test_stage_host import EPOCH, Peer, peers
+from tests.runtime.stage_peers import EPOCH, Peer, peers
 
 pytestmark = pytest.mark.asyncio
 

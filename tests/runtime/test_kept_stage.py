@@ -12,7 +12,7 @@ from swarmflow.core.protocol.events import Applied, Sealed
 from swarmflow.core.protocol.messages import Held, state_name
 from swarmflow.core.protocol.types import Microbatch
 from tests.runtime.manifests import SUMS, manifest
-from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, peers
+from tests.runtime.stage_peers import EPOCH, GROUPS, Peer, peers
 
 pytestmark = pytest.mark.asyncio
 

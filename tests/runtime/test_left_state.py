@@ -32,9 +32,9 @@ from swarmflow.runtime.execution.worker import Worker
 from tests.disks import flip_bit, no_more_files, small_disk
 from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.nodes import started, until
+from tests.runtime.stage_peers import Peer, RecordedEvents, peers
 from tests.runtime.test_kept_stage import APPLY, FIRST, HELD, sealed
 from tests.runtime.test_session import opened
-from tests.runtime.test_stage_host import Peer, RecordedEvents, peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -27,8 +27,8 @@ from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.state_transfer import copy_stage
 from swarmflow.runtime.operations.exporting import state_tensor_lengths
 from tests.runtime.manifests import SHAPE, manifest
+from tests.runtime.stage_peers import EPOCH, GROUPS, Peer, peers
 from tests.runtime.test_copy_keeper import processes, serve, written
-from tests.runtime.test_stage_host import EPOCH, GROUPS, Peer, peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -18,9 +18,9 @@ from peers.left import LeftState
 from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.errors import NetworkError, SwarmflowError
 from tests.runtime.manifests import manifest
+from tests.runtime.stage_peers import peers
 from tests.runtime.test_kept_stage import HELD
 from tests.runtime.test_left_state import RUN
-from tests.runtime.test_stage_host import peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -33,9 +33,9 @@ from swarmflow.runtime.transport.requests import Arguments
 from tests.owners import OWNER, RUN_ID, invite_of
 from tests.runtime.manifests import manifest
 from tests.runtime.nodes import started, until
+from tests.runtime.stage_peers import peers
 from tests.runtime.test_kept_stage import HELD
 from tests.runtime.test_session import opened
-from tests.runtime.test_stage_host import peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -13,7 +13,7 @@ from swarmflow.core.commit.reduce import PIECE_ELEMENTS
 from swarmflow.core.protocol.actions import Seal, SumPiece
 from swarmflow.core.protocol.events import LossComputed, PieceReduced, Sealed
 from tests.runtime.manifests import SUMS, manifest
-from tests.runtime.test_stage_host import EPOCH, Peer, peers
+from tests.runtime.stage_peers import EPOCH, Peer, peers
 
 pytestmark = pytest.mark.asyncio
 

@@ -26,8 +26,8 @@ from swarmflow.runtime.transport.node import Node
 from tests.disks import flip_bit, small_disk
 from tests.runtime.manifests import manifest
 from tests.runtime.nodes import DEADLINE_S, started
+from tests.runtime.stage_peers import RecordedEvents
 from tests.runtime.test_session import opened
-from tests.runtime.test_stage_host import RecordedEvents
 from tests.trainers.test_data import opened as corpus
 from trainers.checkpoints import Checkpoints
 from trainers.state import StateFolder

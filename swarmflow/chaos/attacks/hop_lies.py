@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -53,7 +54,7 @@ class FalseDone(_OnceAHop):
         return replace(event, message=replace(event.message, entries=tuple(entries)))
 
 
-class _FalseReport(_OnceAHop):
+class _FalseReport(_OnceAHop, ABC):
     """Voids each step, on account of a hop that it was given, or of another one with the handovers of that."""
 
     _other = True  # the last report was on account of another hop
@@ -68,9 +69,9 @@ class _FalseReport(_OnceAHop):
         index = self.insider.not_held()[0] if self._other else own[0].microbatch.index
         self.insider.send(self.insider.leader, self.report(index, own[0].handovers))
 
+    @abstractmethod
     def report(self, index: int, handovers: forging.Handovers) -> Message:
         """Return the report."""
-        raise NotImplementedError
 
 
 class FalseOverflow(_FalseReport):
@@ -102,7 +103,7 @@ class FalseAdopt(_OnceAHop):
                 self.insider.send(process, forged)
 
 
-class _ForgedTensors(_OnceAHop):
+class _ForgedTensors(_OnceAHop, ABC):
     """Hands a tensor of its own on in place of those of some other hops."""
 
     def __init__(self, insider: Insider) -> None:
@@ -125,9 +126,9 @@ class _ForgedTensors(_OnceAHop):
                 for forged in self.forged(index, following):
                     self.insider.send(process, forged, self._bodies)
 
+    @abstractmethod
     def forged(self, index: int, stage: int) -> list[Message]:
         """Return what carries it."""
-        raise NotImplementedError
 
 
 class FalseForward(_ForgedTensors):
