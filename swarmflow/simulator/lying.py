@@ -125,7 +125,7 @@ class Liars:
         carry = self.world.transport.carry
         if isinstance(here.machine, PeerMachine):
             self._samples.setdefault(kind, deque(maxlen=SAMPLES)).append(action)
-        self.handed.note(action)
+        self.handed.note(here.process, action, trainer=here.process in self.world.trainers)
         if not self._lies(here.process):
             return carry(here, action)
         pair = here.process, action.to
@@ -344,7 +344,7 @@ class Liars:
 
     def _carry(self, here: Host, action: Send) -> None:
         """Send a message, and let go of the bodies that were made for it."""
-        self.handed.note(action)
+        self.handed.note(here.process, action, trainer=here.process in self.world.trainers)
         self.world.transport.carry(here, action)
         for body in action.bodies:
             if isinstance(body, Ref):

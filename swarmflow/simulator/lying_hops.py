@@ -31,19 +31,16 @@ Handovers = tuple[HopHandover, ...]
 
 @dataclass(slots=True)
 class Handed:
-    """Which microbatches were handed to whom, by anybody: what a liar makes of those is its own affair.
-
-    Two liars of adjacent stages may hand each other what neither was given; no proof shows that.
-    """
+    """Which microbatches were handed to whom, from a trainer on: what a liar makes of those is its own affair."""
 
     _pairs: set[tuple[ProcessId, Microbatch]] = field(default_factory=set)
 
-    def note(self, action: Send) -> None:
-        """Record what a message hands over."""
+    def note(self, sender: ProcessId, action: Send, trainer: bool) -> None:
+        """Record what a message hands over, if its sender had it. trainer: the sender is one, and has them all."""
         message, to = action.message, action.to
         if isinstance(message, RelayTensor):
             to, message = message.to, message.forward or message
-        if isinstance(message, HopOffer):
+        if isinstance(message, HopOffer) and (trainer or self.to(sender, message.microbatch)):
             self._pairs.add((to, message.microbatch))
 
     def to(self, process: ProcessId, microbatch: Microbatch) -> bool:
@@ -76,10 +73,10 @@ def offer(
         inner = made.forward
         return made if inner is None else replace(made, forward=offer(draw, inner, stage, own, its, shown))
     hop, held = own.get(made.microbatch), its.get(made.microbatch)
-    borrowed = [each.handovers[:1] for each in own.values()] + [each[:1] for each in shown]
+    borrowed = [*(each.handovers for each in own.values()), *shown]
     handovers = draw.choice(borrowed) if borrowed and draw.random() < 0.5 else ()
     if hop is not None and draw.random() < OWN_SHARE:
-        handovers = hop.handovers[:1]
+        handovers = hop.handovers
     attempt = made.attempt
     if held is not None and draw.random() < 0.5:
         attempt = Attempt(held.attempt.reassignment, held.attempt.repair + 1)

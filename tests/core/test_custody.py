@@ -35,7 +35,11 @@ def done(made: Bench, stage: int, *givers: ProcessId) -> Done:
 
 def test_a_hop_that_came_from_stage_to_stage_counts() -> None:
     made = bench()
-    for sender, message in ((C, done(made, 2, B, A)), (B, done(made, 1, A, TRAINER)), (A, done(made, 0, TRAINER))):
+    for sender, message in (
+        (C, done(made, 2, B, A, TRAINER)),
+        (B, done(made, 1, A, TRAINER)),
+        (A, done(made, 0, TRAINER)),
+    ):
         assert wrongly_handed(made.leader, sender, message) is None
         assert messages(made.hear(sender, message), Evicted) == []
     assert made.leader.step is not None
@@ -53,6 +57,8 @@ def test_a_hop_that_came_from_stage_to_stage_counts() -> None:
         pytest.param(C, 2, (B, STRANGER), B, id="to the giver from nobody"),
         pytest.param(C, 2, (B,), B, id="the giver has shown nothing"),
         pytest.param(B, 1, (A,), A, id="nor has the first peer"),
+        pytest.param(C, 2, (B, A), A, id="to the giver's giver from nobody"),
+        pytest.param(C, 2, (B, A, STRANGER), A, id="to the giver's giver from a process that takes no part"),
     ],
 )
 def test_who_answers_for_a_false_handover_is_put_out(
@@ -92,5 +98,5 @@ def test_what_is_about_another_step_is_not_judged() -> None:
     message = done(made, 2, STRANGER)
     later = replace(message, microbatch=Microbatch(message.microbatch.epoch.following, 0))
     assert wrongly_handed(made.leader, C, later) is None
-    repaired = replace(done(made, 2, B, A), attempt=Attempt(0, 1))
+    repaired = replace(done(made, 2, B, A, TRAINER), attempt=Attempt(0, 1))
     assert wrongly_handed(made.leader, C, repaired) is None

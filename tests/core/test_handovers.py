@@ -59,7 +59,7 @@ def second_done(**of_offer: object) -> Done:
 
 @pytest.mark.parametrize("kind", [Forward, Adopt])
 def test_an_offer_counts_from_who_has_signed_it_for_who_gets_it(kind: type[Forward | Adopt]) -> None:
-    shown = handovers_of(TRAINER, first_handed()) if kind is Adopt else ()
+    shown = handovers_of(TRAINER, first_handed())
     made = sent(FIRST, offer(kind, handovers=shown), SECOND)
     assert isinstance(made, Forward | Adopt)
     assert taken(FIRST, made, SECOND) is made
@@ -67,9 +67,10 @@ def test_an_offer_counts_from_who_has_signed_it_for_who_gets_it(kind: type[Forwa
     assert taken(LIAR, made, SECOND) is None, "it is another one's"
     for other in (replace(made, attempt=Attempt(1)), replace(made, stage=2), replace(made, microbatch=microbatch(4))):
         assert taken(FIRST, other, SECOND) is None
-    other_shown = () if shown else handovers_of(TRAINER, first_handed())
-    assert taken(FIRST, replace(made, handovers=other_shown), SECOND) is None
     assert taken(FIRST, replace(made, proof=b""), SECOND) is None
+    [own] = shown
+    for handovers in ((), (own, own), (replace(own, stage=1),), (replace(own, before=b"x"),)):
+        assert taken(FIRST, sent(FIRST, offer(kind, handovers=handovers), SECOND), SECOND) is None, "not all the way"
 
 
 def test_who_asks_for_a_hop_shows_that_the_one_before_was_handed_to_it() -> None:
@@ -106,7 +107,8 @@ def test_a_giver_answers_for_how_it_got_the_hop() -> None:
     done = second_done()
     own, before = done.handovers
     assert taken(SECOND, replace(done, handovers=(own,)), LEADER) is None, "the holder has left it out"
-    assert taken(SECOND, replace(done, handovers=(own, replace(before, giver=LIAR))), LEADER) is not None
+    for changed in (replace(before, giver=LIAR), replace(before, attempt=Attempt(1)), replace(before, proof=b"x")):
+        assert taken(SECOND, replace(done, handovers=(own, changed)), LEADER) is None, "the holder has changed it"
     forged = Forward(HOP, 0, FIRST_ATTEMPT, proof=b"x" * 8)
     made = sent(FIRST, Forward(HOP, 1, FIRST_ATTEMPT, handovers=handovers_of(TRAINER, forged)), SECOND)
     assert isinstance(made, Forward)
@@ -124,10 +126,26 @@ def test_what_a_report_to_a_candidate_lists_needs_the_same() -> None:
     assert taken(LIAR, told, LEADER) is None
 
 
-@pytest.mark.parametrize(
-    "inner", [{"forward": Forward(HOP, 1, FIRST_ATTEMPT)}, {"backward": Backward(HOP, 1, FIRST_ATTEMPT)}]
-)
-def test_who_relays_can_change_nothing(inner: dict[str, Forward | Backward]) -> None:
+def test_who_passes_on_what_a_liar_handed_to_it_is_not_to_blame() -> None:
+    """The liar shows how another hop came to it. The third peer cannot check that, and neither can the second."""
+    third, other = process("third"), sent(TRAINER, Forward(microbatch(4), 0, FIRST_ATTEMPT), LIAR)
+    assert isinstance(other, Forward)
+    made = sent(LIAR, Forward(HOP, 1, FIRST_ATTEMPT, handovers=handovers_of(TRAINER, other)), SECOND)
+    assert isinstance(made, Forward)
+    assert taken(LIAR, made, SECOND) is made
+    further = sent(SECOND, Forward(HOP, 2, FIRST_ATTEMPT, handovers=handovers_of(LIAR, made)), third)
+    assert isinstance(further, Forward)
+    assert taken(SECOND, further, third) is further
+    believed = taken(third, Done(HOP, 2, FIRST_ATTEMPT, handovers=handovers_of(SECOND, further)), LEADER)
+    assert isinstance(believed, Done)
+    assert [each.giver for each in believed.handovers] == [SECOND, LIAR]
+
+
+@pytest.mark.parametrize("kind", ["forward", "backward"])
+def test_who_relays_can_change_nothing(kind: str) -> None:
+    shown = handovers_of(TRAINER, first_handed())
+    whole = {"forward": Forward(HOP, 1, FIRST_ATTEMPT, handovers=shown), "backward": Backward(HOP, 1, FIRST_ATTEMPT)}
+    inner = {kind: whole[kind]}
     asked = sent(FIRST, RelayTensor(SECOND, **inner), LIAR, b"body")  # type: ignore[arg-type]
     assert isinstance(asked, RelayTensor)
     assert taken(FIRST, asked, LIAR, b"body") is asked

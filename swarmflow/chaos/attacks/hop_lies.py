@@ -98,7 +98,7 @@ class FalseAdopt(_OnceAHop):
         following = self.insider.stage + 1
         for index in self.due():
             self.claimed.add(index)
-            forged = forging.adopt(self.insider.epoch, index, following, self.insider.handovers()[:1])
+            forged = forging.adopt(self.insider.epoch, index, following, self.insider.handovers())
             for process in self.insider.peers(following):
                 self.insider.send(process, forged)
 
@@ -136,7 +136,7 @@ class FalseForward(_ForgedTensors):
 
     def forged(self, index: int, stage: int) -> list[Message]:
         """Return a Forward of its own."""
-        shown = self.insider.handovers()[:1]
+        shown = self.insider.handovers()
         return [forging.forward(self.insider.epoch, index, stage, shown)] if shown else []
 
 

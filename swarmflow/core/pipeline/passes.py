@@ -22,7 +22,7 @@ def on_forward_computed(hops: HopTable, event: ForwardComputed, now: float) -> l
     hop.move(HopState.DISPATCHED)
     hops.admission.note(hop)
     bodies = (event.output, hop.targets)
-    handed = hop.attempt, hop.handovers[:1]
+    handed = hop.attempt, hop.handovers
     actions = hops.dispatcher.offer(hop.microbatch, bodies, now, *handed, hop.repair, hop.held_by)
     actions += hops.report_successor(hop) + hops.restorer.advance(hop)
     return actions + (hops.grant_credits() if hops.admission.admits(insist=False) else [*hops.admission.replays()])

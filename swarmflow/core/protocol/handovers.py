@@ -42,7 +42,7 @@ R = TypeVar("R", bound=Done | Overflow | NotFinite)
 
 
 def handovers_of(sender: ProcessId, offer: Offer) -> tuple[HopHandover, ...]:
-    """Return how a hop came to the receiver of an offer, and how to its sender, unless that is a trainer."""
+    """Return how a hop came to the receiver of an offer, and all the way before, from a trainer on."""
     return (HopHandover(sender, offer.stage, offer.attempt, _digest(offer.handovers), offer.proof), *offer.handovers)
 
 
@@ -61,17 +61,21 @@ def signed(message: Message, to: ProcessId, sign: Sign, digest: Digest) -> Messa
 def checked(message: Message, sender: ProcessId, me: ProcessId, by: IsSignedBy, digest: Digest) -> Message | None:
     """Return a message that arrived here; None where it lacks a signature that its sender answers for.
 
-    A giver answers for how it says that it got the hop itself: such a handover is left out where it is not signed.
+    Whoever has got a hop answers for the handover to itself. So of those that are shown, the first one that is not
+    signed and all before it are left out: the giver of the one after that has accepted it.
     """
     match message:
         case Forward() | Adopt():
             shown = not isinstance(message, Adopt) or _shows_own(message, sender, by)
-            return message if shown and by(sender, _offered(message, me), message.proof) else None
+            return (
+                message if shown and _is_whole(message) and by(sender, _offered(message, me), message.proof) else None
+            )
         case RelayTensor():
-            return message if by(sender, _relayed(message, message.to, digest()), message.proof) else None
+            offered = message.forward is None or _is_whole(message.forward)  # else its receiver would blame the relay
+            return message if offered and by(sender, _relayed(message, message.to, digest()), message.proof) else None
         case RelayedTensor():
             inner, origin = message.forward, message.origin
-            offered = inner is None or by(origin, _offered(inner, me), inner.proof)
+            offered = inner is None or (_is_whole(inner) and by(origin, _offered(inner, me), inner.proof))
             return message if offered and by(origin, _relayed(message, me, digest()), message.proof) else None
         case Done() | Overflow() | NotFinite():
             return _report(message, sender, by)
@@ -91,12 +95,26 @@ def _report(report: R, holder: ProcessId, by: IsSignedBy) -> R | None:
         return report  # of a sum over several microbatches
     if not report.handovers:
         return None
-    microbatch, (own, *before) = microbatch_of(report), report.handovers
-    itself = not isinstance(report, Done) or (own.stage, own.attempt) == (report.stage, report.attempt)
-    if not itself or own.before != _digest(before) or not by(own.giver, _handed(microbatch, own, holder), own.proof):
+    microbatch, shown = microbatch_of(report), report.handovers
+    itself = not isinstance(report, Done) or (shown[0].stage, shown[0].attempt) == (report.stage, report.attempt)
+    if not itself or not _fit(shown):
         return None
-    proven = all(by(one.giver, _handed(microbatch, one, own.giver), one.proof) for one in before)
-    return report if proven else replace(report, handovers=(own,))
+    for place, handover in enumerate(shown):
+        if not by(handover.giver, _handed(microbatch, handover, holder), handover.proof):
+            return replace(report, handovers=shown[:place]) if place else None
+        holder = handover.giver
+    return report
+
+
+def _is_whole(offer: Offer) -> bool:
+    """Return whether an offer shows each handover from a trainer on. Who takes it will have to show the same."""
+    stages = [handover.stage for handover in offer.handovers]
+    return stages == list(range(offer.stage - 1, -1, -1)) and _fit(offer.handovers)
+
+
+def _fit(handovers: tuple[HopHandover, ...]) -> bool:
+    """Return whether each handover names the one before it, and the first of all none."""
+    return all(each.before == _digest(handovers[place:]) for place, each in enumerate(handovers, 1))
 
 
 def _shows_own(adopt: Adopt, sender: ProcessId, by: IsSignedBy) -> bool:
@@ -104,10 +122,7 @@ def _shows_own(adopt: Adopt, sender: ProcessId, by: IsSignedBy) -> bool:
 
     An Adopt changes what is here already and brings no bytes, so that nobody would find out about it later.
     """
-    own = adopt.handovers[0] if adopt.handovers else None
-    if own is None or adopt.stage == 0:
-        return own is None and adopt.stage == 0
-    return own.stage == adopt.stage - 1 and by(own.giver, _handed(adopt.microbatch, own, sender), own.proof)
+    return all(by(own.giver, _handed(adopt.microbatch, own, sender), own.proof) for own in adopt.handovers[:1])
 
 
 def _offered(offer: Offer, to: ProcessId) -> bytes:
@@ -128,6 +143,12 @@ def _relayed(message: RelayTensor | RelayedTensor, to: ProcessId, digest: bytes)
     return f"relay {message.forward or message.backward!r} {to!r} {digest.hex()}".encode()
 
 
-def _digest(handovers: tuple[HopHandover, ...] | list[HopHandover]) -> bytes:
-    """Return what a giver signs of how it got a hop; empty: it is a trainer."""
-    return b"".join(blake2b(one.before + one.proof, digest_size=16).digest() for one in handovers)
+def _digest(handovers: tuple[HopHandover, ...]) -> bytes:
+    """Return what a giver signs of how it got a hop; empty: it is a trainer.
+
+    All of the last handover is in it, and so all before: what a holder changes later, it answers for itself.
+    """
+    if not handovers:
+        return b""
+    last = handovers[0]
+    return blake2b(f"{last!r} {last.proof.hex()}".encode(), digest_size=16).digest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache, partial
+from hmac import compare_digest
 
 from blake3 import blake3
 
@@ -14,7 +15,7 @@ from swarmflow.core.protocol.proofs import with_proofs, without_unproven
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.runtime.transport.identity import IdentityKey, is_signed_by
 
-KEPT_MAX = 4096  # signatures that need not be made or checked again: a slot is asked for before the bytes follow
+KEPT_MAX = 16384  # signatures that need not be made or checked again: each peer on the way of a hop reports it
 _HOP = b"swarmflow hop 1\0"  # begins what is signed, so that a signature of a hop is none of anything else
 
 Bodies = Sequence[bytes | bytearray | memoryview]
@@ -58,7 +59,7 @@ class Signatures:
 
     def _check(self, process: ProcessId, statement: bytes, signature: bytes) -> bool:
         if process.name == self._key.name:  # Ed25519 signs the same bytes in the same way
-            return signature == self._sign(statement)
+            return compare_digest(signature, self._sign(statement))
         return is_signed_by(process.name, self._run + statement, signature)
 
 

@@ -12,12 +12,13 @@ from swarmflow.core.protocol.messages import Done, Message, NotFinite, Overflow
 from swarmflow.core.protocol.types import ProcessId
 
 TRAINER = -1  # the stage of a trainer
+_NOT_HANDED = "had a microbatch on stage {} which nobody had to hand over to it"
 
 
 def wrongly_handed(leader: LeaderState, sender: ProcessId, message: Message) -> tuple[ProcessId, str] | None:
     """Return who has handed over what it did not have, or has shown what does not hold, and in which way; else None.
 
-    A holder answers for its own handover, and the giver for the one before it, which the giver has shown.
+    Each answers for the handover to itself: whether its giver serves the stage before, it knows.
     """
     if not isinstance(message, Done | Overflow | NotFinite) or not message.handovers:
         return None
@@ -25,15 +26,13 @@ def wrongly_handed(leader: LeaderState, sender: ProcessId, message: Message) -> 
     step = next((each for each in (leader.step, leader.ahead) if each is not None and each.epoch == epoch), None)
     if step is None:
         return None
-    own, *before = message.handovers
-    kind = type(message).__name__
-    if not _served(step, sender, own.stage) or not _served(step, own.giver, own.stage - 1):
-        return sender, f"shows a {kind} of stage {own.stage}, which {own.giver} did not have to hand over"
-    if own.stage == 0:
-        return None
-    if not before or before[0].stage != own.stage - 1 or not _served(step, before[0].giver, own.stage - 2):
-        return own.giver, f"handed over a microbatch of stage {own.stage} which nobody had handed to it"
-    return None
+    holder, stage = sender, message.handovers[0].stage
+    for handover in message.handovers:
+        served = _served(step, holder, handover.stage) and _served(step, handover.giver, handover.stage - 1)
+        if handover.stage != stage or not served:
+            return holder, _NOT_HANDED.format(stage)
+        holder, stage = handover.giver, stage - 1
+    return None if stage == TRAINER else (holder, _NOT_HANDED.format(stage))
 
 
 def refuse(
@@ -53,4 +52,4 @@ def refuse(
 
 
 def _served(step: Step, process: ProcessId, stage: int) -> bool:
-    return step.members.has_served(process, stage if stage >= 0 else TRAINER)
+    return step.members.has_served(process, stage)

@@ -160,8 +160,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
     return {
         "addresses": ADDRESSES_MAX,
         "copies": 64,
-        "handovers": 2,
-        **{f"{kind}.handovers": 1 for kind in ("Forward", "Adopt")},
+        "handovers": stages,
         "roots": 4096,
         "stages": stages,
         "indices": microbatches,

@@ -35,9 +35,8 @@ class Forward:
     held_by: ProcessId | None = None  # in a repair: who holds the next hop, where known
     insist: bool = False  # no other peer can take it, so a draining one must
     settled: bool = False  # the sender has the gradient already: a Backward without a body is enough
-    handovers: tuple[HopHandover, ...] = field(
-        default=(), compare=False, repr=False
-    )  # of the hop before, to the sender; a trainer has none
+    # How the hop before came to the sender, all the way from a trainer; a trainer has none.
+    handovers: tuple[HopHandover, ...] = field(default=(), compare=False, repr=False)
     proof: bytes = field(default=b"", compare=False, repr=False)  # the sender's signature: it hands the hop over
 
 
@@ -235,6 +234,5 @@ class Done:
     attempt: Attempt
     loss_sum: float = 0.0
     tokens: int = 0
-    handovers: tuple[HopHandover, ...] = field(
-        default=(), compare=False, repr=False
-    )  # of the hop to the sender, and of the one before it to the giver
+    # How the hop came to the sender, from it back to a trainer.
+    handovers: tuple[HopHandover, ...] = field(default=(), compare=False, repr=False)

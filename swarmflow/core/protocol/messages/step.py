@@ -161,9 +161,8 @@ class NotFinite:
     value: str  # kind of value (leading/findings.py)
     layer: str = ""  # where in the model it arises; empty: not known
     owner: ProcessId | None = None  # who computed it, where not the sender: a sum of an all-reduce
-    handovers: tuple[HopHandover, ...] = field(
-        default=(), compare=False, repr=False
-    )  # as in Done, where it is about a microbatch
+    # As in Done, where it is about a microbatch.
+    handovers: tuple[HopHandover, ...] = field(default=(), compare=False, repr=False)
 
 
 @dataclass(frozen=True, slots=True)
