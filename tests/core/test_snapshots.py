@@ -20,6 +20,7 @@ from swarmflow.core.protocol.messages import (
     Prepared,
     SnapshotTaken,
     StepResult,
+    Surplus,
     TakeSnapshot,
 )
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Holding, Microbatch, ProcessId, Roster, Snapshot
@@ -187,6 +188,20 @@ def test_peers_copy_from_each_other_before_the_leader_has_the_version() -> None:
     assert [log.text for log in of_type(copies.kept(b, answer, 4, 4), Log)] == [
         "version 4 is on the disks of others too"
     ]
+
+
+def test_where_nobody_is_to_copy_anything_earlier_versions_are_deleted_all_the_same() -> None:
+    bench = Bench(replace(EVERY_STEP, steps=9))
+    bench.serve(A)
+    kept = []
+    for version in (1, 2, 3):
+        bench.commit()
+        actions = bench.hear(A, replace(TAKEN, version=version))
+        kept += messages(actions, Surplus)
+        written(bench.leader, CheckpointWritten(version, ok=True), 0.0)
+        snapshot = replace(AT_1, version=version)
+        assert not messages(bench.hear(A, CopiesHeld((Holding(snapshot, (0,), whole=False),))), KeepCopy)
+    assert kept == [(A, Surplus(1, 1, 1)), (A, Surplus(1, 2, 2)), (A, Surplus(2, 3, 3))]
 
 
 def test_a_version_that_was_never_whole_elsewhere_is_not_waited_for_without_end() -> None:

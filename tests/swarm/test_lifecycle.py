@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -170,7 +171,8 @@ def test_the_second_trainer_of_a_folder_joins_leaves_comes_back_and_takes_over(
         successor = third.start_trainer()
         # It is told of the step that it came into; the next one is committed by a peer that has heard of the heir.
         third.wait_steps(2, FINISH_S)
-        leading.wait(lambda: f"version {EVERY} is on disk" in _log(leader), "a checkpoint", FINISH_S)
+        # Of steps this short the first versions may be gone from the peer before this trainer has copied them.
+        leading.wait(lambda: re.search(r"version \d+ is on disk", _log(leader)), "a checkpoint", FINISH_S)
         assert {step["retries"] for step in leading.steps()} == {0}
         leader.kill()
         known = len(leading.steps())

@@ -179,10 +179,7 @@ class Copies:
         return min(free, key=reluctance).process if free else None
 
     def kept(self, member: Member, message: CopiesHeld, oldest: int, newest: int) -> list[Action]:
-        """A process has copied what it was asked for, or could not. Two generations of what is whole stay on disk.
-
-        oldest, newest: versions that stay too, and all between them.
-        """
+        """A process has copied what it was asked for, or could not. oldest, newest: see `tidied`."""
         process = member.process
         self.record(member, message.copies)
         snapshot, wanted = self._asked.get(process, (None, set()))
@@ -190,16 +187,24 @@ class Copies:
             del self._asked[process]
             if message.failed:
                 self._unable[process] = snapshot
-        if self._asked or snapshot is None or snapshot == self._verified or self.missing(snapshot):
+        if snapshot is None or not (surplus := self.tidied(snapshot, oldest, newest)):
+            return []
+        text = f"version {snapshot.version} is on the disks of others too"
+        return [Log("info", text, EventKind.CHECKPOINT), *surplus]
+
+    def tidied(self, snapshot: Snapshot, oldest: int, newest: int) -> list[Action]:
+        """Tell the peers what of earlier versions they may delete, once for a snapshot that nobody is to copy any more.
+
+        Two generations of what is whole stay on disk. oldest, newest: versions that stay too, and all between them.
+        """
+        if self._asked or snapshot == self._verified or self.missing(snapshot):
             return []
         self._verified = snapshot
         self._whole.add(snapshot)
         known = {s for held in self._held.values() for s in held if s < snapshot}
         before = max((s.version for s in known if not self.missing(s)), default=snapshot.version)
         surplus = Surplus(min(before, oldest), max(snapshot.version, newest), snapshot.version)
-        peers = [other for other, where in sorted(self._where.items()) if where.stage >= 0]
-        log = Log("info", f"version {snapshot.version} is on the disks of others too", EventKind.CHECKPOINT)
-        return [log, *(Send(peer, surplus) for peer in peers)]
+        return [Send(peer, surplus) for peer, where in sorted(self._where.items()) if where.stage >= 0]
 
     def _has(self, process: ProcessId, snapshot: Snapshot) -> set[int]:
         """Return the stages of a snapshot that a process holds or is copying."""

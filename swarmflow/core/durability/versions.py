@@ -169,14 +169,24 @@ class Durability:
         """Have these peers copy what they should hold of the durable version, and do not yet.
 
         What the peers have written is spread from their disks. Where others hold a later one, the own disk has lost it
-        or never had it: an earlier one must not replace it.
+        or never had it: an earlier one must not replace it. Where there is nobody to copy anything, as with one peer,
+        earlier versions are deleted at once.
         """
+        snapshot: Snapshot | None = durable_snapshot(self)
+        leader: Member | None = me
         if self.snapshots.taken is not None and self.snapshots.taken.version > self.durable:
-            return self.copies.spread(self.snapshots.taken, None, keepers)
-        snapshot, whole = durable_snapshot(self), self.copies.newest_whole()
-        if snapshot is None or (whole is not None and whole.version > self.durable):
+            snapshot, leader = self.snapshots.taken, None
+        elif (whole := self.copies.newest_whole()) is not None and whole.version > self.durable:
             return []
-        return self.copies.spread(snapshot, me, keepers)
+        if snapshot is None:
+            return []
+        return self.copies.spread(snapshot, leader, keepers) or self.copies.tidied(snapshot, *self.in_use)
+
+    @property
+    def in_use(self) -> tuple[int, int]:
+        """The versions that others have to keep on their disks, with all between: which is copied, which is written."""
+        newest = self.snapshots.newest
+        return (newest if self.saving is None else self.saving), newest
 
     def share(self, me: Member, trainers: Iterable[Member]) -> list[Action]:
         """Have the other trainers copy the whole durable version: each of them may have to lead from it."""

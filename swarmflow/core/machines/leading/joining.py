@@ -121,9 +121,8 @@ def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: fl
 
 def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
     """Record what lies on a process' disk now."""
-    safe, newest = leader.safe, leader.safe.snapshots.newest
-    oldest = newest if safe.saving is None else safe.saving  # it is copied from the disks of others
-    kept = safe.copies.kept(known.member, message, oldest, newest)
+    safe = leader.safe
+    kept = safe.copies.kept(known.member, message, *safe.in_use)
     if leader.recovery.restoring is None and safe.copies.spreading < 0:  # the next copies may begin
         kept += [*spread(leader), *catch_up(leader, now)]
     return [*kept, *let_go(leader), *reconsider_version(leader, now)]
