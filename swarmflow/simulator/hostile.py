@@ -236,7 +236,7 @@ class Attack:
 
     def _send(self) -> None:
         world, draw = self.world, self.random
-        alive = [process for process in sorted(world.hosts) if world.alive(process)]
+        alive = world.alive_processes()
         if not alive or world.ended:
             return
         to = draw.choice(alive)

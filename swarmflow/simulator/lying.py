@@ -209,8 +209,7 @@ class Liars:
 
     def _mint(self, here: Host) -> Mint:
         machine = here.machine
-        known = [process for process in sorted(self.world.hosts) if self.world.alive(process)]
-        epoch = machine.epoch
+        epoch, known = machine.epoch, self.world.alive_processes()
         return Mint(self.random, self.world.settings.plan, known, [epoch, epoch, epoch, epoch.following])
 
     def _altered(self, here: Host, message: Any) -> Any:  # noqa: ANN401
@@ -283,7 +282,7 @@ class Liars:
         assert isinstance(machine, PeerMachine)
         if kind in TO_LEADER:
             return machine.leader if machine.leader in world.hosts else None
-        alive = [process for process in sorted(world.hosts) if world.alive(process)]
+        alive = world.alive_processes()
         trainers = [process for process in alive if process in world.trainers]
         if kind in (ElectionReport, Deposed):
             return draw.choice(trainers) if trainers else None

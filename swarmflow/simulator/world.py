@@ -152,7 +152,11 @@ class World:
 
     def alive_peers(self) -> list[ProcessId]:
         """Return the peers that are alive, in the order of their ids."""
-        return sorted(p for p, host in self.hosts.items() if host.alive and p not in self.trainers)
+        return [process for process in self.alive_processes() if process not in self.trainers]
+
+    def alive_processes(self) -> list[ProcessId]:
+        """Return the processes that are alive, in the order of their ids."""
+        return sorted(process for process, host in self.hosts.items() if host.alive)
 
     def role(self, process: ProcessId) -> Role | None:
         """Return the role that the certificate of a process gives it; None: it has none."""
