@@ -195,13 +195,18 @@ class Storage:
         return any(self.world.disks.holds(process.name, version, stage) for process in there)
 
     def drop(self, action: DropCopies) -> None:
-        """Delete copies."""
+        """Delete copies, once those that were to be kept before are."""
+        self.world.clock.after(0.0, partial(self._drop, action))
+
+    def _drop(self, action: DropCopies) -> None:
+        if not self.world.hosts[self.process].alive:
+            return
         disks, name = self.world.disks, self.process.name
         disks.partial.discard((name, action.whole))
         for held in (disks.copies.get(name, {}), disks.written.get(name, {})):
             for version in [v for v in held if not action.oldest <= v <= action.newest]:
                 del held[version]
-        self.world.clock.after(0.0, partial(self.world.deliver, self.process, self._holdings()))
+        self.world.deliver(self.process, self._holdings())
 
     def store(self, kept: KeptState | None) -> None:
         """Write what this life leaves to the next one; it takes as long as to load a stage."""

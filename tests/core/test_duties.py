@@ -59,6 +59,13 @@ def test_time_in_which_nothing_is_owed_does_not_count_and_does_not_start_it_anew
     assert seen(("work", 7, 0.0), ("", 8, 40.0), ("work", 8, 1000.0)).due_s(60.0) == 1400.0, "it had done something"
 
 
+def test_time_that_one_task_took_does_not_count_for_the_next() -> None:
+    """Who was held up in an all-reduce by another one has done nothing wrong when it owes the update."""
+    assert seen(("reduce", 7, 0.0), ("update", 7, 90.0)).due_s(60.0) == 150.0
+    paused = seen(("reduce", 7, 0.0), ("update", 7, 90.0), ("", 7, 91.0), ("update", 7, 200.0))
+    assert paused.due_s(60.0) == 259.0, "a second of it is over"
+
+
 def test_pauses_grow_and_are_forgiven() -> None:
     pauses = Pauses(30.0)
     assert pauses.left("a", 0.0) == (0.0, "")

@@ -201,7 +201,7 @@ def test_where_nobody_is_to_copy_anything_earlier_versions_are_deleted_all_the_s
         written(bench.leader, CheckpointWritten(version, ok=True), 0.0)
         snapshot = replace(AT_1, version=version)
         assert not messages(bench.hear(A, CopiesHeld((Holding(snapshot, (0,), whole=False),))), KeepCopy)
-    assert kept == [(A, Surplus(1, 1, 1)), (A, Surplus(1, 2, 2)), (A, Surplus(2, 3, 3))]
+    assert kept == [(A, Surplus(1, 1, whole=0)), (A, Surplus(1, 2, whole=0)), (A, Surplus(2, 3, whole=0))]
 
 
 def test_a_version_that_was_never_whole_elsewhere_is_not_waited_for_without_end() -> None:

@@ -31,7 +31,8 @@ class Copies:
     _asked: dict[ProcessId, tuple[Snapshot, set[int]]] = field(default_factory=dict)
     _unable: dict[ProcessId, Snapshot] = field(default_factory=dict)
     _whole: set[Snapshot] = field(default_factory=set)  # that were whole once, as some holder says
-    _verified: Snapshot | None = None
+    # The last snapshot of which the peers were told what it makes superfluous, and whether it was spread then.
+    _tidied: tuple[Snapshot | None, bool] = (None, False)
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -187,23 +188,24 @@ class Copies:
             del self._asked[process]
             if message.failed:
                 self._unable[process] = snapshot
-        if snapshot is None or not (surplus := self.tidied(snapshot, oldest, newest)):
+        if snapshot is None or not (surplus := self.tidied(snapshot, oldest, newest, spread=True)):
             return []
+        self._whole.add(snapshot)
         text = f"version {snapshot.version} is on the disks of others too"
         return [Log("info", text, EventKind.CHECKPOINT), *surplus]
 
-    def tidied(self, snapshot: Snapshot, oldest: int, newest: int) -> list[Action]:
+    def tidied(self, snapshot: Snapshot, oldest: int, newest: int, spread: bool = False) -> list[Action]:
         """Tell the peers what of earlier versions they may delete, once for a snapshot that nobody is to copy any more.
 
         Two generations of what is whole stay on disk. oldest, newest: versions that stay too, and all between them.
+        spread: others than the peers of its own stages have it too, so that the run will not begin before it any more.
         """
-        if self._asked or snapshot == self._verified or self.missing(snapshot):
+        if self._asked or self.missing(snapshot) or self._tidied in ((snapshot, True), (snapshot, spread)):
             return []
-        self._verified = snapshot
-        self._whole.add(snapshot)
+        self._tidied = snapshot, spread
         known = {s for held in self._held.values() for s in held if s < snapshot}
         before = max((s.version for s in known if not self.missing(s)), default=snapshot.version)
-        surplus = Surplus(min(before, oldest), max(snapshot.version, newest), snapshot.version)
+        surplus = Surplus(min(before, oldest), max(snapshot.version, newest), snapshot.version if spread else 0)
         return [Send(peer, surplus) for peer, where in sorted(self._where.items()) if where.stage >= 0]
 
     def _has(self, process: ProcessId, snapshot: Snapshot) -> set[int]:

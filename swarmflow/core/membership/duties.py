@@ -22,24 +22,25 @@ class Duty:
     usual_s: dict[str, float] = field(default_factory=dict)  # by kind, the longest time between two signs lately
     misses: int = 0  # how often it was found to stand still since the last sign
     _progress: tuple[int, ...] = ()
-    _spent_s: float = 0.0
+    _spent: tuple[str, float] = ("", 0.0)  # without a sign of progress: on what was owed last, and for how long
 
     def see(self, task: str, progress: tuple[int, ...], now: float, own: bool = True) -> None:
         """Record what is owed now, and how much is done: any change of these numbers is progress.
 
         own: it did not wait for others meanwhile, so that the time since the last sign is its own. Time in which it
-        owed nothing does not count, and does not end the time in which it did nothing.
+        owed nothing or something else does not count, and does not end the time in which it did nothing.
         """
         if progress != self._progress:
             if self.task and own and not self.misses:
                 self.usual_s[self.task] = max(now - self.since_s, FADES * self.usual_s.get(self.task, 0.0))
-            self.since_s, self.misses, self._spent_s = now, 0, 0.0
+            self.since_s, self.misses, self._spent = now, 0, ("", 0.0)
         elif task == self.task:
             return
-        elif self.task:  # it was taken from it, or ended with the step: no progress of its own
-            self._spent_s = now - self.since_s
-        else:
-            self.since_s = now - self._spent_s
+        else:  # it was taken from it, or ended with the step: no progress of its own
+            if self.task:
+                self._spent = self.task, now - self.since_s
+            before, spent_s = self._spent
+            self.since_s = now - (spent_s if task == before else 0.0)
         self.task, self._progress = task, progress
 
     def due_s(self, least_s: float, first: float = 1.0, usual_s: float = 0.0) -> float:

@@ -170,7 +170,7 @@ class Surplus:
     """Copies of versions outside of [oldest, newest] may be deleted.
 
     Newer copies belong to a lineage that the run has left. whole: the version of which every stage is verified on
-    another disk than the leader's.
+    another disk than the leader's, and another peer's than those of the stage; 0: of none.
     """
 
     oldest: int
