@@ -7,12 +7,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from swarmflow.core.protocol.types import Epoch
+from swarmflow.core.protocol.types import Epoch, ProcessId
 
 Gradient = Counter[int]  # how often each microbatch of the step was added
 # What a liar adds to a gradient: to a part or a sum that it was given to make, or to one that is another's.
 GIVEN, FORGED = -3, -4
-FORGED_TENSOR = "forged"  # the content of a boundary tensor that its sender was not given to make
 
 
 def digest(*parts: object) -> str:
@@ -23,6 +22,13 @@ def digest(*parts: object) -> str:
 def digest_of(gradient: Gradient) -> str:
     """Return the name of a gradient; gradients of the same addends have the same name."""
     return digest(sorted(gradient.items()))
+
+
+@dataclass(frozen=True, slots=True)
+class ForgedTensor:
+    """A boundary tensor of a liar that had not been given to make it when it sent it, or what was made of one."""
+
+    maker: ProcessId
 
 
 @dataclass(frozen=True, slots=True)

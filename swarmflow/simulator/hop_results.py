@@ -15,7 +15,7 @@ from swarmflow.core.protocol.events import (
     Replayed,
 )
 from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
-from swarmflow.simulator.arithmetic import FORGED, FORGED_TENSOR
+from swarmflow.simulator.arithmetic import FORGED, ForgedTensor
 from swarmflow.simulator.spoiling import SPOILT, spoiling, spoilt
 
 if TYPE_CHECKING:
@@ -55,10 +55,9 @@ class HopResults:
             weights.gradient(microbatch.epoch.step)  # whose parameters it has to be computed with
             self.world.counts["recomputed" if action.again else "forward"] += 1
             size_bytes = self.world.hardware.boundary_bytes(weights.stage, "activation")
-            forged = self.world.hosts[self.process].stored.get(action.input.key) == FORGED_TENSOR
-            (self._forged.add if forged else self._forged.discard)(microbatch)
-            value = FORGED_TENSOR if forged else "activation"
-            return ForwardComputed(microbatch, self.world.store(self.process, value, size_bytes))
+            forged = self._forgery(microbatch, action.input)
+            (self._forged.discard if forged is None else self._forged.add)(microbatch)
+            return ForwardComputed(microbatch, self.world.store(self.process, forged or "activation", size_bytes))
         weights.gradient(microbatch.epoch.step)[microbatch.index] += 1
         self._spoil(action)
         self.world.counts["backward"] += 1
@@ -93,12 +92,21 @@ class HopResults:
         if spoiling(self.world, self.process).hides(self.world.clock.now_s, self.careful):
             gradient[SPOILT] = 1
         refs = (None if isinstance(action, RunBackward) else action.input, getattr(action, "gradient", None))
-        stored = self.world.hosts[self.process].stored
-        forged = any(ref is not None and stored.get(ref.key) == FORGED_TENSOR for ref in refs)
+        forged = any(self._forgery(action.microbatch, ref) is not None for ref in refs)
         if self.world.liars and (forged or (isinstance(action, RunBackward) and action.microbatch in self._forged)):
             gradient[FORGED] += action.weight if isinstance(action, RunReplay) else 1
             if not gradient[FORGED]:
                 del gradient[FORGED]
+
+    def _forgery(self, microbatch: Microbatch, ref: Ref | None) -> ForgedTensor | None:
+        """Return the content of a body if its maker has not been given the microbatch until now either.
+
+        A liar that was asked for a slot may send its result before it has the input. It is as good as its own.
+        """
+        content, liars = self.world.hosts[self.process].stored.get(ref.key) if ref else None, self.world.transport.liars
+        if liars is None or not isinstance(content, ForgedTensor) or liars.handed.to(content.maker, microbatch):
+            return None
+        return content
 
     def _gradient(self) -> Ref | None:
         """Store the gradient of the stage's input; the first stage has none."""

@@ -69,7 +69,7 @@ from swarmflow.core.routing.flow.plausibility import RELIABLE_TYPES
 from swarmflow.simulator.faults import FuzzSwarm, finish
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.settings import Settings
-from swarmflow.simulator.world import World
+from swarmflow.simulator.world import World, alive_processes
 
 KINDS: tuple[type, ...] = typing.get_args(Message)
 BURST_EVERY_S = 0.05
@@ -236,7 +236,7 @@ class Attack:
 
     def _send(self) -> None:
         world, draw = self.world, self.random
-        alive = world.alive_processes()
+        alive = alive_processes(world)
         if not alive or world.ended:
             return
         to = draw.choice(alive)

@@ -44,12 +44,12 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.messages.checks import BODIES_MAX, checks_of
 from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
-from swarmflow.simulator.arithmetic import FORGED, FORGED_TENSOR, GIVEN, Sum
+from swarmflow.simulator.arithmetic import FORGED, GIVEN, ForgedTensor, Sum
 from swarmflow.simulator.host import Host
 from swarmflow.simulator.hostile import Mint
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.lying_hops import TENSORS, Handed, HopOffer, HopReport, hop_report, offer
-from swarmflow.simulator.world import World
+from swarmflow.simulator.world import World, alive_processes
 
 SAMPLES = 16  # of each type of message, from which a liar takes what it sends at another time
 # Who is kept out is guilty: of disputes with more voters than may lie, of its own signature, or of what it alone says.
@@ -209,7 +209,7 @@ class Liars:
 
     def _mint(self, here: Host) -> Mint:
         machine = here.machine
-        epoch, known = machine.epoch, self.world.alive_processes()
+        epoch, known = machine.epoch, alive_processes(self.world)
         return Mint(self.random, self.world.settings.plan, known, [epoch, epoch, epoch, epoch.following])
 
     def _altered(self, here: Host, message: Any) -> Any:  # noqa: ANN401
@@ -282,7 +282,7 @@ class Liars:
         assert isinstance(machine, PeerMachine)
         if kind in TO_LEADER:
             return machine.leader if machine.leader in world.hosts else None
-        alive = world.alive_processes()
+        alive = alive_processes(world)
         trainers = [process for process in alive if process in world.trainers]
         if kind in (ElectionReport, Deposed):
             return draw.choice(trainers) if trainers else None
@@ -314,7 +314,7 @@ class Liars:
                 message = replace(message, digest=value.name)
         else:
             count = BODIES_MAX.get(kind, 0) if self.random.random() < 0.8 else 0
-            bodies, size_bytes = [FORGED_TENSOR] * count, world.hardware.boundary_bytes(1, "gradient")
+            bodies, size_bytes = [ForgedTensor(here.process)] * count, world.hardware.boundary_bytes(1, "gradient")
             if isinstance(message, TENSORS) and self.handed.to(here.process, message.microbatch):
                 bodies = ["gradient"] * count  # of its own hop it may give whatever it likes
         refs = tuple(world.store(here.process, value, size_bytes) for value in bodies)

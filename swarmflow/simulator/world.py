@@ -152,11 +152,7 @@ class World:
 
     def alive_peers(self) -> list[ProcessId]:
         """Return the peers that are alive, in the order of their ids."""
-        return [process for process in self.alive_processes() if process not in self.trainers]
-
-    def alive_processes(self) -> list[ProcessId]:
-        """Return the processes that are alive, in the order of their ids."""
-        return sorted(process for process, host in self.hosts.items() if host.alive)
+        return [process for process in alive_processes(self) if process not in self.trainers]
 
     def role(self, process: ProcessId) -> Role | None:
         """Return the role that the certificate of a process gives it; None: it has none."""
@@ -323,3 +319,8 @@ class World:
         """What the leader waits for, as a text."""
         lead = self.trainers[self.leader].lead if self.leader is not None else None
         return lead.waiting_for if lead is not None else "nobody leads"
+
+
+def alive_processes(world: World) -> list[ProcessId]:
+    """Return the processes that are alive, in the order of their ids."""
+    return sorted(process for process, host in world.hosts.items() if host.alive)

@@ -9,13 +9,14 @@ import pytest
 
 from swarmflow.core.machines.leading import progress
 from swarmflow.core.membership.duties import Duty, Pauses
-from swarmflow.core.protocol.actions import Action, Rejoin
+from swarmflow.core.protocol.actions import Action, Log, Rejoin
 from swarmflow.core.protocol.events import Lost, Tick
 from swarmflow.core.protocol.messages import (
     Done,
     Evicted,
     Granted,
     Heartbeat,
+    HopHandover,
     Join,
     LinkRateReport,
     OpenStep,
@@ -27,7 +28,7 @@ from swarmflow.core.protocol.messages import (
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
-from tests.core.test_leader import OTHER, A, B, Bench, C
+from tests.core.test_leader import ME, OTHER, A, B, Bench, C
 
 
 def seen(*signs: tuple[str, int, float]) -> Duty:
@@ -245,3 +246,25 @@ def test_who_alone_serves_its_stage_and_keeps_its_sums_is_asked_for_none_any_mor
         prepares += [prepare for to, prepare in messages(actions, Prepare) if to == A]
     assert len(bench.leader.membership.known) == 4, "nobody was put out"
     assert [C in prepare.groups[0].owners for prepare in prepares] == [True, False]
+
+
+# --- who keeps a report back ------------------------------------------------------------------------------------------
+
+
+def test_who_reports_nothing_of_a_microbatch_that_the_next_stage_is_done_with_has_to_go() -> None:
+    """Its trainer has done its part, as the handovers of the next stage show."""
+    bench = Bench(timeouts=Timeouts(stall_s=10.0), stages=2)
+    places = {A: 0, B: 0, C: 1, process("d"): 1}
+    for peer, stage in places.items():
+        bench.join(peer, stage)
+    for peer, stage in places.items():
+        bench.ready(peer, stage)
+    way = tuple(HopHandover(giver, stage, FIRST_ATTEMPT) for giver, stage in ((A, 1), (ME.process, 0)))
+    bench.hear(C, Done(microbatch(0), 1, FIRST_ATTEMPT, 2.0, 1, way))
+    actions: list[Action] = []
+    while bench.now < 30.0:
+        bench.now += 1.0
+        actions += [action for peer in places for action in bench.hear(peer, Heartbeat(epoch=bench.leader.epoch))]
+    assert [to for to, _ in messages(actions, Evicted)][:1] == [A]
+    assert C in bench.leader.membership.known
+    assert "reports nothing of a microbatch that it has passed on" in of_type(actions, Log)[0].text

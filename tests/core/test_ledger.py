@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from random import Random
 
 import pytest
@@ -10,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.commit.ledger import Ledger
-from swarmflow.core.protocol.messages import Done
+from swarmflow.core.protocol.messages import Done, HopHandover
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, ProcessId
 from tests.core.samples import REPAIR, microbatch, process
 
@@ -47,6 +48,18 @@ def test_of_two_that_hold_a_hop_the_later_attempt_counts_and_the_other_is_an_orp
         ledger.done(holder, done(0, 0, attempts[holder]))
     assert ledger.manifest() == ((0, 0, B, REPAIR),)
     assert ledger.entries().get(A, ()) == ()
+
+
+def test_who_has_passed_a_hop_on_and_does_not_report_it_is_known_from_the_next_stage() -> None:
+    ledger = Ledger(2, 1)
+    assert not ledger.was_taken(0)
+    ledger.done(B, replace(done(1, 0), handovers=(HopHandover(A, 1, FIRST_ATTEMPT), HopHandover(B, 0, FIRST_ATTEMPT))))
+    assert ledger.was_taken(0)
+    assert ledger.unreported() == {}, "something was entered since the last look"
+    assert ledger.unreported() == {A: B}
+    ledger.gone(A)
+    assert ledger.unreported() == {}
+    assert not ledger.was_taken(0), "its trainer has to send it again"
 
 
 def test_an_orphan_is_of_use_until_the_manifest_is_told() -> None:

@@ -17,6 +17,8 @@ class Ledger:
     _holders: dict[tuple[int, int], tuple[ProcessId, Attempt]] = field(default_factory=dict)
     _orphans: dict[tuple[int, int], tuple[ProcessId, Attempt]] = field(default_factory=dict)
     _losses: dict[int, tuple[float, int]] = field(default_factory=dict)
+    _passed_on: dict[tuple[int, int], ProcessId] = field(default_factory=dict)  # by whom, as later stages have shown
+    _entered: int = 0  # hops that had a holder when `unreported` was asked last
     retries: int = 0
 
     def done(self, sender: ProcessId, message: Done) -> None:
@@ -25,6 +27,8 @@ class Ledger:
         The other one's is an orphan, which may yet be needed.
         """
         key = (message.stage, message.microbatch.index)
+        for handover in message.handovers:
+            self._passed_on[handover.stage - 1, message.microbatch.index] = handover.giver
         holder = self._holders.get(key)
         if holder is not None and holder[0] == sender:
             return
@@ -41,6 +45,7 @@ class Ledger:
     def gone(self, process: ProcessId) -> tuple[tuple[int, int], ...]:
         """Remove a failed holder. Returns its hops (stage, index) that no other process has accumulated."""
         self._orphans = {key: holder for key, holder in self._orphans.items() if holder[0] != process}
+        self._passed_on = {key: giver for key, giver in self._passed_on.items() if giver != process}
         lost = [key for key, holder in self._holders.items() if holder[0] == process]
         for key in lost:
             del self._holders[key]
@@ -52,6 +57,22 @@ class Ledger:
         """Return the hops (stage, index) that no process holds."""
         every = ((stage, index) for stage in range(self.stages) for index in range(self.microbatches))
         return tuple(key for key in every if key not in self._holders)
+
+    def was_taken(self, index: int) -> bool:
+        """Return whether the first stage has taken a microbatch from its trainer."""
+        return (0, index) in self._holders or (0, index) in self._passed_on
+
+    def unreported(self) -> dict[ProcessId, ProcessId]:
+        """Return who has not reported a hop of which the next stage has accumulated its own, and who has that one.
+
+        None as long as hops are entered: it is asked each second, and looks through the whole step.
+        """
+        before, self._entered = self._entered, len(self._holders)
+        if before != self._entered:
+            return {}
+        missing = [key for key in self._passed_on if key not in self._holders and key[0] >= 0]
+        following = {key: self.holder(key[0] + 1, key[1]) for key in missing}
+        return {self._passed_on[key]: holder for key, holder in following.items() if holder is not None}
 
     def settle(self) -> None:
         """Drop the orphans: their holders are sent the manifest, and subtract them."""

@@ -188,15 +188,6 @@ class Durability:
         newest = self.snapshots.newest
         return (newest if self.saving is None else self.saving), newest
 
-    def share(self, me: Member, trainers: Iterable[Member]) -> list[Action]:
-        """Have the other trainers copy the whole durable version: each of them may have to lead from it."""
-        snapshot, stages = Snapshot(self.durable, self.roots), tuple(range(self.copies.stages))
-        return [
-            Send(m.process, KeepCopy(snapshot, stages, ((me,),) * len(stages)))
-            for m in trainers
-            if m.process != me.process
-        ]
-
     def disturbed(self) -> None:
         """Record a death: what is being written may lack a part."""
         self._disturbed = True
@@ -292,6 +283,13 @@ class Durability:
         if not self.trouble or not self.every or version - (kept := self.kept(version)) <= self.every:
             return ""
         return f"{NO_DISK} of version {version} (the newest one is of version {kept}): {self.trouble}"
+
+
+def shared(safe: Durability, me: Member, trainers: Iterable[Member]) -> list[Action]:
+    """Have the other trainers copy the whole durable version: each of them may have to lead from it."""
+    snapshot, stages = Snapshot(safe.durable, safe.roots), tuple(range(safe.copies.stages))
+    copy = KeepCopy(snapshot, stages, ((me,),) * len(stages))
+    return [Send(member.process, copy) for member in trainers if member.process != me.process]
 
 
 def durable_snapshot(safe: Durability) -> Snapshot | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmflow.core.commit.step import Step
+from swarmflow.core.durability.versions import shared
 from swarmflow.core.machines.leading import certifying
 from swarmflow.core.machines.leading.departures import let_go, settle_findings
 from swarmflow.core.machines.leading.grants import grant, keep_donors
@@ -137,7 +138,7 @@ def on_checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: fl
         return []
     actions: list[Action] = [*leader.safe.written(event, now), *leader.safe.answers(now)]
     if event.ok:
-        actions += leader.safe.share(leader.me, [entry.member for entry in leader.membership.trainers()])
+        actions += shared(leader.safe, leader.me, [entry.member for entry in leader.membership.trainers()])
         actions += spread(leader)
     if leader.recovery.restoring is not None and leader.phase is LeaderPhase.GATHERING:
         if not event.ok:

@@ -11,7 +11,7 @@ from collections import Counter
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.machines.leading import between_steps
-from swarmflow.core.machines.leading.departures import gone
+from swarmflow.core.machines.leading.departures import gone, keep_out
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
@@ -23,7 +23,7 @@ from swarmflow.core.protocol.events import CheckpointWritten, Progressed
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
-FEED, WORK, REDUCE, UPDATE, LOAD, WRITE = "feed", "work", "reduce", "update", "load", "write"
+FEED, WORK, REPORT, REDUCE, UPDATE, LOAD, WRITE = "feed", "work", "report", "reduce", "update", "load", "write"
 TRANSFER_FACTOR = 2.0  # of the least time: who asks another for a part of a state gives it a minute before the next
 _TASKS = {
     StepPhase.WORKING: WORK,
@@ -33,6 +33,7 @@ _TASKS = {
 _DOES = {
     FEED: "forms none of the microbatches that are its to form",
     WORK: "computes none of the microbatches that it has",
+    REPORT: "reports nothing of a microbatch that it has passed on",
     REDUCE: "does not get on with the all-reduce",
     UPDATE: "does not apply the update",
     LOAD: "does not get on with loading its stage",
@@ -43,14 +44,19 @@ def see(leader: LeaderState, now: float) -> list[Action]:
     """Check what each process owes, each second, and act where none of it is done."""
     unfed = _unfed(leader)
     actions = _see_behind(leader, now)
+    working = leader.step is not None and leader.step.phase is StepPhase.WORKING
+    unreported = leader.step.ledger.unreported() if leader.step is not None and working else {}
     for entry in list(leader.membership.known.values()):
         duty, task = entry.duty, _task(leader, entry, unfed)
+        if task in ("", WORK) and entry.process in unreported and not entry.load.queued:
+            task = REPORT
         if not task and not duty.task:
             continue  # most of a large swarm
         left = unfed.get(entry.process, 0) if entry.process == leader.me.process else 0  # it sends itself no heartbeats
         duty.see(task, (entry.load.done, left), now, own=not entry.load.awaits)
         if duty.task and duty.task != REDUCE and now > _due_s(leader, entry):
-            actions += _missed(leader, entry, now)
+            following = unreported.get(entry.process) if duty.task == REPORT else None
+            actions += _missed(leader, entry, now) if following is None else _separate(leader, entry, following, now)
     return actions + _see_saving(leader, now) + between_steps.see_validation(leader, now)
 
 
@@ -143,7 +149,8 @@ def _unfed(leader: LeaderState) -> Counter[ProcessId]:
     known = (leader.membership.known.get(member.process) for member in step.members.opened.stages[0])
     if any(entry is not None and (entry.load.held or entry.load.queued) for entry in known):
         return Counter()
-    return Counter(step.assignment.owners[index] for stage, index in step.ledger.missing() if stage == 0)
+    indices = (index for index in range(step.plan.microbatches) if not step.ledger.was_taken(index))
+    return Counter(step.assignment.owners[index] for index in indices)
 
 
 def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -> str:
@@ -160,7 +167,7 @@ def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -
 
 def _due_s(leader: LeaderState, entry: MemberRecord) -> float:
     least_s, duty = leader.timeouts.stall_s, entry.duty
-    if duty.task == LOAD:
+    if duty.task in (LOAD, REPORT):
         return duty.due_s(TRANSFER_FACTOR * least_s)
     mates = leader.membership.usual_s(entry.member.stage, duty.task) if entry.role == "peer" else 0.0
     return duty.due_s(least_s, FIRST_FACTOR if duty.task in (WORK, UPDATE) else 1.0, mates)
@@ -180,6 +187,23 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
         Log("warning", f"the run waits for {_alone(entry)}", EventKind.WAITING, entry.process, entry.member.stage),
         Count("standstills"),
     ]
+
+
+def _separate(leader: LeaderState, entry: MemberRecord, following: ProcessId, now: float) -> list[Action]:
+    """Put out who reports nothing of a microbatch, or who has accumulated the hop after it, and may keep the gradient.
+
+    Nothing shows which. Who owes the report goes first, the other one when they come to the same point again.
+    """
+    known, disputes, lies_max = leader.membership.known.get(following), leader.faults.disputes, leader.lies_max
+    reason = f"{entry.process} {_DOES[REPORT]}, of which {following} has accumulated the hop after"
+    entry.duty.miss(now)
+    if known is None:
+        return gone(leader, entry.process, reason, now)
+    judgement = disputes.judge(entry.member, known.member, lies_max, now)
+    loser = entry.process if judgement is None or judgement.loser == entry.process.name else following
+    disputes.settle(entry.member, known.member, loser.name, now)
+    out = keep_out if judgement is not None and judgement.guilty else gone
+    return out(leader, loser, reason, now)
 
 
 def _has_mate(leader: LeaderState, entry: MemberRecord) -> bool:
