@@ -14,6 +14,10 @@ FOUND = (  # by `python -m swarmflow.simulator.fuzz --liars`
     152,  # a report to a candidate told of a step that was begun ahead, in a run without a delay
     178,  # the first peer that was ready alone said what the first version is
     183,  # the same, and that peer had died since
+    1_000_200,  # an all-reduce that a liar had held up ended: who then owed an update was late for it at once
+    1_001_814,  # a gradient came from a peer that was asked for a slot, and was taken
+    1_001_898,  # sums differed, their owner had to go for it, and so had whom it had sent another one
+    1_010_538,  # a liar kept its Done back, and the trainer whose microbatch it was had to go
 )
 
 

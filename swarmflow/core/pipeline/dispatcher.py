@@ -126,9 +126,7 @@ class Dispatcher:
         entry = self.flights.find(microbatch, attempt)
         if entry is None:
             return
-        if sender == entry.holder:
-            if entry.reserving:
-                self.due_s = -math.inf  # its peer may be asked for more
+        if sender == entry.holder and not entry.reserving:  # who was asked for a slot alone has nothing yet
             self.next_stage.answered(entry)
         elif sender in entry.asked and entry.holder is None:
             self.next_stage.assign(entry, sender, FlightState.HELD)
@@ -201,7 +199,7 @@ class Dispatcher:
         """Record a gradient. Return whether it is the first one, and from the holder."""
         self._found(sender, microbatch, attempt)  # a stored gradient can overtake the answer to the Adopt
         entry = self.flights.held_by(sender, microbatch, attempt)
-        if entry is None or entry.returned:
+        if entry is None or entry.returned or entry.reserving:
             return False
         self.next_stage.measure(entry, now)
         self.next_stage.returned(entry)

@@ -77,8 +77,8 @@ def _failed(leader: LeaderState, step: Step, failure: StepFailure, now: float) -
     """Leave out the member that makes the step fail again, while others can replace it."""
     membership, failures = leader.membership, leader.faults.failures
     culprits = [process for process in failure.culprits if process in membership.known]
-    if not culprits or (failure.differing and failure.summed_by is None):  # with one owner it will show who it is
-        return []
+    if not culprits or (failure.differing and failure.summed_by not in membership.known):
+        return []  # with one owner it will show who it is; or that one is at fault, and put out for it
     before = failures.left_out
     otherwise = membership.suspended.keys() - set(before)
 
