@@ -17,7 +17,7 @@ from swarmflow.demo.corpus import write_corpus
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalProcess, LocalSwarm, environment, terminable
 
-SHARE_MAX = 0.03
+SHARE_MAX = 0.02
 PARTS = ("decisions", "messages", "signatures", "digests", "hashes")
 
 
@@ -81,7 +81,7 @@ def account_of(swarm: LocalSwarm, process: LocalProcess) -> Counter[str]:
 def main() -> int:
     """0 where the bookkeeping takes at most SHARE_MAX, else 1."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.bookkeeping", description=__doc__)
-    parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=32)
     parser.add_argument("--parameters", type=float, metavar="N", help="the end of a step of so many a stage, instead")
     options = parser.parse_args()
     if options.parameters is not None:

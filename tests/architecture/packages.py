@@ -105,7 +105,7 @@ PACKAGES: dict[str, Package] = {
     "runtime/transport": Package(
         "the network: libp2p's daemon, the DHT, streams, frames, requests",
         ("errors", "activity", "files", "ownership", "authority", "core/protocol", "core/routing"),
-        ("cryptography", "hivemind", "msgspec", "numpy", "xxhash"),
+        ("hivemind", "msgspec", "nacl", "numpy", "xxhash"),
     ),
     "runtime/execution": Package(
         "a process at work: its driver, threads, stage, state, metrics",

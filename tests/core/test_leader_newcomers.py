@@ -206,7 +206,7 @@ def beat(bench: Bench, *peers: ProcessId) -> list[Action]:
     return [*heard, *bench.leader.handle(Tick(), bench.now)]
 
 
-def test_each_eighth_version_is_hashed_and_whatever_is_loaded_written_or_may_be_wrong() -> None:
+def test_each_sixteenth_version_is_hashed_and_whatever_is_loaded_written_or_may_be_wrong() -> None:
     bench = Bench(settings=replace(SETTINGS, steps=40))
     bench.serve(A)
 
@@ -215,19 +215,19 @@ def test_each_eighth_version_is_hashed_and_whatever_is_loaded_written_or_may_be_
         bench.hear(A, Committed(decision.epoch, decision.epoch.step + 1))
         return decision.hashed
 
-    assert [commit() for _ in range(17)] == 2 * [*7 * [False], True] + [False]
+    assert [commit() for _ in range(33)] == 2 * [*15 * [False], True] + [False]
     bench.join(B)
     asked = beat(bench, A, B)
-    assert messages(asked, ReportRoot) == [(A, ReportRoot(17))]
+    assert messages(asked, ReportRoot) == [(A, ReportRoot(33))]
     assert messages(beat(bench, A, B), ReportRoot) == [], "once is enough"
-    certified = VersionCertified(Snapshot(17, ("right",)))
-    assert messages(bench.hear(A, StateRoot(0, 17, "right")), VersionCertified) == [(A, certified), (B, certified)]
+    certified = VersionCertified(Snapshot(33, ("right",)))
+    assert messages(bench.hear(A, StateRoot(0, 33, "right")), VersionCertified) == [(A, certified), (B, certified)]
     assert commit(), "it is loaded"
     bench.leader.handle(Lost(B, "killed"), bench.now)
     assert not commit()
     epoch = bench.leader.epoch
     bench.hear(A, Unrepairable(epoch, "its bytes do not decode"))
-    assert messages(beat(bench, A), ReportRoot) == [(A, ReportRoot(19))], "its peers may differ"
+    assert messages(beat(bench, A), ReportRoot) == [(A, ReportRoot(35))], "its peers may differ"
 
 
 def test_a_majority_of_those_who_are_left_is_counted_when_a_peer_has_died_that_had_not_reported() -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from nacl.signing import SigningKey
 
 from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.actions import Action, Send
@@ -101,7 +101,7 @@ async def test_a_version_that_no_trainer_has_signed_is_not_heard_of() -> None:
     failures: list[BaseException] = []
     machine, metrics = Fragile(()), Metrics()
     reader = AccessControl(RUN_ID, None)
-    signatures = Signatures(reader, IdentityKey(Ed25519PrivateKey.generate()))
+    signatures = Signatures(reader, IdentityKey(SigningKey.generate()))
     driver = Driver(ME, Store(), metrics, {}, failures.append, lambda body: None, signatures=signatures)
     driver.run(machine, [])
     true = with_proofs(JOIN, trainer_access().prove)

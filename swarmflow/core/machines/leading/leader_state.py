@@ -29,7 +29,7 @@ from swarmflow.core.protocol.messages import Commit, OpenStep, StepResult
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 
-ROOTS_EVERY = 8  # versions: a hash takes four times as long as a checksum, and as many as 12 bytes a parameter take
+ROOTS_EVERY = 16  # versions: a hash takes four times as long as a checksum, and as many as 12 bytes a parameter take
 
 
 @dataclass(slots=True)
