@@ -251,20 +251,27 @@ def test_who_alone_serves_its_stage_and_keeps_its_sums_is_asked_for_none_any_mor
 # --- who keeps a report back ------------------------------------------------------------------------------------------
 
 
-def test_who_reports_nothing_of_a_microbatch_that_the_next_stage_is_done_with_has_to_go() -> None:
-    """Its trainer has done its part, as the handovers of the next stage show."""
+@pytest.mark.parametrize("silent", [A, C])
+def test_who_reports_nothing_of_a_microbatch_that_another_stage_is_done_with_has_to_go(silent: ProcessId) -> None:
+    """Its trainer has done its part, as the handovers show; the last stage's peer is named by the one before it."""
     bench = Bench(timeouts=Timeouts(stall_s=10.0), stages=2)
     places = {A: 0, B: 0, C: 1, process("d"): 1}
     for peer, stage in places.items():
         bench.join(peer, stage)
     for peer, stage in places.items():
         bench.ready(peer, stage)
-    way = tuple(HopHandover(giver, stage, FIRST_ATTEMPT) for giver, stage in ((A, 1), (ME.process, 0)))
-    bench.hear(C, Done(microbatch(0), 1, FIRST_ATTEMPT, 2.0, 1, way))
+    first, second = HopHandover(ME.process, 0, FIRST_ATTEMPT), HopHandover(A, 1, FIRST_ATTEMPT)
+    reports = {
+        A: Done(microbatch(0), 0, FIRST_ATTEMPT, handovers=(first,), successor=C),
+        C: Done(microbatch(0), 1, FIRST_ATTEMPT, 2.0, 1, (second, first)),
+    }
+    del reports[silent]
+    for reporter, report in reports.items():
+        bench.hear(reporter, report)
     actions: list[Action] = []
     while bench.now < 30.0:
         bench.now += 1.0
         actions += [action for peer in places for action in bench.hear(peer, Heartbeat(epoch=bench.leader.epoch))]
-    assert [to for to, _ in messages(actions, Evicted)][:1] == [A]
-    assert C in bench.leader.membership.known
-    assert "reports nothing of a microbatch that it has passed on" in of_type(actions, Log)[0].text
+    assert [to for to, _ in messages(actions, Evicted)][:1] == [silent]
+    assert reports.keys() <= bench.leader.membership.known.keys()
+    assert "reports nothing of a microbatch that another stage says it has had" in of_type(actions, Log)[0].text

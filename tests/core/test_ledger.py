@@ -62,6 +62,14 @@ def test_who_has_passed_a_hop_on_and_does_not_report_it_is_known_from_the_next_s
     assert not ledger.was_taken(0), "its trainer has to send it again"
 
 
+def test_who_has_given_a_gradient_back_and_does_not_report_it_is_known_from_the_stage_before() -> None:
+    ledger = Ledger(2, 1)
+    ledger.done(A, replace(done(0, 0), successor=B))
+    assert [ledger.unreported(), ledger.unreported()] == [{}, {B: A}]
+    ledger.done(B, done(1, 0))
+    assert [ledger.unreported(), ledger.unreported()] == [{}, {}]
+
+
 def test_an_orphan_is_of_use_until_the_manifest_is_told() -> None:
     ledger = Ledger(1, 1)
     ledger.done(A, done(0, 0))

@@ -17,7 +17,9 @@ class Ledger:
     _holders: dict[tuple[int, int], tuple[ProcessId, Attempt]] = field(default_factory=dict)
     _orphans: dict[tuple[int, int], tuple[ProcessId, Attempt]] = field(default_factory=dict)
     _losses: dict[int, tuple[float, int]] = field(default_factory=dict)
-    _passed_on: dict[tuple[int, int], ProcessId] = field(default_factory=dict)  # by whom, as later stages have shown
+    # Hops by whom they were passed on, as later stages have shown; and by whom the stage before has got a gradient.
+    _passed_on: dict[tuple[int, int], ProcessId] = field(default_factory=dict)
+    _returned_by: dict[tuple[int, int], ProcessId] = field(default_factory=dict)
     _entered: int = 0  # hops that had a holder when `unreported` was asked last
     retries: int = 0
 
@@ -29,6 +31,8 @@ class Ledger:
         key = (message.stage, message.microbatch.index)
         for handover in message.handovers:
             self._passed_on[handover.stage - 1, message.microbatch.index] = handover.giver
+        if message.successor is not None:
+            self._returned_by[message.stage + 1, message.microbatch.index] = message.successor
         holder = self._holders.get(key)
         if holder is not None and holder[0] == sender:
             return
@@ -45,7 +49,9 @@ class Ledger:
     def gone(self, process: ProcessId) -> tuple[tuple[int, int], ...]:
         """Remove a failed holder. Returns its hops (stage, index) that no other process has accumulated."""
         self._orphans = {key: holder for key, holder in self._orphans.items() if holder[0] != process}
-        self._passed_on = {key: giver for key, giver in self._passed_on.items() if giver != process}
+        for known in (self._passed_on, self._returned_by):
+            for key in [key for key, who in known.items() if who == process]:
+                del known[key]
         lost = [key for key, holder in self._holders.items() if holder[0] == process]
         for key in lost:
             del self._holders[key]
@@ -63,16 +69,21 @@ class Ledger:
         return (0, index) in self._holders or (0, index) in self._passed_on
 
     def unreported(self) -> dict[ProcessId, ProcessId]:
-        """Return who has not reported a hop of which the next stage has accumulated its own, and who has that one.
+        """Return who has not reported a hop that it has had by what another stage has reported, and who has done that.
 
-        None as long as hops are entered: it is asked each second, and looks through the whole step.
+        It has passed it on to the next stage, or has given the stage before its gradient. None as long as hops are
+        entered: it is asked each second, and looks through the whole step.
         """
         before, self._entered = self._entered, len(self._holders)
         if before != self._entered:
             return {}
-        missing = [key for key in self._passed_on if key not in self._holders and key[0] >= 0]
-        following = {key: self.holder(key[0] + 1, key[1]) for key in missing}
-        return {self._passed_on[key]: holder for key, holder in following.items() if holder is not None}
+        found: dict[ProcessId, ProcessId] = {}
+        for known, place in ((self._returned_by, -1), (self._passed_on, 1)):
+            for (stage, index), process in known.items():
+                witness = self.holder(stage + place, index)
+                if (stage, index) not in self._holders and stage >= 0 and witness is not None:
+                    found[process] = witness
+        return found
 
     def settle(self) -> None:
         """Drop the orphans: their holders are sent the manifest, and subtract them."""

@@ -98,7 +98,9 @@ def failed(hops: HopTable, microbatch: Microbatch) -> tuple[ProcessId | None, li
 
 def _done(hops: HopTable, hop: Hop) -> Done:
     """Return the report of a hop as it came here first: who has taken it over since may have had no right to it."""
-    return Done(hop.microbatch, hops.stage, hop.handovers[0].attempt, handovers=hop.handovers)
+    flight = hops.dispatcher.flights.entries.get(hop.microbatch)
+    successor = None if flight is None else flight.holder
+    return Done(hop.microbatch, hops.stage, hop.handovers[0].attempt, handovers=hop.handovers, successor=successor)
 
 
 def _finish(hops: HopTable, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:

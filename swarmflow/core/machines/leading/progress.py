@@ -33,7 +33,7 @@ _TASKS = {
 _DOES = {
     FEED: "forms none of the microbatches that are its to form",
     WORK: "computes none of the microbatches that it has",
-    REPORT: "reports nothing of a microbatch that it has passed on",
+    REPORT: "reports nothing of a microbatch that another stage says it has had",
     REDUCE: "does not get on with the all-reduce",
     UPDATE: "does not apply the update",
     LOAD: "does not get on with loading its stage",
@@ -55,8 +55,8 @@ def see(leader: LeaderState, now: float) -> list[Action]:
         left = unfed.get(entry.process, 0) if entry.process == leader.me.process else 0  # it sends itself no heartbeats
         duty.see(task, (entry.load.done, left), now, own=not entry.load.awaits)
         if duty.task and duty.task != REDUCE and now > _due_s(leader, entry):
-            following = unreported.get(entry.process) if duty.task == REPORT else None
-            actions += _missed(leader, entry, now) if following is None else _separate(leader, entry, following, now)
+            witness = unreported.get(entry.process) if duty.task == REPORT else None
+            actions += _missed(leader, entry, now) if witness is None else _separate(leader, entry, witness, now)
     return actions + _see_saving(leader, now) + between_steps.see_validation(leader, now)
 
 
@@ -189,18 +189,18 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
     ]
 
 
-def _separate(leader: LeaderState, entry: MemberRecord, following: ProcessId, now: float) -> list[Action]:
-    """Put out who reports nothing of a microbatch, or who has accumulated the hop after it, and may keep the gradient.
+def _separate(leader: LeaderState, entry: MemberRecord, witness: ProcessId, now: float) -> list[Action]:
+    """Put out who reports nothing of a microbatch, or the peer of another stage that says so, and may keep its tensor.
 
     Nothing shows which. Who owes the report goes first, the other one when they come to the same point again.
     """
-    known, disputes, lies_max = leader.membership.known.get(following), leader.faults.disputes, leader.lies_max
-    reason = f"{entry.process} {_DOES[REPORT]}, of which {following} has accumulated the hop after"
+    known, disputes, lies_max = leader.membership.known.get(witness), leader.faults.disputes, leader.lies_max
+    reason = f"{entry.process} {_DOES[REPORT]}, as {witness} has shown"
     entry.duty.miss(now)
     if known is None:
         return gone(leader, entry.process, reason, now)
     judgement = disputes.judge(entry.member, known.member, lies_max, now)
-    loser = entry.process if judgement is None or judgement.loser == entry.process.name else following
+    loser = entry.process if judgement is None or judgement.loser == entry.process.name else witness
     disputes.settle(entry.member, known.member, loser.name, now)
     out = keep_out if judgement is not None and judgement.guilty else gone
     return out(leader, loser, reason, now)

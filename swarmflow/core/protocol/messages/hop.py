@@ -236,3 +236,4 @@ class Done:
     tokens: int = 0
     # How the hop came to the sender, from it back to a trainer.
     handovers: tuple[HopHandover, ...] = field(default=(), compare=False, repr=False)
+    successor: ProcessId | None = field(default=None, compare=False, repr=False)  # from which the gradient came
