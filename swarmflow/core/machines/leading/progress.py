@@ -11,7 +11,7 @@ from collections import Counter
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.machines.leading import between_steps
-from swarmflow.core.machines.leading.departures import gone, keep_out
+from swarmflow.core.machines.leading.departures import gone, keep_out, stage_is_lost_with
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
@@ -192,7 +192,8 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
 def _separate(leader: LeaderState, entry: MemberRecord, witness: ProcessId, now: float) -> list[Action]:
     """Put out who reports nothing of a microbatch, or the peer of another stage that says so, and may keep its tensor.
 
-    Nothing shows which. Who owes the report goes first, the other one when they come to the same point again.
+    Nothing shows which. Who owes the report goes first, unless its stage alone has nobody else, and the other one when
+    they come to the same point again.
     """
     known, disputes, lies_max = leader.membership.known.get(witness), leader.faults.disputes, leader.lies_max
     reason = f"{entry.process} {_DOES[REPORT]}, as {witness} has shown"
@@ -200,7 +201,11 @@ def _separate(leader: LeaderState, entry: MemberRecord, witness: ProcessId, now:
     if known is None:
         return gone(leader, entry.process, reason, now)
     judgement = disputes.judge(entry.member, known.member, lies_max, now)
-    loser = entry.process if judgement is None or judgement.loser == entry.process.name else witness
+    if judgement is not None:
+        loser = entry.process if judgement.loser == entry.process.name else witness
+    else:
+        needed = stage_is_lost_with(leader, entry.process) and not stage_is_lost_with(leader, witness)
+        loser = witness if needed else entry.process
     disputes.settle(entry.member, known.member, loser.name, now)
     out = keep_out if judgement is not None and judgement.guilty else gone
     return out(leader, loser, reason, now)
