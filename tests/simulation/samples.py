@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from swarmflow.core.protocol.types import Plan
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator import faults
@@ -56,6 +58,12 @@ latency_s = { uniform = [0.01, 0.2] }
 leave_chance = 0.2
 join_chance = 0.6
 """
+
+
+def seeds(usual: int, more: int, first: int = 0) -> list[object]:
+    """So many seeds that each run of the tests tries, and more that `make test-exhaustive` tries too."""
+    further = (pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(first + usual, first + usual + more))
+    return [*range(first, first + usual), *further]
 
 
 def parameters(stage: int, version: int, microbatches: int = 8) -> str:

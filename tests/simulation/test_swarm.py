@@ -8,6 +8,7 @@ import pytest
 
 from swarmflow.core.protocol.types import Plan
 from swarmflow.simulator.world import Settings, World
+from tests.simulation.samples import seeds
 
 PLAN = Plan(stages=3, microbatches=8, tied=True)
 
@@ -43,7 +44,7 @@ def test_peers_that_start_together_spread() -> None:
     assert world.results[-1].peers == (2, 2, 2)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", seeds(20, 20))
 def test_a_death_at_any_moment_costs_no_step(seed: int) -> None:
     world = swarm(seed)
     at_s = world.random.uniform(6.0, 15.0)  # by then each stage has two
@@ -55,7 +56,7 @@ def test_a_death_at_any_moment_costs_no_step(seed: int) -> None:
     assert world.counts["steps_restarted"] == 0, "\n".join(world.log)
 
 
-@pytest.mark.parametrize("seed", range(60))
+@pytest.mark.parametrize("seed", seeds(20, 40))
 def test_random_churn_keeps_the_promises(seed: int) -> None:
     world = swarm(seed, steps=8)
     fresh = 6
