@@ -21,10 +21,15 @@ from swarmflow.local.load_aware import load_factor
 # Set before torch or OpenMP is loaded: the tests start many processes, and more threads than cores only slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# Their tests share a swarm, and some of them change it.
+# Their tests share a swarm, which some of them change, or something else that takes seconds to make.
 TOGETHER = {
-    f"tests/swarm/test_{name}.py"
-    for name in ("dashboard", "faults", "hostile", "lifecycle", "status", "strangers", "terminal")
+    "tests/packaging/test_packaging.py",
+    "tests/runtime/test_forkserver.py",
+    "tests/simulation/test_recorder.py",
+    *(
+        f"tests/swarm/test_{name}.py"
+        for name in ("dashboard", "faults", "hostile", "lifecycle", "status", "strangers", "terminal")
+    ),
 }
 DEADLINE_S = 60.0  # of an asynchronous test, on a machine that has time
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -46,7 +51,7 @@ class SwarmsFirst(LoadScopeScheduling):  # type: ignore[misc]  # xdist has no ty
         super()._assign_work_unit(node)
 
     def _split_scope(self, nodeid: str) -> str:
-        """Return what tests have in common that have to run in one worker: the swarm of their file, or nothing."""
+        """Return what tests have in common that have to run in one worker: what their file makes, or nothing."""
         file = nodeid.partition("::")[0]
         return file if file in TOGETHER else nodeid
 

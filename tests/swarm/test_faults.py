@@ -65,7 +65,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterat
     """3 stages x 2 peers and 2 trainers; one peer is killed amid forward work, and later a seventh one joins."""
     folder = tmp_path_factory.mktemp("story")
     model, corpus = prepare(folder, "gpt2")
-    of = recipe("adamw", steps=40, microbatches=32, sequences=8)
+    of = recipe("adamw", steps=24, microbatches=32, sequences=8)
     with LocalSwarm(folder / "swarm", settings(model, corpus, of), forks=forks) as swarm:
         start(swarm, trainers=2, peers=2 * STAGES, trainer_options=["--metrics-port", "0"])
         swarm.wait(lambda: _full_step(swarm), "a step with all peers", FINISH_S)
