@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev demo test test-extended test-exhaustive lint format typecheck generate docs benchmark image-check fuzz same \
+.PHONY: help venv venv-dev venv-docs demo test test-extended test-exhaustive lint format typecheck generate docs benchmark image-check fuzz same \
 	experiments-quick screenshots clean
 
 help:
@@ -50,6 +50,8 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 venv: $(VENV)/.installed
 
 venv-dev: $(VENV)/.installed-dev
+
+venv-docs: $(VENV)/.installed-docs
 
 demo: venv
 	@$(BIN)/swarmflow demo
