@@ -14,7 +14,7 @@ help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
 	@echo "make test               set up, then run the test suite"
 	@echo "make test-extended      those that take long: they drive a browser or Prometheus, or attack a swarm"
-	@echo "make test-exhaustive    those that take a minute each, or try in a further mode what make test-extended tests"
+	@echo "make test-exhaustive    those that take a minute each, or try further modes and seeds of what the others test"
 	@echo "make lint               ruff (rules and format; make format mends both), and the workflow of CI"
 	@echo "make typecheck          mypy"
 	@echo "make generate           rules, dashboards and tables of the docs, from the code"
