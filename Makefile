@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# The tests start hundreds of processes, and pytest rewrites each file: without bytecode a process compiles a second longer.
+# The tests start hundreds of processes. Without the bytecode that is kept on disk, each compiles for about a second.
 unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
