@@ -32,13 +32,16 @@ def test_peers_spread_by_themselves_and_fill_the_gaps(tmp_path: Path, forks: For
         trainer = swarm.start_trainer()
         # One of each stage stays there: else the last one might be told to move just as the others are killed.
         stay = [swarm.start_peer("--rebalance-period", "0", stage=stage) for stage in range(STAGES)]
+        # Not before these serve: one of the others would stand in for stage 1, and be there without having moved.
+        swarm.wait(lambda: min(serving(swarm)), "a step of those that stay", FINISH_S)
         for _ in range(MOVABLE):
             swarm.start_peer("--rebalance-period", str(PERIOD_S), stage=0)
         stage, victims = swarm.wait(lambda: gap(swarm, stay), "the peers to spread", FINISH_S)
         for victim in victims:
             victim.kill()
-        swarm.wait(lambda: sum(serving(swarm)) == STAGES + MOVABLE - len(victims), "a step without the dead", FINISH_S)
-        swarm.wait(lambda: serving(swarm)[stage] >= 2, "another peer to move to them", FINISH_S)
+        since, survivors = len(swarm.steps()), STAGES + MOVABLE - len(victims)
+        swarm.wait(lambda: sum(serving(swarm, since)) == survivors, "a step of all survivors", FINISH_S)
+        swarm.wait(lambda: serving(swarm, since)[stage] >= 2, "another peer to move to them", FINISH_S)
         trainer.send(signal.SIGINT)
         swarm.wait(lambda: trainer.exit_code is not None, "the trainer's end", FINISH_S)
         steps, log = swarm.steps(), trainer.log.read_text(encoding="utf-8")
@@ -50,9 +53,9 @@ def test_peers_spread_by_themselves_and_fill_the_gaps(tmp_path: Path, forks: For
     assert_learnt(parameters(load_model(tmp_path / "found")), model, corpus, replace(of, steps=len(steps)))
 
 
-def serving(swarm: LocalSwarm) -> list[int]:
-    """How many peers of each stage took part in the last step."""
-    steps = swarm.steps()
+def serving(swarm: LocalSwarm, since: int = 0) -> list[int]:
+    """How many peers of each stage took part in the last step; 0 if that was not one from ``since`` on."""
+    steps = swarm.steps()[since:]
     return list(steps[-1]["peers"]) if steps else [0] * STAGES
 
 
