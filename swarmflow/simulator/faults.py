@@ -20,7 +20,7 @@ from swarmflow.simulator.world import Settings, World
 
 __all__ = ["FAULTS", "Churn", "FuzzSwarm", "finish", "kill_in_phase", "leader_phase", "peers_of", "stage_of"]
 
-HEED_S = 60.0  # after the last fault: a person has read by then what the leader waits for
+HEED_S = 60.0  # after the last fault, and again: a person has read by then what the leader waits for
 MISSED_S = 40.0  # within it a process that missed a message has noticed, joined again, and dropped what it held
 LOG_LINES = 40
 # How an honest process ends: with the run, as a person wants it, or as its disk is full when it leaves.
@@ -134,7 +134,11 @@ class Churn:
         """Start those that the leader waits for: the peers that kept the version, or the trainer whose disk has it."""
         leader = self.world.leader
         lead = self.world.trainers[leader].lead if leader is not None else None
-        if self.world.ended or lead is None or lead.recovery.restoring is None:
+        if self.world.ended:
+            return
+        # What it waits for changes: first for those with a version in memory, then for disks.
+        self.world.clock.after(HEED_S, self._heed)
+        if lead is None or lead.recovery.restoring is None:
             return
         disks, known = self.world.disks, lead.recovery.restoring.known
         keepers = disks.keepers(known)

@@ -239,6 +239,21 @@ def test_a_random_swarm_under_random_faults(seed: int) -> None:
     assert world.settings.steps in world.disks.durable
 
 
+@pytest.mark.parametrize("seed", seeds(4, 8))
+def test_a_random_swarm_under_random_faults_whose_updates_are_delayed(seed: int) -> None:
+    world = play(seed, Hunt(delay=1))
+    assert world.settings.steps in world.disks.durable
+
+
+@pytest.mark.exhaustive
+def test_who_starts_what_the_leader_waits_for_looks_again_when_it_waits_for_something_else() -> None:
+    """All trainers' disks were rolled back: it waits for a version in memory, then for one on the disks of peers."""
+    world = play(92100616, Hunt(delay=1))
+    assert any("version 6 in memory, 40 s at most" in line for line in world.log)
+    assert any("version 2, of which nobody here holds stage 1, 2" in line for line in world.log)
+    assert world.settings.steps in world.disks.durable
+
+
 def test_the_command_says_how_many_seeds_held(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["2", "--first", "100"]) == 0
     assert capsys.readouterr().out.startswith("2 seeds from 100 on: nothing lost")
