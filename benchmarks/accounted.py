@@ -21,6 +21,8 @@ from typing import Any
 from prometheus_client import Counter, Gauge, Histogram
 
 from swarmflow import cli
+from swarmflow.compute.stage_state import StageState
+from swarmflow.compute.update_checksums import UpdateChecksums
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_members import StepMembers
 from swarmflow.core.machines.peer import PeerMachine
@@ -185,8 +187,15 @@ if __name__ == "__main__":
     _account_for(step_end, "digest_of_pieces", "digests")
     for function in ("hash", "_hash_made", "keep_checksums"):
         _account_for(served.Served, function, "hashes")
-    _account_for(served.Served, "is_intact", "digests")
-    _account_for(served.Served, "_begin_change", "digests")
+    for owner, function in (
+        (served.Served, "weights_are_intact"),
+        (served.Served, "_begin_change"),
+        (StageState, "checksums"),
+        (UpdateChecksums, "_add"),
+        (UpdateChecksums, "before"),
+        (UpdateChecksums, "after"),
+    ):
+        _account_for(owner, function, "digests")
     _account_for_workers(Worker, "submit")
     _account_for_edges()
     _account_for_watching()

@@ -19,6 +19,7 @@ from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import Blocks, sum_of_squares
 from swarmflow.compute.layout import TensorSlot
+from swarmflow.compute.update_checksums import Around, unwatched
 from swarmflow.errors import ConfigError, FrameError
 from swarmflow.suggestions import did_you_mean
 
@@ -43,11 +44,15 @@ class Optimizer(Protocol):
         """Names of the state tensors, each fp32 and as long as the parameters."""
         ...
 
-    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> tuple[float, ...]:
+    def apply(
+        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, around: Around = unwatched
+    ) -> tuple[float, ...]:
         """One update with the gradient grads*scale. Raises NotFinite for a result that is not: the group is lost then.
 
         grads: fp32 [elements], unchanged. scale: clip factor / target tokens. lr: learning rate of this update.
-        version: number of updates before this one. Returns the ratios that `follow` needs: one a tensor, or none.
+        version: number of updates before this one. around: entered for each range of the group before anything of it is
+        read, and left after all of it is written; a range begins at a block's edge. Returns the ratios that `follow`
+        needs: one a tensor, or none.
         """
         ...
 
@@ -111,11 +116,14 @@ class AdamW:
         return ("exp_avg", "exp_avg_sq")
 
     @torch.no_grad()
-    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> tuple[float, ...]:
+    def apply(
+        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, around: Around = unwatched
+    ) -> tuple[float, ...]:
         for where in _blocks(0, group.params.numel()):
-            step = _moments(self.settings, group, where, grads, scale, version).mul_(lr)
-            group.params[where].mul_(1.0 - lr * self.settings.weight_decay).sub_(step)
-            _check(group, where, group.params[where])
+            with around(group, where):
+                step = _moments(self.settings, group, where, grads, scale, version).mul_(lr)
+                group.params[where].mul_(1.0 - lr * self.settings.weight_decay).sub_(step)
+                _check(group, where, group.params[where])
         return ()
 
     def follow(
@@ -134,19 +142,25 @@ class Lamb:
         return ("exp_avg", "exp_avg_sq")
 
     @torch.no_grad()
-    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> tuple[float, ...]:
-        decay = self.settings.weight_decay
-        ratios: list[float] = []
-        for entry in group.entries:
-            weight_sq = update_sq = 0.0
-            for where in _blocks(entry.offset, entry.stop):
-                update = _moments(self.settings, group, where, grads, scale, version)
-                update.add_(group.params[where] * decay)
-                weight_sq += sum_of_squares(group.params[where])
-                update_sq += sum_of_squares(update)
-            ratios.append(math.sqrt(weight_sq / update_sq) if weight_sq > 0.0 and update_sq > 0.0 else 1.0)
-            self._descend(group, entry, lr * ratios[-1], version)
-        return tuple(ratios)
+    def apply(
+        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, around: Around = unwatched
+    ) -> tuple[float, ...]:
+        with around(group, slice(0, group.params.numel())):  # its ranges are those of tensors
+            return tuple(self._update(group, entry, grads, scale, lr, version) for entry in group.entries)
+
+    def _update(
+        self, group: FlatGroup, entry: TensorSlot, grads: Blocks, scale: float, lr: float, version: int
+    ) -> float:
+        """Update a tensor, and return its ratio."""
+        weight_sq = update_sq = 0.0
+        for where in _blocks(entry.offset, entry.stop):
+            update = _moments(self.settings, group, where, grads, scale, version)
+            update.add_(group.params[where] * self.settings.weight_decay)
+            weight_sq += sum_of_squares(group.params[where])
+            update_sq += sum_of_squares(update)
+        ratio = math.sqrt(weight_sq / update_sq) if weight_sq > 0.0 and update_sq > 0.0 else 1.0
+        self._descend(group, entry, lr * ratio, version)
+        return ratio
 
     @torch.no_grad()
     def follow(
@@ -178,15 +192,18 @@ class Sgd:
         return ("momentum",) if self.settings.momentum else ()
 
     @torch.no_grad()
-    def apply(self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int) -> tuple[float, ...]:
+    def apply(
+        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, around: Around = unwatched
+    ) -> tuple[float, ...]:
         for where in _blocks(0, group.params.numel()):
-            step = (grads[where] * scale).add_(group.params[where] * self.settings.weight_decay)
-            if self.settings.momentum:
-                step = group.state["momentum"][where].mul_(self.settings.momentum).add_(step) * lr
-            else:
-                step.mul_(lr)
-            group.params[where].sub_(step)
-            _check(group, where, group.params[where])
+            with around(group, where):
+                step = (grads[where] * scale).add_(group.params[where] * self.settings.weight_decay)
+                if self.settings.momentum:
+                    step = group.state["momentum"][where].mul_(self.settings.momentum).add_(step) * lr
+                else:
+                    step.mul_(lr)
+                group.params[where].sub_(step)
+                _check(group, where, group.params[where])
         return ()
 
     def follow(

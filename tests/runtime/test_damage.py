@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+from swarmflow.compute.finite import NotFiniteError
 from swarmflow.core.protocol.actions import Apply, Seal
 from swarmflow.core.protocol.events import Sealed, StateDamaged
 from tests.runtime.manifests import SUMS, manifest
@@ -18,36 +20,62 @@ SEAL, APPLY = Seal(EPOCH, 1, GROUPS, GROUPS), Apply(EPOCH, scale=0.01, learning_
 
 
 @pytest.mark.parametrize(("sums", "delay"), MODES)
-def test_a_flipped_bit_anywhere_in_the_state_is_found(sums: str, delay: int) -> None:
-    served = stage_of(manifest(**SUMS[sums], delay=delay, optimizer="adamw"), 1)
-    assert served.is_intact(), "nothing is known of it yet"
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
+def test_a_flipped_bit_anywhere_in_the_state_is_found(sums: str, delay: int, optimizer: str) -> None:
+    """In what gradients are computed with at once, in the moments as the update comes to them."""
+    served = stage_of(manifest(**SUMS[sums], delay=delay, optimizer=optimizer), 1)
+    assert served.weights_are_intact(), "nothing is known of it yet"
     for number in range(2):
-        step(served, number, reduced=True)
-    assert served.is_intact(), "the last version was not hashed"
+        assert step(served, number, reduced=True), "nor here, of the first"
+    made = served._checksums
     served.hash(served.version)
-    assert served.is_intact()
-    for tensor in served.state_of(served.version)._tensors.values():
+    assert served._checksums == made, "the sums of an update's blocks are those of the state that it has made"
+    for name, tensor in served.state_of(served.version)._tensors.items():
+        moment = name.partition(".")[2] in served.optimizer.state_names()
         bits = tensor.view(torch.int32)
         for place in (0, tensor.numel() // 2, tensor.numel() - 1):
             for bit in (0, 30):
                 bits[place] ^= 1 << bit
-                assert not served.is_intact()
+                assert served.weights_are_intact() == moment
                 bits[place] ^= 1 << bit
-    assert served.is_intact()
-    step(served, 2, reduced=True)
-    assert served.is_intact(), "it has changed by an update"
+    assert served.weights_are_intact()
+    assert step(served, 2, reduced=True), "it is the update that has changed it"
+
+
+@pytest.mark.parametrize(("sums", "delay"), MODES)
+@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
+@pytest.mark.parametrize("bit", [0, 30])
+def test_of_a_state_in_which_a_bit_has_flipped_no_version_is_made(
+    sums: str, delay: int, optimizer: str, bit: int
+) -> None:
+    """Also where the update fails of it: then the numbers are the memory's fault, and not the model's."""
+    of, damaged = manifest(**SUMS[sums], delay=delay, optimizer=optimizer), []
+    for name in stage_of(of, 1).state_of(0)._tensors:
+        served = stage_of(of, 1)
+        step(served, 0, reduced=True)
+        bits = served.state_of(1)._tensors[name].view(torch.int32)
+        bits[-1] ^= 1 << bit
+        assert not step(served, 1, reduced=True)
+        assert served.version == -1
+        damaged.append(name)
+    assert len(damaged) > 2
+
+
+def test_an_update_that_fails_by_itself_says_so() -> None:
+    served = stage_of(manifest(**SUMS["fp32"], optimizer="adamw"), 1)
+    step(served, 0, reduced=True)
+    with pytest.raises(NotFiniteError):
+        served.update(1, math.inf, 0.1)
 
 
 def test_damage_is_found_although_the_state_was_hashed_since_it_was_made() -> None:
     served = stage_of(manifest(**SUMS["blockwise16"]))
     step(served, 0, reduced=True)
     with ThreadPoolExecutor(1) as threads:
-        served.begin_checksums(threads)
-        assert served.is_intact()
         sound = served.begin_hash(threads).result()
         served.groups(1)["own"].params.view(torch.int32)[5] ^= 1
         assert served.begin_hash(threads).result() != sound
-        assert not served.is_intact()
+        assert not served.weights_are_intact()
 
 
 @pytest.mark.asyncio
@@ -68,15 +96,6 @@ async def test_peers_of_a_stage_whose_states_differ_do_not_agree_on_a_reduced_gr
         assert changed == {"stage-1"}, "the tied weights and their moments are the same"
 
 
-def test_a_hash_that_is_under_way_is_waited_for() -> None:
-    served = stage_of(manifest(**SUMS["blockwise16"]))
-    step(served, 0, reduced=True)
-    with ThreadPoolExecutor(1) as threads:
-        hashing = served.begin_hash(threads)
-        assert served.is_intact()
-        assert hashing.done()
-
-
 @pytest.mark.asyncio
 @pytest.mark.parametrize(
     ("action", "tensor"),
@@ -94,8 +113,7 @@ async def test_no_gradient_is_taken_with_damaged_weights_and_no_update_made_of_a
         bits = served.groups(served.version)["own"].tensors()[tensor].view(torch.int32)
         bits[0] ^= 1
         assert await peer.ask(action) == StateDamaged(EPOCH)
-        bits[0] ^= 1
-        assert await peer.ask(action) != StateDamaged(EPOCH)
+        assert served.version == (EPOCH.step if action is SEAL else -1), "nobody loads or keeps what is not whole"
 
 
 @pytest.mark.asyncio
@@ -110,4 +128,4 @@ async def test_damaged_moments_void_no_gradient_and_enter_no_version() -> None:
         served.groups(served.version)["own"].state["exp_avg"].view(torch.int32)[7] ^= 1
         assert await peer.ask(SEAL) == sound
         assert await peer.ask(APPLY) == StateDamaged(EPOCH)
-        assert served.version == EPOCH.step
+        assert served.version == -1

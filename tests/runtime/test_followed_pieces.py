@@ -54,8 +54,11 @@ def accumulate(group: FlatGroup, gradient: torch.Tensor, number: int) -> None:
             group.sums.fixed.move(gradient.clone(), group.sums.flat)
 
 
-def step(served: Served, number: int, reduced: bool) -> None:
-    """Compute a step with random gradients and apply its update. reduced: the sums are those of an all-reduce."""
+def step(served: Served, number: int, reduced: bool) -> bool:
+    """Compute a step with random gradients and apply its update; return whether the state was whole.
+
+    reduced: the sums are those of an all-reduce.
+    """
     torch.manual_seed(number)
     served.runner(number).begin(EXPONENT)
     for name, group in served.groups(number).items():
@@ -64,7 +67,7 @@ def step(served: Served, number: int, reduced: bool) -> None:
         if reduced:
             served.reduced[name] = group.sums.empty()
             served.reduced[name].total(0, group.sums.elements, [group.sums])
-    served.update(number, 0.5, 0.01 * (number + 1))
+    return served.update(number, 0.5, 0.01 * (number + 1))
 
 
 def bring(giver: Served, loader: Served, span: Span, have: int) -> int:

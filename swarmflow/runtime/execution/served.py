@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.exact import EXPONENT
+from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.runner import StageRunner
@@ -21,9 +21,8 @@ from swarmflow.compute.stage_pieces import StagePieces
 from swarmflow.compute.stage_state import BEFORE, StageState
 from swarmflow.compute.state_root import GRID, root_of, tensor_name
 from swarmflow.compute.sums import Sums
+from swarmflow.compute.update_checksums import UpdateChecksums
 from swarmflow.compute.update_log import LoggedUpdate, UpdateLog, kept_sums
-
-X = TypeVar("X")
 
 LEAVES_KEPT = 2  # versions: who loads compares its pieces while the next one may be made
 
@@ -49,7 +48,6 @@ class Served:
     pieces: StagePieces = field(init=False)
     # Of the tensors of a version's state, when it was made or loaded.
     _checksums: tuple[int, dict[str, int]] = field(init=False, default=(-1, {}))
-    _summing: Future[Any] | None = field(init=False, default=None)  # these, or the hashes of the state
     # What reads the present version, in other threads: no update is made until it is done.
     _readers: list[Future[Any]] = field(init=False, default_factory=list)
     _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -96,24 +94,49 @@ class Served:
         for name, group in self.groups(0).items():
             group.params.copy_(latest[name].params)
 
-    def update(self, step: int, scale: float, learning_rate: float) -> None:
-        """Apply the reduced gradients of a step. Raises NotFiniteError."""
+    def update(self, step: int, scale: float, learning_rate: float) -> bool:
+        """Apply the reduced gradients of a step, unless the state is not what it was when it was made or loaded.
+
+        Returns whether it was: damage is found as the update comes to it, and then no version is here any more. Raises
+        NotFiniteError.
+        """
+        version, changed = self.version, ("params", *self.optimizer.state_names())
+        known, expected = self._checksums
+        expected = expected if known == version else {}
+        rest = self.state_of(version).checksums(but=changed)
         self._begin_change()
+        sums = UpdateChecksums(self.groups(step).values(), changed)
+        try:
+            update = self._apply(step, scale, learning_rate, sums)
+        except NotFiniteError:
+            sums.complete_before()
+            if _fit(sums.before() | rest, expected):
+                raise
+            return False
+        if not _fit(sums.before() | rest, expected):
+            return False
+        self.log.add(update)
+        self._checksums = step + 1, sums.after() | self.state_of(step + 1).checksums(but=changed)
+        self.version = step + 1
+        return True
+
+    def _apply(self, step: int, scale: float, learning_rate: float, sums: UpdateChecksums) -> LoggedUpdate | None:
+        """Apply the reduced gradients of a step, and return the update for the log, if it is to be there."""
         latest, runner = self.groups(step + 1), self.runner(step)
         kept, ratios = self._kept_sums(runner) if self.log.wanted else None, {}
         for name, group in runner.stage.groups.items():
-            sums = self.reduced.get(name, group.sums)
+            reduced = self.reduced.get(name, group.sums)
             if group is not latest[name]:
                 _succeed(group, latest[name])
-            ratios[name] = self.optimizer.apply(group, sums.gradient(), scale, learning_rate, step)
-            group.learnt(sums, step)
+            gradient = reduced.gradient()
+            ratios[name] = self.optimizer.apply(group, gradient, scale, learning_rate, step, sums.around)
+            group.learnt(reduced, step)
         self.reduced.clear()
-        self.log.add(None if kept is None else LoggedUpdate(step, scale, learning_rate, ratios, kept))
         runner.weights_written()
         if runner.stage.rounding is not None:
             runner.stage.rounding.exponent = EXPONENT
         runner.clear()
-        self.version = step + 1
+        return None if kept is None else LoggedUpdate(step, scale, learning_rate, ratios, kept)
 
     def _kept_sums(self, runner: StageRunner) -> dict[str, Sums] | None:
         """Return the sums of a step for the log; None where an update with them cannot be followed."""
@@ -136,8 +159,6 @@ class Served:
         return self._keep(version, leaves)
 
     def _hash_made(self, version: int) -> str:
-        """Hash the state that an update has made. Its checksums are older, where the hash was asked for later."""
-        self.keep_checksums(version)
         return self._keep(version, b"".join(self.pieces.leaves(version)))
 
     def _keep(self, version: int, leaves: bytes) -> str:
@@ -153,38 +174,24 @@ class Served:
         if self._checksums[0] != version:
             self._checksums = version, self.state_of(version).checksums()
 
-    def is_intact(self, *, moments: bool = True) -> bool:
-        """Return whether the state in memory is still what it was when it was made or loaded.
+    def weights_are_intact(self) -> bool:
+        """Return whether what gradients are computed with is still what it was when it was made or loaded.
 
-        moments: compare those of the optimizer too, of which nothing but an update is made.
+        Of the optimizer's moments nothing but an update is made, which compares them itself.
         """
-        version, expected = self._known_checksums()
-        if version != self.version:
-            return True
-        found = self.state_of(version).checksums(() if moments else self.optimizer.state_names())
-        return all(expected[name] == value for name, value in found.items())
+        version, expected = self._checksums
+        but = self.optimizer.state_names()
+        return version != self.version or _fit(self.state_of(version).checksums(but), expected)
 
     def name_of(self, group: str) -> str:
         """Return a name of a group's state, as its peers have it if they made the same updates."""
         self.keep_checksums(self.version)
-        version, sums = self._known_checksums()
+        version, sums = self._checksums
         return f"{version} " + " ".join(str(sums[name]) for name in sorted(sums) if name.startswith(f"{group}."))
-
-    def _known_checksums(self) -> tuple[int, dict[str, int]]:
-        if self._summing is not None:
-            wait([self._summing])
-        return self._checksums
 
     def begin_hash(self, threads: Executor) -> Future[str]:
         """Begin to hash the state as it is now, beside the next step; return its root once that is done."""
-        return self._begin(threads, self._hash_made)
-
-    def begin_checksums(self, threads: Executor) -> None:
-        """Begin to take the checksums of the state as it is now, beside the next step."""
-        self._begin(threads, self.keep_checksums)
-
-    def _begin(self, threads: Executor, work: Callable[[int], X]) -> Future[X]:
-        self._summing = reader = threads.submit(work, self.version)
+        reader = threads.submit(self._hash_made, self.version)
         with self._changing:
             self._readers.append(reader)
         return reader
@@ -211,6 +218,11 @@ class Served:
     def clock(self) -> float:
         """Return the time: on a CPU the thread's own, as a frozen or waiting process does not compute."""
         return time.thread_time() if self.stage.device.type == "cpu" else time.monotonic()
+
+
+def _fit(found: dict[str, int], expected: dict[str, int]) -> bool:
+    """Return whether the checksums of tensors are those that are expected of them, if any."""
+    return all(expected.get(name, value) == value for name, value in found.items())
 
 
 @torch.no_grad()

@@ -122,7 +122,7 @@ class StepEnd:
         summed = dict(action.pieces)
 
         def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]] | None:
-            if not served.is_intact(moments=False):
+            if not served.weights_are_intact():
                 return None
             results, broken = [], []
             for (name, _), sums in zip(sealed, found, strict=True):
@@ -149,7 +149,7 @@ class StepEnd:
     def apply(self, action: Apply) -> None:
         """Apply the optimizer's update, and empty the accumulators.
 
-        Before that, compare the whole state with its checksums: an update would spread what is wrong in it.
+        The whole state is compared with its checksums as it is read: of what is wrong in it no version is made.
         """
         served = self._serving()
         self._account.committed(action.epoch)
@@ -159,17 +159,13 @@ class StepEnd:
             served.log.want()
 
         def work() -> NotFiniteError | StateDamaged | None:
-            if not served.is_intact():
-                return StateDamaged(action.epoch)
             try:
-                served.update(action.epoch.step, action.scale, action.learning_rate)
+                intact = served.update(action.epoch.step, action.scale, action.learning_rate)
             except NotFiniteError as error:
                 return error
-            if action.hashed:
+            if intact and action.hashed:
                 hashing.append(served.begin_hash(self._hashers))
-            else:
-                served.begin_checksums(self._hashers)
-            return None
+            return None if intact else StateDamaged(action.epoch)
 
         def done(failed: NotFiniteError | StateDamaged | None) -> None:
             if isinstance(failed, NotFiniteError):
