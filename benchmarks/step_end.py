@@ -24,6 +24,7 @@ from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.stage_pieces import StagePieces
 from swarmflow.compute.state_root import root_of
 from swarmflow.compute.sums import digest_of_pieces
+from swarmflow.compute.update_checksums import Around, UpdateChecksums, unwatched
 from swarmflow.core.commit.reduce import PIECE_ELEMENTS
 from swarmflow.core.protocol.piece_format import BLOCKWISE16
 
@@ -33,6 +34,7 @@ MICROBATCHES = 32
 REPEATS = 3
 BESIDE, AFTER_TRANSFER, AFTER_COMMIT = "beside the transfer", "after the transfer", "after the commit"
 BESIDE_NEXT = "beside the next step"
+NOT_AT_ALL = "not at all: to compare"
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,22 @@ class StepEndWork:
 
     def update(self) -> None:
         """Apply the optimizer's update, follow the peaks with the grid, and set the sums to zero."""
-        self.optimizer.apply(self.group, self.reduced.gradient(), 1e-3, 3e-4, 1)
+        self._update(unwatched)
+
+    def checked_update(self) -> None:
+        """Do the same, with checksums of what it reads and writes."""
+        sums = UpdateChecksums([self.group], ("params", *self.optimizer.state_names()))
+        self._update(sums.around)
+        sums.before(), sums.after()
+
+    def _update(self, around: Around) -> None:
+        self.optimizer.apply(self.group, self.reduced.gradient(), 1e-3, 3e-4, 1, around)
         self.group.learnt(self.reduced, 1)
         self.own.zero()
 
     def checksum(self) -> None:
-        """Sum the bits of the state."""
-        for tensor in self.group.tensors().values():
-            checksum(tensor)
+        """Sum the bits of the weights."""
+        checksum(self.group.params)
 
     def hashes(self) -> None:
         """Hash the pieces of the state."""
@@ -108,10 +118,10 @@ def measure(parameters: float) -> list[StepEndPart]:
         ("sums of own pieces, their digests", BESIDE, work.sum_pieces),
         ("the other peer's sums stored", BESIDE, work.store_pieces),
         ("norm of the gradient", BESIDE, work.norm),
-        ("checksum of the state", AFTER_TRANSFER, work.checksum),
+        ("checksum of the weights", AFTER_TRANSFER, work.checksum),
         ("digest of the gradient", AFTER_TRANSFER, work.digest_of_gradient),
-        ("checksum of the state again", AFTER_COMMIT, work.checksum),
-        ("update", AFTER_COMMIT, work.update),
+        ("update", AFTER_COMMIT, work.checked_update),
+        ("update without checksums of the state", NOT_AT_ALL, work.update),
         ("hashes of the state", BESIDE_NEXT, work.hashes),
     ]
     taken: dict[str, list[float]] = {name: [] for name, _, _ in steps}
