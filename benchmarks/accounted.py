@@ -190,7 +190,7 @@ if __name__ == "__main__":
     for owner, function in (
         (served.Served, "weights_are_intact"),
         (served.Served, "_begin_change"),
-        (StageState, "checksums"),
+        (StageState, "piece_sums"),
         (UpdateChecksums, "_add"),
         (UpdateChecksums, "before"),
         (UpdateChecksums, "after"),

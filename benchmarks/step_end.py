@@ -17,11 +17,12 @@ import torch
 
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.flat import FlatGroup
-from swarmflow.compute.flat_tensors import checksum
+from swarmflow.compute.flat_tensors import piece_sums
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.stage_pieces import StagePieces
+from swarmflow.compute.state_root import PIECE_ELEMENTS as PIECE
 from swarmflow.compute.state_root import root_of
 from swarmflow.compute.sums import digest_of_pieces
 from swarmflow.compute.update_checksums import Around, UpdateChecksums, unwatched
@@ -104,7 +105,7 @@ class StepEndWork:
 
     def checksum(self) -> None:
         """Sum the bits of the weights."""
-        checksum(self.group.params)
+        piece_sums(self.group.params, PIECE)
 
     def hashes(self) -> None:
         """Hash the pieces of the state."""

@@ -17,7 +17,14 @@ from swarmflow.activity import doing
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.weights import init_stage
 from swarmflow.core.protocol.actions import ExpectRoot, LoadState, Resume, StoreState, WriteStage
-from swarmflow.core.protocol.events import Progressed, StageWritten, StateLoaded, StateNotLoaded, StateStored
+from swarmflow.core.protocol.events import (
+    Progressed,
+    StageWritten,
+    StateDamaged,
+    StateLoaded,
+    StateNotLoaded,
+    StateStored,
+)
 from swarmflow.core.protocol.messages import Held
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
@@ -114,6 +121,9 @@ class StageLoader:
             kept = KeptStage(held, served, self._manifest.fingerprint, self._fits)
         assert kept is not None, "one of both is there"
         await self._compute.call(_FIRST, kept.settle)
+        if not await self._compute.call(_FIRST, kept.served.is_intact):
+            log.warning("stage %d at version %d is damaged in memory: it is not kept", held.stage, held.version)
+            return None
         found = kept.served.version
         if found != held.version:
             log.warning("stage %d is at version %d, not %d: it is not kept", held.stage, found, held.version)
@@ -160,7 +170,10 @@ class StageLoader:
                 raise NetworkError(f"stage {stage} is not here (any more)")
             return served
 
-        serve_pieces(self._session.requests, serving, lambda updates: self._session.links.give(share(updates)))
+        def damaged() -> None:
+            self._session.driver.post(StateDamaged())
+
+        serve_pieces(self._session.requests, serving, lambda updates: self._session.links.give(share(updates)), damaged)
 
     async def _load(self, action: LoadState) -> None:
         self._host.unload()  # the stage that was served before is freed
@@ -226,10 +239,12 @@ class StageLoader:
         served = kept.served
 
         def update_once() -> str:
-            if not served.is_intact():
-                raise CheckpointError("it is damaged in memory")
             if update is not None and served.version == update.epoch.step:  # else an earlier grant has applied it
-                served.update(update.epoch.step, update.scale, update.learning_rate)
+                intact = served.update(update.epoch.step, update.scale, update.learning_rate)
+            else:
+                intact = served.is_intact()
+            if not intact:
+                raise CheckpointError("it is damaged in memory")
             for runner in served.runners:
                 runner.clear()
             return served.hash(served.version)

@@ -36,26 +36,21 @@ def digest(tensors: Tensor | Sequence[Tensor]) -> str:
     return hasher.hexdigest()
 
 
-def checksum(flat: Tensor) -> int:
-    """Return a sum over the bits of a flat fp32 tensor, which another bit anywhere changes.
+def piece_sums(flat: Tensor, elements: int) -> Tensor:
+    """Return the sum of the bits of each piece of a flat fp32 tensor: int64 [pieces], on its device.
 
-    It tells damage and no forgery, at the speed of memory: 22 GB/s where blake3 has 4.3.
+    Another bit anywhere changes that of its piece. It tells damage and no forgery, at the speed of memory: 22 GB/s
+    where blake3 has 4.3. elements: of a piece but the last; an even number.
     """
-    return as_checksum(sum_of_bits(flat))
+    whole = flat.numel() // elements * elements
+    sums = flat[:whole].view(torch.int64).view(-1, elements // 2).sum(dim=1)
+    return sums if whole == flat.numel() else torch.cat((sums, sum_of_bits(flat[whole:]).view(1)))
 
 
 def sum_of_bits(flat: Tensor) -> Tensor:
-    """Return the sum of a flat fp32 tensor's bits, 64 at a time: int64, of shape [], on its device.
-
-    The sums of ranges that start at even elements add up to that of the whole.
-    """
+    """Return the sum of a flat fp32 tensor's bits, 64 at a time: int64, of shape [], on its device."""
     whole = flat[: flat.numel() // 2 * 2].view(torch.int64).sum()
     return whole + flat[-1].view(torch.int32) if flat.numel() % 2 else whole
-
-
-def as_checksum(bits: Tensor) -> int:
-    """Return a sum of bits as a number; the device is waited for."""
-    return int(bits) % (1 << 64)
 
 
 def memory_of(flat: Tensor) -> memoryview:

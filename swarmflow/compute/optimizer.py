@@ -51,8 +51,8 @@ class Optimizer(Protocol):
 
         grads: fp32 [elements], unchanged. scale: clip factor / target tokens. lr: learning rate of this update.
         version: number of updates before this one. around: entered for each range of the group before anything of it is
-        read, and left after all of it is written; a range begins at a block's edge. Returns the ratios that `follow`
-        needs: one a tensor, or none.
+        read, and left after all of it is written; a range begins at the edge of a piece. Returns the ratios that
+        `follow` needs: one a tensor, or none.
         """
         ...
 

@@ -15,12 +15,13 @@ from torch import Tensor
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.finite import finite
 from swarmflow.compute.flat import FlatGroup
-from swarmflow.compute.flat_tensors import Buffer, bytes_of, memory_of
+from swarmflow.compute.flat_tensors import Buffer, bytes_of, memory_of, sum_of_bits
 from swarmflow.compute.grid import Grid
 from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.packed_integers import USUAL_BITS
-from swarmflow.compute.state_root import GRID, PIECE_ELEMENTS, Span, leaf_of
+from swarmflow.compute.stage_state import BEFORE
+from swarmflow.compute.state_root import GRID, PIECE_ELEMENTS, Span, leaf_of, tensor_name
 from swarmflow.compute.sums import Sums, TensorSums
 from swarmflow.errors import FrameError
 
@@ -74,6 +75,16 @@ class StagePieces:
         """Return the state of a span, where the stage is at this version."""
         return bytearray().join(memory_of(part.cpu()) for part in self._parts(span, version))
 
+    def sums_of(self, piece: Span, version: int, data: Buffer) -> dict[str, Tensor]:
+        """Return the sums over the bits of what was read of a piece, by the tensors' names in the state: int64 []."""
+        parts = self._named_parts(piece, version)
+        numbers = bytes_of(data).view(torch.float32).split([part.numel() for _, part in parts])
+        # A part behind one of odd length does not lie where it can be read 64 bits at a time.
+        return {
+            tensor_name(piece.group, name): sum_of_bits(given.clone())
+            for (name, _), given in zip(parts, numbers, strict=True)
+        }
+
     def leaves(self, version: int) -> Iterator[bytes]:
         """Yield the hashes of all pieces, in their order, where the stage is at this version."""
         for name, group in self._sets[0].items():
@@ -124,11 +135,11 @@ class StagePieces:
         return [tensor for _, tensor in self._named_parts(span, version)]
 
     def _named_parts(self, span: Span, version: int) -> list[tuple[str, Tensor]]:
-        """Return the same with their names in the group."""
+        """Return the same with their names in the group, as `StageState` has them."""
         tensors = [self._groups(version + 1)[span.group].tensors()]
         if len(self._sets) > 1:
             before = self._groups(version)[span.group].tensors()
-            tensors.append({name: before[name] for name in ("params", GRID) if name in before})
+            tensors.append({BEFORE + name: before[name] for name in ("params", GRID) if name in before})
         return [(name, tensor[span.of(name)]) for named in tensors for name, tensor in named.items()]
 
 

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from swarmflow.compute.flat import FlatGroup
-from swarmflow.compute.flat_tensors import checksum, digest, memory_of
-from swarmflow.compute.state_root import tensor_name
+from swarmflow.compute.flat_tensors import digest, memory_of, piece_sums
+from swarmflow.compute.state_root import piece_elements, tensor_name
 
 CHUNK_ELEMENTS = 1 << 20  # 4 MiB of fp32 at a time: a disk's full speed, and little memory beside the stage's
 BEFORE = "before_"  # begins the names of what belongs to the version before, where updates are delayed
@@ -58,12 +58,16 @@ class StageState:
         """Names the state by its bits."""
         return digest(list(self._tensors.values()))
 
-    def checksums(self, but: Collection[str] = ()) -> dict[str, int]:
-        """Return a sum over all bits of each tensor, which damage of any of them changes.
+    def piece_sums(self, but: Collection[str] = ()) -> dict[str, Tensor]:
+        """Return a sum over the bits of each piece of each tensor, which damage of any of them changes: int64 [pieces].
 
         but: names that the tensors have in their groups; those are left out.
         """
-        return {name: checksum(of) for name, of in self._tensors.items() if name.partition(".")[2] not in but}
+        return {
+            name: piece_sums(of, piece_elements(name))
+            for name, of in self._tensors.items()
+            if name.partition(".")[2] not in but
+        }
 
     def _part(self, name: str, start: int, stop: int) -> Tensor:
         tensor = self._tensors[name]

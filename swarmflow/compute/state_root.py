@@ -41,6 +41,11 @@ class Span(NamedTuple):
         return slice(self.start, self.stop)
 
 
+def piece_elements(tensor: str) -> int:
+    """Return how many elements of a tensor of a group belong to a piece."""
+    return PIECE_ELEMENTS // BLOCK_ELEMENTS if tensor.endswith(GRID) else PIECE_ELEMENTS
+
+
 def tensor_name(group: str, part: str) -> str:
     """Return the name, in a stage's file, of a reduction group's `params` or of one of its optimizer tensors."""
     return f"{group}.{part}"

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from swarmflow.compute.flat import FlatGroup
-from swarmflow.compute.flat_tensors import as_checksum, sum_of_bits
-from swarmflow.compute.state_root import tensor_name
+from swarmflow.compute.flat_tensors import piece_sums
+from swarmflow.compute.state_root import PIECE_ELEMENTS, tensor_name
 
 Around = Callable[[FlatGroup, slice], AbstractContextManager[None]]
 """What an optimizer does around the update of each range of a group; the ranges follow one another."""
@@ -22,7 +22,7 @@ def unwatched(group: FlatGroup, where: slice) -> AbstractContextManager[None]:
 
 
 class UpdateChecksums:
-    """The checksums of the tensors that one update changes, before it and after it, by their names in the state.
+    """Checksums of all pieces of the tensors that an update changes, before it and after it, by names in the state.
 
     A pass of its own over the state costs as much as the memory takes to read it: 7 ms for 50 million numbers where
     these sums add 2 to the update (benchmarks/README.md).
@@ -38,36 +38,36 @@ class UpdateChecksums:
 
     @contextmanager
     def around(self, group: FlatGroup, where: slice) -> Iterator[None]:
-        """Add the bits of a range to the sums, before its update and after it. It starts at an even element."""
+        """Take the sums of a range's pieces, before its update and after it. It begins at the edge of a piece."""
         self._add(self._before, group, where)
         self._seen[group.name] = where.stop
         yield
         self._add(self._after, group, where)
 
     def complete_before(self) -> None:
-        """Add all that the update has not come to, since it has failed, to the sums before it."""
+        """Take the sums before the update of all that it has not come to, since it has failed."""
         for group in self._groups:
             rest = slice(self._seen[group.name], group.params.numel())
-            self._add(self._before, group, rest)
-            self._seen[group.name] = rest.stop
+            if rest.start < rest.stop:
+                self._add(self._before, group, rest)
 
-    def before(self) -> dict[str, int]:
-        """Return the checksums of what the update was made of."""
-        return {name: as_checksum(torch.stack(sums).sum()) for name, sums in self._before.items()}
+    def before(self) -> dict[str, Tensor]:
+        """Return the checksums of what the update was made of: int64 [pieces] (see `piece_sums`)."""
+        return {name: torch.cat(sums) for name, sums in self._before.items()}
 
-    def after(self) -> dict[str, int]:
+    def after(self) -> dict[str, Tensor]:
         """Return the checksums of what the update has made."""
-        return {name: as_checksum(torch.stack(sums).sum()) for name, sums in self._after.items()}
+        return {name: torch.cat(sums) for name, sums in self._after.items()}
 
     def _nothing(self) -> dict[str, list[Tensor]]:
-        """Return the sum over no range, for each tensor."""
+        """Return the sums of no piece, for each tensor."""
         found: dict[str, list[Tensor]] = {}
         for group in self._groups:
-            zero = torch.zeros((), dtype=torch.int64, device=group.params.device)
-            found |= {tensor_name(group.name, name): [zero] for name in self._names}
+            none = torch.zeros(0, dtype=torch.int64, device=group.params.device)
+            found |= {tensor_name(group.name, name): [none] for name in self._names}
         return found
 
     def _add(self, sums: dict[str, list[Tensor]], group: FlatGroup, where: slice) -> None:
         tensors = group.tensors()
         for name in self._names:
-            sums[tensor_name(group.name, name)].append(sum_of_bits(tensors[name][where]))
+            sums[tensor_name(group.name, name)].append(piece_sums(tensors[name][where], PIECE_ELEMENTS))

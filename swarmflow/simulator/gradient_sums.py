@@ -133,4 +133,6 @@ class GradientSums:
 
     def hash(self, action: HashState) -> None:
         """Answer with the root of the state."""
-        self.device.answer(StateHashed(action.version, self.device.stage_weights().parameters))
+        weights = self.device.stage_weights()
+        damaged = StateDamaged() if weights.damaged else None
+        self.device.answer(damaged or StateHashed(action.version, weights.parameters))

@@ -15,6 +15,7 @@ from swarmflow.core.protocol.events import (
     DiskChanged,
     Progressed,
     StageWritten,
+    StateDamaged,
     StateStored,
 )
 from swarmflow.core.protocol.types import Member, ProcessId
@@ -102,8 +103,12 @@ class Storage:
         if self.world.disks.holds(donor.process.name, version, stage):
             return self.world.disks.durable[version][stage]
         weights = host.device.weights
-        held = weights is not None and (weights.stage, weights.version) == (stage, version)
-        return weights.parameters if held and weights is not None else None
+        if weights is None or (weights.stage, weights.version) != (stage, version):
+            return None
+        if weights.damaged:  # it compares what it gives
+            host.device.answer(StateDamaged())
+            return None
+        return weights.parameters
 
     def newest(self, donor: Member, stage: int, version: int) -> tuple[int, str] | None:
         """Return the version of a stage, not before this one, that a donor can give, and its digest; None: none."""

@@ -27,9 +27,9 @@ def test_a_flipped_bit_anywhere_in_the_state_is_found(sums: str, delay: int, opt
     assert served.weights_are_intact(), "nothing is known of it yet"
     for number in range(2):
         assert step(served, number, reduced=True), "nor here, of the first"
-    made = served._checksums
+    names = [served.name_of(group) for group in served.groups(2)]
     served.hash(served.version)
-    assert served._checksums == made, "the sums of an update's blocks are those of the state that it has made"
+    assert [served.name_of(group) for group in served.groups(2)] == names, "as a peer that has loaded it names it"
     for name, tensor in served.state_of(served.version)._tensors.items():
         moment = name.partition(".")[2] in served.optimizer.state_names()
         bits = tensor.view(torch.int32)
@@ -68,14 +68,22 @@ def test_an_update_that_fails_by_itself_says_so() -> None:
         served.update(1, math.inf, 0.1)
 
 
-def test_damage_is_found_although_the_state_was_hashed_since_it_was_made() -> None:
-    served = stage_of(manifest(**SUMS["blockwise16"]))
+@pytest.mark.parametrize(("sums", "delay"), MODES)
+def test_a_damaged_state_has_no_root_and_nothing_of_the_damaged_piece_is_given(sums: str, delay: int) -> None:
+    served = stage_of(manifest(**SUMS[sums], delay=delay), 1)
     step(served, 0, reduced=True)
+    pieces = served.pieces.all()
     with ThreadPoolExecutor(1) as threads:
-        sound = served.begin_hash(threads).result()
-        served.groups(1)["own"].params.view(torch.int32)[5] ^= 1
-        assert served.begin_hash(threads).result() != sound
-        assert not served.weights_are_intact()
+        assert served.begin_hash(threads).result() is not None
+        for name, tensor in served.state_of(1)._tensors.items():
+            given = [served.read(piece, 1) for piece in pieces]
+            assert given == [served.pieces.read(piece, 1) for piece in pieces]
+            tensor.view(torch.int32)[-1] ^= 1
+            assert served.begin_hash(threads).result() is None
+            damaged = [piece for piece, whole in zip(pieces, given, strict=True) if served.read(piece, 1) != whole]
+            assert [served.read(piece, 1) for piece in damaged] == [None]
+            assert name.startswith(f"{damaged[0].group}.")
+            tensor.view(torch.int32)[-1] ^= 1
 
 
 @pytest.mark.asyncio

@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
 from swarmflow.compute.families import model_config
 from swarmflow.core.protocol.types import Member, ProcessId
@@ -26,6 +27,10 @@ from tests.runtime.test_followed_pieces import stage_of, step
 pytestmark = pytest.mark.asyncio
 WIDE = model_config({**GIVEN["gpt2"], "n_embd": 96})  # two layers: 14 pieces
 FIRST_VERSION = 2
+
+
+def never() -> None:
+    raise AssertionError("nothing is damaged")
 
 
 def ignored(updates: bool) -> None:
@@ -79,8 +84,8 @@ async def test_pieces_come_from_all_donors_and_follow_the_updates_made_meanwhile
 
             return serving
 
-        serve_pieces(one.session.requests, counting(one, first), ignored)
-        serve_pieces(two.session.requests, counting(two, second), ignored)
+        serve_pieces(one.session.requests, counting(one, first), ignored, never)
+        serve_pieces(two.session.requests, counting(two, second), ignored, never)
         load = load_of(reader, loader)
         load.set_donors(members(one, two), FIRST_VERSION)
         loader.version = await load.run()
@@ -103,8 +108,8 @@ async def test_a_piece_that_is_damaged_on_the_way_comes_from_another_donor(
     first, second, loader = *donors_of(of(), 2), stage_of(of())
     async with processes(tmp_path, 3) as (reader, one, two):
         damage_next(one.session.node, monkeypatch, least_bytes=10_000)
-        serve_pieces(one.session.requests, here(first), ignored)
-        serve_pieces(two.session.requests, here(second), ignored)
+        serve_pieces(one.session.requests, here(first), ignored, never)
+        serve_pieces(two.session.requests, here(second), ignored, never)
         load = load_of(reader, loader)
         load.set_donors(members(one, two), FIRST_VERSION)
         assert await load.run() == FIRST_VERSION
@@ -127,8 +132,8 @@ async def test_a_donor_that_dies_costs_what_it_was_asked_for(tmp_path: Path) -> 
                 dying.session.links.forget(reader.session.me)
             return first
 
-        serve_pieces(dying.session.requests, dies, ignored)
-        serve_pieces(alive.session.requests, here(second), ignored)
+        serve_pieces(dying.session.requests, dies, ignored, never)
+        serve_pieces(alive.session.requests, here(second), ignored, never)
         load = load_of(reader, loader)
         load.set_donors(members(dying, alive), FIRST_VERSION)
         loader.version = await load.run()
@@ -147,8 +152,8 @@ async def test_a_load_without_donors_keeps_what_it_has_for_the_next_ones(tmp_pat
                 raise NetworkError("it serves another stage now")
             return first
 
-        serve_pieces(leaving.session.requests, leaves, ignored)
-        serve_pieces(other.session.requests, here(second), ignored)
+        serve_pieces(leaving.session.requests, leaves, ignored, never)
+        serve_pieces(other.session.requests, here(second), ignored, never)
         load = load_of(reader, loader)
         load.set_donors(members(leaving), FIRST_VERSION)
         with pytest.raises(NetworkError, match="another stage now"):
@@ -188,7 +193,7 @@ async def test_what_cannot_be_is_refused_and_comes_from_another_donor(bodies: li
             return sound
 
         lying.session.requests.serve(TOPIC, lie)
-        serve_pieces(honest.session.requests, after, ignored)
+        serve_pieces(honest.session.requests, after, ignored, never)
         load = load_of(reader, loader)
         load.set_donors(members(lying), FIRST_VERSION)
         with pytest.raises(NetworkError):
@@ -202,7 +207,7 @@ async def test_what_cannot_be_is_refused_and_comes_from_another_donor(bodies: li
 async def test_requests_of_pieces_that_are_not_there_are_refused(tmp_path: Path) -> None:
     [served] = donors_of(of(), 1)
     async with processes(tmp_path, 2) as (reader, donor):
-        serve_pieces(donor.session.requests, here(served), ignored)
+        serve_pieces(donor.session.requests, here(served), ignored, never)
         asking: Requests = reader.session.requests
         for start, stop, have in ((0, 1 << 40, -1), (1, 16384, -1), (-1, 16384, -1), (0, 0, -1), (0, 16384, -2)):
             where: Arguments = {"stage": 0, "group": "own", "start": start, "stop": stop, "have": have}
@@ -224,13 +229,15 @@ async def test_a_wrong_piece_is_fetched_anew_and_its_donor_is_named(
     with ThreadPoolExecutor(1) as threads:
         roots = {served.begin_hash(threads).result() for served in (first, second)}
         [root] = roots
+        assert root is not None
         spans = first.pieces.all()
         wrong = bytearray(first.pieces.read(spans[3], FIRST_VERSION))
         wrong[-1] ^= 1  # a bit of an optimizer's state: no digest of parameters would tell
         first.pieces.write(spans[3], FIRST_VERSION, wrong)
+        first._checksums = -1, {}  # it compares nothing that it gives
         async with processes(tmp_path, 3) as (reader, spoilt, sound):
-            serve_pieces(spoilt.session.requests, here(first), ignored)
-            serve_pieces(sound.session.requests, here(second), ignored)
+            serve_pieces(spoilt.session.requests, here(first), ignored, never)
+            serve_pieces(sound.session.requests, here(second), ignored, never)
             load = load_of(reader, loader)
             load.set_donors(members(spoilt), FIRST_VERSION)
             assert await load.run() == FIRST_VERSION, "without a root the donor is believed"
@@ -245,11 +252,25 @@ async def test_a_wrong_piece_is_fetched_anew_and_its_donor_is_named(
     assert f"{spoilt.session.me} gave a wrong piece of stage 0" in caplog.text
 
 
+async def test_a_donor_gives_nothing_of_a_state_that_is_damaged_in_its_memory(tmp_path: Path) -> None:
+    first, second, loader = *donors_of(of(), 2), stage_of(of())
+    first.groups(FIRST_VERSION)["own"].params.view(torch.int32)[0] ^= 1
+    found: list[bool] = []
+    async with processes(tmp_path, 3) as (reader, damaged, sound):
+        serve_pieces(damaged.session.requests, here(first), ignored, lambda: found.append(True))
+        serve_pieces(sound.session.requests, here(second), ignored, never)
+        load = load_of(reader, loader)
+        load.set_donors(members(damaged, sound), FIRST_VERSION)
+        assert await load.run() == FIRST_VERSION
+        assert loader.state.digest() == second.state.digest()
+    assert found, "it was asked, and has looked"
+
+
 async def test_what_is_verified_stays_as_it_is_while_the_donors_go_on(tmp_path: Path) -> None:
     [served], loader = donors_of(of(), 1), stage_of(of())
     verified = served.state.digest()
     async with processes(tmp_path, 2) as (reader, donor):
-        serve_pieces(donor.session.requests, here(served), ignored)
+        serve_pieces(donor.session.requests, here(served), ignored, never)
         load = load_of(reader, loader)
         load.expect(FIRST_VERSION - 1, "")  # the next root may come at any moment: it waits for that
         load.set_donors(members(donor), FIRST_VERSION)
@@ -268,10 +289,11 @@ async def test_hashes_that_do_not_belong_to_the_root_are_not_believed(tmp_path: 
     first, second, loader = *donors_of(run, 2), stage_of(run)
     with ThreadPoolExecutor(1) as threads:
         root = second.begin_hash(threads).result()
+        assert root is not None
         first.leaves = {FIRST_VERSION: bytes(len(second.leaves[FIRST_VERSION]))}
         async with processes(tmp_path, 3) as (reader, lying, honest):
-            serve_pieces(lying.session.requests, here(first), ignored)
-            serve_pieces(honest.session.requests, here(second), ignored)
+            serve_pieces(lying.session.requests, here(first), ignored, never)
+            serve_pieces(honest.session.requests, here(second), ignored, never)
             load = load_of(reader, loader)
             load.set_donors(members(lying, honest), FIRST_VERSION)
             found = await load._leaves(FIRST_VERSION, root)
@@ -291,7 +313,7 @@ async def test_an_answer_from_before_a_later_grant_is_none_that_cannot_be(tmp_pa
                 load.set_donors(members(donor), FIRST_VERSION + 1)  # answers of the version before are on their way
             return served
 
-        serve_pieces(donor.session.requests, granting, ignored)
+        serve_pieces(donor.session.requests, granting, ignored, never)
         load = load_of(reader, loader)
         load.set_donors(members(donor), FIRST_VERSION)
         loader.version = await load.run()
@@ -304,8 +326,8 @@ async def test_a_donor_that_answers_too_late_leaves_no_piece_behind(tmp_path: Pa
     first, second, loader = *donors_of(run, 2), stage_of(run)
     release = asyncio.Event()
     async with processes(tmp_path, 3) as (reader, slow, quick):
-        serve_pieces(slow.session.requests, here(first), ignored)
-        serve_pieces(quick.session.requests, here(second), ignored)
+        serve_pieces(slow.session.requests, here(first), ignored, never)
+        serve_pieces(quick.session.requests, here(second), ignored, never)
         load = load_of(reader, loader)
         load.set_donors(members(slow, quick), FIRST_VERSION)
         loader.version = await load.run()

@@ -90,6 +90,20 @@ def test_damage_of_a_state_in_memory_is_found_before_anybody_learns_from_it(alon
     assert world.counts["rollbacks"] == alone
 
 
+def test_nobody_loads_what_is_damaged_in_the_memory_of_its_only_donor() -> None:
+    world = settled()
+    victim, *others = peers_of(world, 1)
+    for other in others:
+        world.kill(other)
+    weights = world.hosts[victim].device.weights
+    assert weights is not None
+    weights.damage()
+    world.start_peer("late", wish=1)
+    end_well(world)
+    assert world.counts["states_damaged"] == 1
+    assert world.counts["rollbacks"] == 0, "the newcomer has the stage from a copy on disk, and goes on for the other"
+
+
 @pytest.mark.parametrize("hashed", [True, False])
 def test_a_flipped_bit_in_the_parameters_is_outvoted_by_the_stage(hashed: bool) -> None:
     """By the roots, which the leader asks for where the version is not hashed and the next gradients do not agree."""

@@ -152,7 +152,7 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class HashState:
-    """Hash the state of the own stage, which is at this version -> StateHashed."""
+    """Hash the state of the own stage, which is at this version -> StateHashed, or StateDamaged."""
 
     version: int
 

@@ -171,9 +171,12 @@ class StateHashed:
 
 @dataclass(frozen=True, slots=True)
 class StateDamaged:
-    """The state in memory is not what was hashed at its version: found before what follows from it is committed."""
+    """The state in memory is not what it was when it was made or loaded: found before anything of it is given away.
 
-    epoch: Epoch
+    epoch: of the step that was to be reported or applied; None: it was to be hashed, or loaded by another peer.
+    """
+
+    epoch: Epoch | None = None
 
 
 @dataclass(frozen=True, slots=True)

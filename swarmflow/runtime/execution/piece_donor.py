@@ -12,7 +12,7 @@ import msgspec
 from swarmflow.compute.flat_tensors import Buffer
 from swarmflow.compute.state_root import PIECE_ELEMENTS, Span
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.errors import NetworkError
+from swarmflow.errors import CorruptError, NetworkError
 from swarmflow.runtime.execution.served import Served
 from swarmflow.runtime.transport.requests import Arguments, Requests
 
@@ -46,13 +46,19 @@ class PieceAnswer:
     updates: tuple[PieceUpdate, ...] = ()
 
 
-def serve_pieces(requests: Requests, serving: Callable[[int], Served], on_asked: Callable[[bool], None]) -> None:
+def serve_pieces(
+    requests: Requests,
+    serving: Callable[[int], Served],
+    on_asked: Callable[[bool], None],
+    on_damaged: Callable[[], None],
+) -> None:
     """Answer `state/piece`: (stage, group, start, stop, have), have being the version of what is there, or -1.
 
     And `state/leaves`: (stage, version), with the hashes of all pieces, of the last versions.
 
     serving: returns the stage of this number; raises NetworkError where it is not here. on_asked: called with
-    each request, and whether it is for updates of a piece that is there.
+    each request, and whether it is for updates of a piece that is there. on_damaged: called where the state is not what
+    it was: nothing of it is given.
     """
 
     async def on_piece(sender: ProcessId, arguments: Arguments) -> Sequence[bytes | memoryview]:
@@ -65,7 +71,11 @@ def serve_pieces(requests: Requests, serving: Callable[[int], Served], on_asked:
                 raise NetworkError(f"stage {stage} has no piece {str(span)[:80]}")
             served.log.want()
             on_asked(have >= 0)
-            given = await asyncio.to_thread(_give, served, span, have)
+            try:
+                given = await asyncio.to_thread(_give, served, span, have)
+            except CorruptError as error:
+                on_damaged()
+                raise NetworkError(str(error)) from None
             if given is not None:
                 return [msgspec.json.encode(given[0]), memoryview(given[1]).cast("B")]
             await asyncio.sleep(_AGAIN_S)
@@ -82,16 +92,22 @@ def serve_pieces(requests: Requests, serving: Callable[[int], Served], on_asked:
 
 
 def _give(served: Served, span: Span, have: int) -> tuple[PieceAnswer, Buffer] | None:
-    """Return what leads from a version of a span to the present one; None: an update of the stage is under way."""
+    """Return what leads from a version of a span to the present one; None: an update of the stage is under way.
+
+    Raises CorruptError.
+    """
     version = served.version
     if version < 0:
         return None
     updates = served.log.since(have, version) if 0 <= have <= version else None
     if updates is None or (version - have) * served.pieces.update_bytes(span) > served.pieces.state_bytes(span):
         first = Span(span.group, span.start, min(span.stop, span.start + PIECE_ELEMENTS))
-        state = served.pieces.read(first, version)
-        # An update meanwhile has mixed two versions.
-        return (PieceAnswer(version, first.stop), state) if served.version == version else None
+        state = served.read(first, version)
+        if served.version != version:
+            return None  # an update meanwhile has mixed two versions
+        if state is None:
+            raise CorruptError(f"{first} at version {version} is damaged in this process' memory")
+        return PieceAnswer(version, first.stop), state
     packed = [update.sums[span.group].pack(span.start, span.stop) for update in updates]
     described = tuple(
         PieceUpdate(update.step, update.scale, update.learning_rate, update.ratios[span.group], len(data))

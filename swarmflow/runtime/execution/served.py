@@ -19,7 +19,7 @@ from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
 from swarmflow.compute.stage_pieces import StagePieces
 from swarmflow.compute.stage_state import BEFORE, StageState
-from swarmflow.compute.state_root import GRID, root_of, tensor_name
+from swarmflow.compute.state_root import GRID, PIECE_ELEMENTS, Span, root_of, tensor_name
 from swarmflow.compute.sums import Sums
 from swarmflow.compute.update_checksums import UpdateChecksums
 from swarmflow.compute.update_log import LoggedUpdate, UpdateLog, kept_sums
@@ -46,8 +46,8 @@ class Served:
     leaves: dict[int, bytes] = field(default_factory=dict)  # the hashes of all pieces, of the last versions
     roots: dict[int, str] = field(init=False, default_factory=dict)  # over these
     pieces: StagePieces = field(init=False)
-    # Of the tensors of a version's state, when it was made or loaded.
-    _checksums: tuple[int, dict[str, int]] = field(init=False, default=(-1, {}))
+    # Of each piece of the tensors of a version's state, when it was made or loaded.
+    _checksums: tuple[int, dict[str, torch.Tensor]] = field(init=False, default=(-1, {}))
     # What reads the present version, in other threads: no update is made until it is done.
     _readers: list[Future[Any]] = field(init=False, default_factory=list)
     _changing: threading.Lock = field(init=False, default_factory=threading.Lock)
@@ -103,7 +103,7 @@ class Served:
         version, changed = self.version, ("params", *self.optimizer.state_names())
         known, expected = self._checksums
         expected = expected if known == version else {}
-        rest = self.state_of(version).checksums(but=changed)
+        rest = self.state_of(version).piece_sums(but=changed)
         self._begin_change()
         sums = UpdateChecksums(self.groups(step).values(), changed)
         try:
@@ -116,7 +116,7 @@ class Served:
         if not _fit(sums.before() | rest, expected):
             return False
         self.log.add(update)
-        self._checksums = step + 1, sums.after() | self.state_of(step + 1).checksums(but=changed)
+        self._checksums = step + 1, sums.after() | self.state_of(step + 1).piece_sums(but=changed)
         self.version = step + 1
         return True
 
@@ -158,8 +158,9 @@ class Served:
         self.keep_checksums(version)
         return self._keep(version, leaves)
 
-    def _hash_made(self, version: int) -> str:
-        return self._keep(version, b"".join(self.pieces.leaves(version)))
+    def _hash_made(self, version: int) -> str | None:
+        leaves = b"".join(self.pieces.leaves(version))
+        return self._keep(version, leaves) if self.is_intact() else None  # after all of it was read
 
     def _keep(self, version: int, leaves: bytes) -> str:
         """Keep the hashes of all pieces, for peers that load them, and return the root."""
@@ -172,25 +173,49 @@ class Served:
     def keep_checksums(self, version: int) -> None:
         """Take checksums of the state at this version, with which it is compared; those that are here remain."""
         if self._checksums[0] != version:
-            self._checksums = version, self.state_of(version).checksums()
+            self._checksums = version, self.state_of(version).piece_sums()
+
+    def is_intact(self) -> bool:
+        """Return whether the state in memory is still what it was when it was made or loaded."""
+        return self._fits()
 
     def weights_are_intact(self) -> bool:
-        """Return whether what gradients are computed with is still what it was when it was made or loaded.
+        """Return the same of what gradients are computed with.
 
         Of the optimizer's moments nothing but an update is made, which compares them itself.
         """
+        return self._fits(but=self.optimizer.state_names())
+
+    def _fits(self, but: tuple[str, ...] = ()) -> bool:
         version, expected = self._checksums
-        but = self.optimizer.state_names()
-        return version != self.version or _fit(self.state_of(version).checksums(but), expected)
+        return version != self.version or _fit(self.state_of(version).piece_sums(but), expected)
+
+    def read(self, piece: Span, version: int) -> bytearray | None:
+        """Return the state of a piece for another process; None: it is not what it was when it was made or loaded.
+
+        What is given is compared, not what lies in memory a moment before or after. It is of no use where the version
+        is another one by then.
+        """
+        data = self.pieces.read(piece, version)
+        known, expected = self._checksums
+        if known != version:
+            return data
+        number = piece.start // PIECE_ELEMENTS
+        found = self.pieces.sums_of(piece, version, data)
+        return data if all(int(expected[name][number]) == int(value) for name, value in found.items()) else None
 
     def name_of(self, group: str) -> str:
         """Return a name of a group's state, as its peers have it if they made the same updates."""
         self.keep_checksums(self.version)
         version, sums = self._checksums
-        return f"{version} " + " ".join(str(sums[name]) for name in sorted(sums) if name.startswith(f"{group}."))
+        own = (name for name in sorted(sums) if name.startswith(f"{group}."))
+        return f"{version} " + " ".join(str(int(sums[name].sum())) for name in own)
 
-    def begin_hash(self, threads: Executor) -> Future[str]:
-        """Begin to hash the state as it is now, beside the next step; return its root once that is done."""
+    def begin_hash(self, threads: Executor) -> Future[str | None]:
+        """Begin to hash the state as it is now, beside the next step; return its root once that is done.
+
+        None: it is damaged, and has no root.
+        """
         reader = threads.submit(self._hash_made, self.version)
         with self._changing:
             self._readers.append(reader)
@@ -220,9 +245,9 @@ class Served:
         return time.thread_time() if self.stage.device.type == "cpu" else time.monotonic()
 
 
-def _fit(found: dict[str, int], expected: dict[str, int]) -> bool:
+def _fit(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> bool:
     """Return whether the checksums of tensors are those that are expected of them, if any."""
-    return all(expected.get(name, value) == value for name, value in found.items())
+    return all(torch.equal(expected.get(name, sums), sums) for name, sums in found.items())
 
 
 @torch.no_grad()

@@ -154,7 +154,7 @@ class StepEnd:
         served = self._serving()
         self._account.committed(action.epoch)
 
-        hashing: list[Future[str]] = []
+        hashing: list[Future[str | None]] = []
         if action.followed:
             served.log.want()
 
@@ -187,10 +187,14 @@ class StepEnd:
         if served.version == action.version:
             self._tell_root(action.version, served.begin_hash(self._hashers))
 
-    def _tell_root(self, version: int, root: Future[str]) -> None:
-        """Tell the machine the root of the state once it is hashed."""
-        waiting = asyncio.wrap_future(root)
-        waiting.add_done_callback(lambda found: self._driver.post(StateHashed(version, found.result())))
+    def _tell_root(self, version: int, root: Future[str | None]) -> None:
+        """Tell the machine the root of the state once it is hashed, or that it has none."""
+
+        def tell(found: asyncio.Future[str | None]) -> None:
+            root = found.result()
+            self._driver.post(StateDamaged() if root is None else StateHashed(version, root))
+
+        asyncio.wrap_future(root).add_done_callback(tell)
 
     # --- details ------------------------------------------------------------------------------------------------------
 

@@ -184,7 +184,7 @@ def on_state_hashed(peer: PeerState, event: StateHashed, now: float) -> list[Act
 
 def on_state_damaged(peer: PeerState, event: StateDamaged, now: float) -> list[Action]:
     """Void the step, and load the stage anew: what came of the state, others have already computed with."""
-    if event.epoch != peer.epoch:
+    if peer.hops is None or event.epoch not in (None, peer.epoch):
         return []
     reason = f"stage {peer.stage} at version {peer.version} is damaged in this process' memory"
     return [Send(peer.leader, Unrepairable(peer.epoch, reason)), Count("states_damaged"), *peer.leave(reason)]
