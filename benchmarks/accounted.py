@@ -18,10 +18,14 @@ from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any
 
+import torch
 from prometheus_client import Counter, Gauge, Histogram
 
 from swarmflow import cli
+from swarmflow.compute.adamw_kernel import AdamWKernel, adamw_kernel
+from swarmflow.compute.flat_tensors import piece_sums
 from swarmflow.compute.stage_state import StageState
+from swarmflow.compute.state_root import PIECE_ELEMENTS
 from swarmflow.compute.update_checksums import UpdateChecksums
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_members import StepMembers
@@ -38,6 +42,7 @@ from swarmflow.runtime.operations import answering
 from trainers.answers import TrainerAnswers
 
 FILE = "account.json"
+_KERNEL_ELEMENTS = 1 << 22  # 64 MiB with moments and gradient: more than a cache
 WATCHING = "watching"
 BY_CLOCK = ", by the clock"  # ends the names of the same entries with the time that passed meanwhile
 _seconds: dict[str, float] = defaultdict(float)
@@ -160,6 +165,23 @@ def _timing_s() -> float:
     return _seconds.pop("empty") / _calls.pop("empty")
 
 
+def _share_of_sums() -> float:
+    """Return which share of the time of the optimizer's kernel the checksums take that it takes on its way."""
+    kernel = adamw_kernel()
+    if kernel is None:
+        return 0.0  # they are counted where they are taken
+    values = [torch.zeros(_KERNEL_ELEMENTS) for _ in range(4)]
+    sums = [[piece_sums(each, PIECE_ELEMENTS) for each in values[:3]] for _ in range(2)]
+
+    def seconds(wanted: list[list[torch.Tensor]] | None) -> float:
+        began_s = time.thread_time()
+        kernel.update(values[:3], values[3], (1.0,) * 10, wanted)
+        return time.thread_time() - began_s
+
+    with_sums, without = (min(seconds(wanted) for _ in range(5)) for wanted in (sums, None))
+    return max(0.0, 1.0 - without / with_sums)
+
+
 def _write_at_the_end(owner: object, name: str) -> None:
     run: Callable[[], int] = getattr(owner, name)
 
@@ -169,6 +191,9 @@ def _write_at_the_end(owner: object, name: str) -> None:
         timing_s = _timing_s()  # many calls take less
         for entry, calls in _calls.items():
             _seconds[entry] -= calls * timing_s
+        share = _share_of_sums() if _calls["kernel"] else 0.0
+        for clock in ("", BY_CLOCK):
+            _seconds["digests" + clock] += share * _seconds["kernel" + clock]
         _seconds["edges"] = sum(seconds for seconds in _edge.values() if seconds > 0)
         folder = Path(sys.argv[sys.argv.index("--state-dir") + 1])
         (folder / FILE).write_text(json.dumps(_seconds), encoding="utf-8")
@@ -191,11 +216,10 @@ if __name__ == "__main__":
         (served.Served, "weights_are_intact"),
         (served.Served, "_begin_change"),
         (StageState, "piece_sums"),
-        (UpdateChecksums, "_add"),
-        (UpdateChecksums, "before"),
-        (UpdateChecksums, "after"),
+        (UpdateChecksums, "_take"),
     ):
         _account_for(owner, function, "digests")
+    _account_for(AdamWKernel, "update", "kernel")
     _account_for_workers(Worker, "submit")
     _account_for_edges()
     _account_for_watching()

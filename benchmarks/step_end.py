@@ -25,7 +25,7 @@ from swarmflow.compute.stage_pieces import StagePieces
 from swarmflow.compute.state_root import PIECE_ELEMENTS as PIECE
 from swarmflow.compute.state_root import root_of
 from swarmflow.compute.sums import digest_of_pieces
-from swarmflow.compute.update_checksums import Around, UpdateChecksums, unwatched
+from swarmflow.compute.update_checksums import UpdateChecksums
 from swarmflow.core.commit.reduce import PIECE_ELEMENTS
 from swarmflow.core.protocol.piece_format import BLOCKWISE16
 
@@ -90,16 +90,15 @@ class StepEndWork:
 
     def update(self) -> None:
         """Apply the optimizer's update, follow the peaks with the grid, and set the sums to zero."""
-        self._update(unwatched)
+        self._update(None)
 
     def checked_update(self) -> None:
         """Do the same, with checksums of what it reads and writes."""
         sums = UpdateChecksums([self.group], ("params", *self.optimizer.state_names()))
-        self._update(sums.around)
-        sums.before(), sums.after()
+        self._update(sums)
 
-    def _update(self, around: Around) -> None:
-        self.optimizer.apply(self.group, self.reduced.gradient(), 1e-3, 3e-4, 1, around)
+    def _update(self, sums: UpdateChecksums | None) -> None:
+        self.optimizer.apply(self.group, self.reduced.gradient(), 1e-3, 3e-4, 1, sums)
         self.group.learnt(self.reduced, 1)
         self.own.zero()
 

@@ -36,15 +36,19 @@ def digest(tensors: Tensor | Sequence[Tensor]) -> str:
     return hasher.hexdigest()
 
 
-def piece_sums(flat: Tensor, elements: int) -> Tensor:
+def piece_sums(flat: Tensor, elements: int, out: Tensor | None = None) -> Tensor:
     """Return the sum of the bits of each piece of a flat fp32 tensor: int64 [pieces], on its device.
 
     Another bit anywhere changes that of its piece. It tells damage and no forgery, at the speed of memory: 22 GB/s
-    where blake3 has 4.3. elements: of a piece but the last; an even number.
+    where blake3 has 4.3. elements: of a piece but the last; an even number. out: where to put them; else a new tensor.
     """
-    whole = flat.numel() // elements * elements
-    sums = flat[:whole].view(torch.int64).view(-1, elements // 2).sum(dim=1)
-    return sums if whole == flat.numel() else torch.cat((sums, sum_of_bits(flat[whole:]).view(1)))
+    whole = flat.numel() // elements
+    if out is None:
+        out = torch.empty(-(-flat.numel() // elements), dtype=torch.int64, device=flat.device)
+    torch.sum(flat[: whole * elements].view(torch.int64).view(-1, elements // 2), dim=1, out=out[:whole])
+    if whole < out.numel():
+        out[whole] = sum_of_bits(flat[whole * elements :])
+    return out
 
 
 def sum_of_bits(flat: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """AdamW, LAMB and SGD on flat buffers, made of separate fp32 operations.
 
-No fused kernel and no fused multiply-add: every operation rounds by itself, so that like bits in give like bits out on
-unlike hardware. The buffers are walked in blocks, which bounds the temporaries.
+No kernel of torch that merges them, and no fused multiply-add: every operation rounds by itself, so that like bits in
+give like bits out on unlike hardware. The buffers are walked in blocks, which bounds the temporaries.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from swarmflow.compute.adamw_kernel import AdamWKernel, adamw_kernel
 from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import Blocks, sum_of_squares
 from swarmflow.compute.layout import TensorSlot
-from swarmflow.compute.update_checksums import Around, unwatched
+from swarmflow.compute.update_checksums import UpdateChecksums, summed
 from swarmflow.errors import ConfigError, FrameError
 from swarmflow.suggestions import did_you_mean
 
@@ -45,14 +46,19 @@ class Optimizer(Protocol):
         ...
 
     def apply(
-        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, around: Around = unwatched
+        self,
+        group: FlatGroup,
+        grads: Blocks,
+        scale: float,
+        lr: float,
+        version: int,
+        sums: UpdateChecksums | None = None,
     ) -> tuple[float, ...]:
         """One update with the gradient grads*scale. Raises NotFinite for a result that is not: the group is lost then.
 
         grads: fp32 [elements], unchanged. scale: clip factor / target tokens. lr: learning rate of this update.
-        version: number of updates before this one. around: entered for each range of the group before anything of it is
-        read, and left after all of it is written; a range begins at the edge of a piece. Returns the ratios that
-        `follow` needs: one a tensor, or none.
+        version: number of updates before this one. sums: to be taken of what is read and written. Returns the ratios
+        that `follow` needs: one a tensor, or none.
         """
         ...
 
@@ -89,12 +95,19 @@ def _moments(
 
 
 def _direction(settings: OptimizerSettings, group: FlatGroup, where: slice, version: int) -> Tensor:
-    beta1, beta2 = settings.betas
-    correction1, correction2 = 1.0 - beta1 ** (version + 1), 1.0 - beta2 ** (version + 1)
-    # Times a reciprocal, for torch divides by a number so on a GPU and not on a CPU.
-    below = _square_root(group.state["exp_avg_sq"][where]).mul_(1.0 / math.sqrt(correction2)).add_(settings.eps)
+    first, second = _corrections(settings, version)
+    below = _square_root(group.state["exp_avg_sq"][where]).mul_(second).add_(settings.eps)
     _check(group, where, below)  # divided by infinity a first moment is 0, and the parameters would not show it
-    return group.state["exp_avg"][where].div(below).mul_(1.0 / correction1)
+    return group.state["exp_avg"][where].div(below).mul_(first)
+
+
+def _corrections(settings: OptimizerSettings, version: int) -> tuple[float, float]:
+    """Return what the moments are multiplied by, the second one's root: they begin at zero.
+
+    Reciprocals, for torch divides by a number by such on a GPU and not on a CPU.
+    """
+    beta1, beta2 = settings.betas
+    return 1.0 / (1.0 - beta1 ** (version + 1)), 1.0 / math.sqrt(1.0 - beta2 ** (version + 1))
 
 
 def _square_root(values: Tensor) -> Tensor:
@@ -117,10 +130,20 @@ class AdamW:
 
     @torch.no_grad()
     def apply(
-        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, around: Around = unwatched
+        self,
+        group: FlatGroup,
+        grads: Blocks,
+        scale: float,
+        lr: float,
+        version: int,
+        sums: UpdateChecksums | None = None,
     ) -> tuple[float, ...]:
+        kernel = adamw_kernel() if group.params.device.type == "cpu" else None
         for where in _blocks(0, group.params.numel()):
-            with around(group, where):
+            if kernel is not None:
+                self._update_by(kernel, group, where, grads[where], self._constants(scale, lr, version), sums)
+                continue
+            with summed(sums, group, where):
                 step = _moments(self.settings, group, where, grads, scale, version).mul_(lr)
                 group.params[where].mul_(1.0 - lr * self.settings.weight_decay).sub_(step)
                 _check(group, where, group.params[where])
@@ -130,6 +153,29 @@ class AdamW:
         self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, ratios: tuple[float, ...]
     ) -> None:
         self.apply(group, grads, scale, lr, version)
+
+    def _constants(self, scale: float, lr: float, version: int) -> tuple[float, ...]:
+        """Return the numbers of adamw.c, in its order."""
+        (beta1, beta2), settings = self.settings.betas, self.settings
+        first, second = _corrections(settings, version)
+        return (
+            *(scale, beta1, 1.0 - beta1, beta2, 1.0 - beta2, second, settings.eps, first),
+            *(lr, 1.0 - lr * settings.weight_decay),
+        )
+
+    def _update_by(
+        self,
+        kernel: AdamWKernel,
+        group: FlatGroup,
+        where: slice,
+        gradient: Tensor,
+        constants: tuple[float, ...],
+        sums: UpdateChecksums | None,
+    ) -> None:
+        tensors = [group.params[where], *(group.state[name][where] for name in self.state_names())]
+        wanted = None if sums is None else sums.of(group, where, ("params", *self.state_names()))
+        if not kernel.update(tensors, gradient.contiguous(), constants, wanted):
+            raise _not_finite(group, where)
 
 
 @dataclass(frozen=True)
@@ -143,9 +189,15 @@ class Lamb:
 
     @torch.no_grad()
     def apply(
-        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, around: Around = unwatched
+        self,
+        group: FlatGroup,
+        grads: Blocks,
+        scale: float,
+        lr: float,
+        version: int,
+        sums: UpdateChecksums | None = None,
     ) -> tuple[float, ...]:
-        with around(group, slice(0, group.params.numel())):  # its ranges are those of tensors
+        with summed(sums, group, slice(0, group.params.numel())):  # its ranges are those of tensors
             return tuple(self._update(group, entry, grads, scale, lr, version) for entry in group.entries)
 
     def _update(
@@ -193,10 +245,16 @@ class Sgd:
 
     @torch.no_grad()
     def apply(
-        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, around: Around = unwatched
+        self,
+        group: FlatGroup,
+        grads: Blocks,
+        scale: float,
+        lr: float,
+        version: int,
+        sums: UpdateChecksums | None = None,
     ) -> tuple[float, ...]:
         for where in _blocks(0, group.params.numel()):
-            with around(group, where):
+            with summed(sums, group, where):
                 step = (grads[where] * scale).add_(group.params[where] * self.settings.weight_decay)
                 if self.settings.momentum:
                     step = group.state["momentum"][where].mul_(self.settings.momentum).add_(step) * lr
@@ -215,8 +273,12 @@ class Sgd:
 def _check(group: FlatGroup, where: slice, written: Tensor) -> None:
     """Raises NotFinite for what was just computed of a range, and is still in the cache."""
     if not finite(written):
-        broken = [e.name for e in group.entries if e.offset < where.stop and where.start < e.stop]
-        raise NotFiniteError("update", broken[0])
+        raise _not_finite(group, where)
+
+
+def _not_finite(group: FlatGroup, where: slice) -> NotFiniteError:
+    broken = [e.name for e in group.entries if e.offset < where.stop and where.start < e.stop]
+    return NotFiniteError("update", broken[0])
 
 
 def _blocks(start: int, stop: int) -> Iterator[slice]:

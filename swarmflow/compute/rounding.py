@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Final
 
 import torch
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from swarmflow.compute.blocks import BLOCK_ELEMENTS
 from swarmflow.compute.grid import DITHER_ELEMENTS, dither
+from swarmflow.compute.kernels import in_parts, library
 
 _DITHER_ROWS: Final = DITHER_ELEMENTS // BLOCK_ELEMENTS  # after which the dither repeats
 # Blocks that a thread rounds at a time, a multiple of the dither's: gradients, dither, temporaries and sums of so many
@@ -97,7 +96,7 @@ def _dither_rows(number: int, rows: int, device: torch.device) -> Tensor:
 
 
 class _Kernel:
-    """The functions of rounding.c, of tensors in memory. A call lets other threads of Python run."""
+    """The functions of rounding.c, of tensors in memory."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         pointer, size = ctypes.c_void_p, ctypes.c_ssize_t
@@ -126,21 +125,10 @@ def _kernel_for(rows: Tensor) -> _Kernel | None:
 @lru_cache(maxsize=1)
 def _kernel() -> _Kernel | None:
     """Return the kernel; None: there was no compiler when swarmflow was installed."""
-    found = find_spec("swarmflow.compute._rounding")
-    return None if found is None or found.origin is None else _Kernel(ctypes.CDLL(found.origin))
+    found = library("_rounding")
+    return None if found is None else _Kernel(found)
 
 
 def _in_parts(rows: int, call: Callable[[int, int], None]) -> None:
     """Call with the first row and the number of rows of each part, one for each of torch's threads."""
-    threads = min(torch.get_num_threads(), rows // _THREAD_ROWS_MIN)
-    if threads <= 1:
-        call(0, rows)
-        return
-    size = -(-rows // threads)
-    starts = range(0, rows, size)
-    list(_threads(threads).map(call, starts, [min(size, rows - start) for start in starts]))
-
-
-@lru_cache(maxsize=1)
-def _threads(count: int) -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(count, thread_name_prefix="rounding")
+    in_parts(rows, min(torch.get_num_threads(), rows // _THREAD_ROWS_MIN), call)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
@@ -11,14 +11,6 @@ from torch import Tensor
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import piece_sums
 from swarmflow.compute.state_root import PIECE_ELEMENTS, tensor_name
-
-Around = Callable[[FlatGroup, slice], AbstractContextManager[None]]
-"""What an optimizer does around the update of each range of a group; the ranges follow one another."""
-
-
-def unwatched(group: FlatGroup, where: slice) -> AbstractContextManager[None]:
-    """Do nothing around the update of a range."""
-    return nullcontext()
 
 
 class UpdateChecksums:
@@ -32,42 +24,53 @@ class UpdateChecksums:
         """groups: those that are updated. names: of the tensors that are changed, in their group."""
         self._groups = groups
         self._names = names
-        self._before = self._nothing()
-        self._after = self._nothing()
+        self.before = self._empty()  # of what the update is made of: int64 [pieces] (see `piece_sums`)
+        self.after = self._empty()  # of what it makes
         self._seen = {group.name: 0 for group in groups}  # elements, from the start on
 
     @contextmanager
     def around(self, group: FlatGroup, where: slice) -> Iterator[None]:
         """Take the sums of a range's pieces, before its update and after it. It begins at the edge of a piece."""
-        self._add(self._before, group, where)
-        self._seen[group.name] = where.stop
+        before, after = self.of(group, where, self._names)
+        self._take(group, where, before)
         yield
-        self._add(self._after, group, where)
+        self._take(group, where, after)
+
+    def of(self, group: FlatGroup, where: slice, names: tuple[str, ...]) -> tuple[list[Tensor], list[Tensor]]:
+        """Return room for the sums of a range's pieces, before and after, for who updates it now; ranges follow."""
+        self._seen[group.name] = where.stop
+        pieces = slice(where.start // PIECE_ELEMENTS, -(-where.stop // PIECE_ELEMENTS))
+        full = [tensor_name(group.name, name) for name in names]
+        return [self.before[name][pieces] for name in full], [self.after[name][pieces] for name in full]
 
     def complete_before(self) -> None:
         """Take the sums before the update of all that it has not come to, since it has failed."""
         for group in self._groups:
             rest = slice(self._seen[group.name], group.params.numel())
             if rest.start < rest.stop:
-                self._add(self._before, group, rest)
+                self._take(group, rest, self.of(group, rest, self._names)[0])
 
-    def before(self) -> dict[str, Tensor]:
-        """Return the checksums of what the update was made of: int64 [pieces] (see `piece_sums`)."""
-        return {name: torch.cat(sums) for name, sums in self._before.items()}
+    def _empty(self) -> dict[str, Tensor]:
+        """Return room for the sums of all pieces.
 
-    def after(self) -> dict[str, Tensor]:
-        """Return the checksums of what the update has made."""
-        return {name: torch.cat(sums) for name, sums in self._after.items()}
-
-    def _nothing(self) -> dict[str, list[Tensor]]:
-        """Return the sums of no piece, for each tensor."""
-        found: dict[str, list[Tensor]] = {}
+        At once: small tensors that are kept between the temporaries of the update had their memory go back to the
+        system and come again, for two to seven times the update itself.
+        """
+        found: dict[str, Tensor] = {}
         for group in self._groups:
-            none = torch.zeros(0, dtype=torch.int64, device=group.params.device)
-            found |= {tensor_name(group.name, name): [none] for name in self._names}
+            pieces = -(-group.params.numel() // PIECE_ELEMENTS)
+            for name in self._names:
+                found[tensor_name(group.name, name)] = torch.empty(
+                    pieces, dtype=torch.int64, device=group.params.device
+                )
         return found
 
-    def _add(self, sums: dict[str, list[Tensor]], group: FlatGroup, where: slice) -> None:
+    def _take(self, group: FlatGroup, where: slice, sums: list[Tensor]) -> None:
         tensors = group.tensors()
-        for name in self._names:
-            sums[tensor_name(group.name, name)].append(piece_sums(tensors[name][where], PIECE_ELEMENTS))
+        for name, out in zip(self._names, sums, strict=True):
+            piece_sums(tensors[name][where], PIECE_ELEMENTS, out)
+
+
+def summed(sums: UpdateChecksums | None, group: FlatGroup, where: slice) -> AbstractContextManager[None]:
+    """Return what takes the sums around the update of a range, if they are wanted."""
+    return nullcontext() if sums is None else sums.around(group, where)

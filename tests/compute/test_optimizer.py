@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from swarmflow.compute import optimizer as module
+from swarmflow.compute.adamw_kernel import adamw_kernel
+from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import digest, sum_of_squares
 from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
+from swarmflow.compute.state_root import PIECE_ELEMENTS
 from swarmflow.errors import ConfigError
 
 SHAPES = ((13, 7), (11,), (40, 30))
 STEPS = 20
+
+
+@pytest.fixture(params=["kernel", "torch"])
+def adamw(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AdamW by the compiled kernel, and by the operations of torch."""
+    if request.param == "torch":
+        monkeypatch.setattr(module, "adamw_kernel", lambda: None)
+    elif adamw_kernel() is None:
+        pytest.skip("there is no C compiler (cc) here: torch updates")
 
 
 def _group() -> FlatGroup:
@@ -61,6 +76,13 @@ def _assert_equal(group: FlatGroup, expected: list[torch.Tensor]) -> None:
         torch.testing.assert_close(group.view(group.params, entry), values, rtol=1e-6, atol=1e-6)
 
 
+def test_an_installation_with_a_compiler_has_the_kernel() -> None:
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler (cc) here: torch updates")
+    assert adamw_kernel() is not None
+
+
+@pytest.mark.usefixtures("adamw")
 @pytest.mark.parametrize("block", [100, 1 << 18])
 def test_adamw_is_torchs(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
     monkeypatch.setattr(module, "BLOCK_ELEMENTS", block)
@@ -104,14 +126,15 @@ def test_lamb_leaves_zero_weights_a_way_to_move() -> None:
     torch.testing.assert_close(group.params, torch.full((4,), -0.5))
 
 
+@pytest.mark.usefixtures("adamw")
 def test_every_operation_of_adamw_rounds_as_ieee_754_says() -> None:
     """So that a GPU, an Intel and an AMD processor end with the same bits: numpy rounds each operation correctly."""
-    settings, group, one = OptimizerSettings("adamw", betas=(0.9, 0.95), weight_decay=0.1), _group(), np.float32
+    chosen, group, one = OptimizerSettings("adamw", betas=(0.9, 0.95), weight_decay=0.1), _group(), np.float32
     group.allocate(("exp_avg", "exp_avg_sq"))
     p = group.params.numpy().copy()
     m, v = np.zeros_like(p), np.zeros_like(p)
     for version, grads in enumerate(_gradients(group)):
-        make_optimizer(settings).apply(group, grads, 1e-3, 3e-4, version)
+        make_optimizer(chosen).apply(group, grads, 1e-3, 3e-4, version)
         g = grads.numpy() * one(1e-3)
         m = m * one(0.9) + g * one(1.0 - 0.9)
         v = v * one(0.95) + g * g * one(1.0 - 0.95)
@@ -119,6 +142,38 @@ def test_every_operation_of_adamw_rounds_as_ieee_754_says() -> None:
         step = m / below * one(1.0 / (1.0 - 0.9 ** (version + 1))) * one(3e-4)
         p = p * one(1.0 - 3e-4 * 0.1) - step
         assert np.array_equal(group.params.numpy(), p)
+
+
+@given(
+    st.integers(1, 3 * PIECE_ELEMENTS),
+    st.integers(0, 1 << 30),
+    st.integers(0, 1000),
+    st.floats(-40, 30),
+    st.sampled_from([1, 3]),
+)
+@settings(max_examples=40, deadline=None)
+def test_the_kernel_gives_the_bits_of_torch(
+    elements: int, seed: int, version: int, exponent: float, threads: int
+) -> None:
+    """Of values of any size, those below fp32's normal numbers too; by one thread and by several."""
+    generator, found, before = torch.Generator().manual_seed(seed), [], torch.get_num_threads()
+    start = [torch.randn(elements, generator=generator) * 10.0**exponent for _ in range(4)]
+    start[2].square_()
+    for use in (adamw_kernel(), None):
+        group = FlatGroup.empty("own", (TensorSlot("p", (elements,), 0),), torch.device("cpu"))
+        group.params.copy_(start[0])
+        group.state = {"exp_avg": start[1].clone(), "exp_avg_sq": start[2].clone()}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "adamw_kernel", lambda use=use: use)
+            try:
+                torch.set_num_threads(threads)
+                make_optimizer(OptimizerSettings("adamw")).apply(group, start[3], 1e-3, 3e-4, version)
+                found.append([tensor.view(torch.int32).tolist() for tensor in group.tensors().values()])
+            except NotFiniteError:
+                found.append([])
+            finally:
+                torch.set_num_threads(before)
+    assert found[0] == found[1]
 
 
 def test_unknown_optimizer_is_named() -> None:

@@ -7,17 +7,27 @@ import math
 import pytest
 import torch
 
+from swarmflow.compute import optimizer as module
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.layout import TensorSlot
-from swarmflow.compute.optimizer import BLOCK_ELEMENTS, OptimizerSettings, make_optimizer
+from swarmflow.compute.optimizer import BLOCK_ELEMENTS, Optimizer, OptimizerSettings, make_optimizer
 from swarmflow.compute.stage_state import StageState
 from swarmflow.compute.state_root import PIECE_ELEMENTS
 from swarmflow.compute.update_checksums import UpdateChecksums
 
 PIECES = (PIECE_ELEMENTS, PIECE_ELEMENTS + 1)
 BLOCKS = (BLOCK_ELEMENTS, BLOCK_ELEMENTS + 3, 2 * BLOCK_ELEMENTS + PIECE_ELEMENTS)
-OPTIMIZERS = ("adamw", "lamb", "sgd")
+OPTIMIZERS = ("adamw", "adamw by torch", "lamb", "sgd")
+
+
+@pytest.fixture(params=OPTIMIZERS)
+def update(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Optimizer:
+    """An optimizer; AdamW by its kernel, and without."""
+    name, _, by_torch = request.param.partition(" by ")
+    if by_torch:
+        monkeypatch.setattr(module, "adamw_kernel", lambda: None)
+    return make_optimizer(OptimizerSettings(name))
 
 
 def group_of(name: str, elements: int) -> FlatGroup:
@@ -36,10 +46,8 @@ def as_lists(sums: dict[str, torch.Tensor]) -> dict[str, list[int]]:
     return {name: each.tolist() for name, each in sums.items()}
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("elements", [2, 63, *PIECES, *BLOCKS])
-def test_the_pieces_of_all_blocks_are_those_of_the_whole(optimizer: str, elements: int) -> None:
-    update = make_optimizer(OptimizerSettings(optimizer))
+def test_the_pieces_of_all_blocks_are_those_of_the_whole(update: Optimizer, elements: int) -> None:
     groups = [group_of("own", elements), group_of("tied", elements + 1)]
     for version in range(2):
         for group in groups:
@@ -47,15 +55,13 @@ def test_the_pieces_of_all_blocks_are_those_of_the_whole(optimizer: str, element
         before = whole(groups)
         sums = UpdateChecksums(groups, ("params", *update.state_names()))
         for group in groups:
-            update.apply(group, torch.randn(group.params.numel()), 1.0, 0.1, version, sums.around)
-        assert as_lists(sums.before()) == before
-        assert as_lists(sums.after()) == whole(groups) != before
+            update.apply(group, torch.randn(group.params.numel()), 1.0, 0.1, version, sums)
+        assert as_lists(sums.before) == before
+        assert as_lists(sums.after) == whole(groups) != before
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
 @pytest.mark.parametrize("broken", [0, BLOCK_ELEMENTS + 5, 2 * BLOCK_ELEMENTS])
-def test_an_update_that_fails_halfway_is_completed_to_the_sums_before_it(optimizer: str, broken: int) -> None:
-    update = make_optimizer(OptimizerSettings(optimizer))
+def test_an_update_that_fails_halfway_is_completed_to_the_sums_before_it(update: Optimizer, broken: int) -> None:
     groups = [group_of("own", 2 * BLOCK_ELEMENTS + 1), group_of("tied", 99)]
     for group in groups:
         group.allocate(update.state_names())
@@ -64,6 +70,6 @@ def test_an_update_that_fails_halfway_is_completed_to_the_sums_before_it(optimiz
     gradient = torch.zeros(groups[0].params.numel())
     gradient[broken] = math.inf
     with pytest.raises(NotFiniteError):
-        update.apply(groups[0], gradient, 1.0, 0.1, 0, sums.around)
+        update.apply(groups[0], gradient, 1.0, 0.1, 0, sums)
     sums.complete_before()
-    assert as_lists(sums.before()) == before
+    assert as_lists(sums.before) == before

@@ -110,13 +110,13 @@ class Served:
             update = self._apply(step, scale, learning_rate, sums)
         except NotFiniteError:
             sums.complete_before()
-            if _fit(sums.before() | rest, expected):
+            if _fit(sums.before | rest, expected):
                 raise
             return False
-        if not _fit(sums.before() | rest, expected):
+        if not _fit(sums.before | rest, expected):
             return False
         self.log.add(update)
-        self._checksums = step + 1, sums.after() | self.state_of(step + 1).piece_sums(but=changed)
+        self._checksums = step + 1, sums.after | self.state_of(step + 1).piece_sums(but=changed)
         self.version = step + 1
         return True
 
@@ -129,7 +129,7 @@ class Served:
             if group is not latest[name]:
                 _succeed(group, latest[name])
             gradient = reduced.gradient()
-            ratios[name] = self.optimizer.apply(group, gradient, scale, learning_rate, step, sums.around)
+            ratios[name] = self.optimizer.apply(group, gradient, scale, learning_rate, step, sums)
             group.learnt(reduced, step)
         self.reduced.clear()
         runner.weights_written()
