@@ -67,9 +67,21 @@ def test_work_that_a_member_has_abandoned_is_done_again_by_others() -> None:
 
 def test_what_was_abandoned_after_the_commit_is_of_no_use_any_more() -> None:
     a, b, c = (replace(reduced(told), commit=COMMIT) for told in peers())
-    bench = Bench([replace(a, applied=True), replace(b, applied=True, abandoned=True), c])
-    assert not messages(bench.began, Evicted)
-    assert B in bench.leader.membership.known
+    after = EPOCH.step + 1
+    moved = replace(b, applied=True, abandoned=True, version=after)
+    for here in (moved, replace(moved, ready=False, version=-1)):  # or it loads that state still
+        bench = Bench([replace(a, applied=True, version=after), here, c])
+        assert not messages(bench.began, Evicted)
+        assert B in bench.leader.membership.known
+
+
+def test_who_went_back_after_the_commit_is_not_taken_for_one_that_has_the_version() -> None:
+    """A former leader had lost the version, and had it load an earlier one; others have it still."""
+    a, b, c = (replace(reduced(told), commit=COMMIT) for told in peers())
+    back = replace(b, applied=True, abandoned=True, version=EPOCH.step - 2)
+    bench = Bench([replace(a, applied=True, version=EPOCH.step + 1), back, c])
+    assert [to for to, _ in messages(bench.began, Evicted)] == [B]
+    assert B not in bench.leader.membership.known
 
 
 def test_the_work_of_a_step_goes_on() -> None:

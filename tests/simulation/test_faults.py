@@ -229,6 +229,7 @@ FOUND_SINCE = (
     1450070,  # a slot reserved for an attempt that was over kept out the later ones
     2014289,  # a newcomer entered, for a dead peer, a ballot that was prepared before the leader took over
     2401289,  # the only peer that may have applied a commit died with its leader, and the next one began the step anew
+    93000950,  # a peer that a lost leader had sent back to an earlier version was taken for one with the last
     92006454,  # newcomers loaded a stage from its only peer, in whose memory a bit had flipped
     1428630,  # the run ended while what its leader sent to another trainer was lost, which thus keeps its bytes
 )

@@ -196,9 +196,9 @@ def takeover_of(
     open_step, newcomers = _with_newcomers(candidacy.latest(), list(current.values()), candidacy.term)
     dead = believed_dead(current, open_step)
     dead |= mistaken(current, dead)
-    if all(report.commit is None for report in current.values()):  # else their part is not needed any more
-        named = open_step.roster.id_set
-        dead |= {process for process, report in current.items() if report.abandoned and process in named}
+    named = open_step.roster.id_set
+    undecided = all(report.commit is None for report in current.values())  # else their part is not needed any more
+    dead |= {p for p, report in current.items() if p in named and _is_elsewhere(report, undecided)}
     gone = tuple(p for p in open_step.roster.ids if p in dead or p not in reports)
     step = Step(plan, candidacy.term, open_step, learning_rate(epoch.step), clip, now)
     step.members.resume(newcomers, {process for report in current.values() for process in report.entered})
@@ -220,6 +220,16 @@ def takeover_of(
         doubtful,
         _begun_ahead(step, alive, learning_rate(epoch.step + 1)),
     )
+
+
+def _is_elsewhere(report: ElectionReport, undecided: bool) -> bool:
+    """Return whether a member has dropped its part in the step for a state of which it cannot go on with the others.
+
+    After the commit it may have moved to a stage of the version that follows. A former leader that had lost that
+    version may have gone back to an earlier one with it.
+    """
+    left = undecided or (report.ready and report.version != report.opened.epoch.step + 1)
+    return report.abandoned and left
 
 
 def _begun_ahead(step: Step, alive: dict[ProcessId, ElectionReport], learning_rate: float) -> Step | None:
