@@ -1,4 +1,4 @@
-"""Checksums of what an update reads and writes, taken of each block while the update has it in the cache."""
+"""Checksums of what an update reads and writes: taken by AdamW's kernel on its way, else of each block around it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from swarmflow.compute.state_root import PIECE_ELEMENTS, tensor_name
 class UpdateChecksums:
     """Checksums of all pieces of the tensors that an update changes, before it and after it, by names in the state.
 
-    A pass of its own over the state costs as much as the memory takes to read it: 7 ms for 50 million numbers where
-    these sums add 2 to the update (benchmarks/README.md).
+    Passes of their own over the state take 1.0 s for a billion parameters, the kernel 0.16 s more with them
+    (benchmarks/README.md).
     """
 
     def __init__(self, groups: Collection[FlatGroup], names: tuple[str, ...]) -> None:
@@ -37,7 +37,7 @@ class UpdateChecksums:
         self._take(group, where, after)
 
     def of(self, group: FlatGroup, where: slice, names: tuple[str, ...]) -> tuple[list[Tensor], list[Tensor]]:
-        """Return room for the sums of a range's pieces, before and after, for who updates it now; ranges follow."""
+        """Return room for the sums of a range's pieces, before and after, for who updates the range now."""
         self._seen[group.name] = where.stop
         pieces = slice(where.start // PIECE_ELEMENTS, -(-where.stop // PIECE_ELEMENTS))
         full = [tensor_name(group.name, name) for name in names]
@@ -53,8 +53,8 @@ class UpdateChecksums:
     def _empty(self) -> dict[str, Tensor]:
         """Return room for the sums of all pieces.
 
-        At once: small tensors that are kept between the temporaries of the update had their memory go back to the
-        system and come again, for two to seven times the update itself.
+        All of it at once: small tensors that stayed between the temporaries of an update had the heap give memory back
+        to the system and ask for it again, which took two to seven times as long as the update.
         """
         found: dict[str, Tensor] = {}
         for group in self._groups:
