@@ -93,6 +93,9 @@ class CopyKeeper:
         manifest, failed = self._manifest, ""
         assert manifest is not None, "a peer that keeps copies knows the run"
         async with self._copying:
+            if not any(action.holders) and not await asyncio.to_thread(self._has_file, action.snapshot.version):
+                session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings), "it was not written here"))
+                return
             try:
                 snapshot = action.snapshot
                 checkpoint = await asyncio.to_thread(
@@ -122,6 +125,10 @@ class CopyKeeper:
                 failed = str(error)
                 log.warning("no copy of version %d is kept here: %s", action.snapshot.version, failed)
             session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings), failed))
+
+    def _has_file(self, version: int) -> bool:
+        found = [checkpoint for checkpoint in self._checkpoints() if checkpoint.version == version]
+        return any(checkpoint.has(stage) for checkpoint in found for stage in range(checkpoint.stages))
 
     def _require_few(self, manifest: Manifest, needed_bytes: int) -> None:
         """Raise CheckpointError where copies would take more than a run needs, whatever a leader asks for."""

@@ -214,3 +214,21 @@ def test_process_ids_name_the_holders() -> None:
     copies = holding(p0=(AT_4, (0, 1, 2)))
     copies.leave(ProcessId("p0", 1))
     assert copies.newest_known() is None
+
+
+def test_a_stage_that_nobody_holds_is_asked_for_once_of_each_peer() -> None:
+    """Whoever has written it, and has died before it heard of the snapshot, cannot say so by itself."""
+    copies = Copies(STAGES)
+    assert not copies.seek(SIX), "nobody knows of a snapshot"
+    copies.record(SIX[0], [Holding(AT_4, (0, 1, 2))])
+    copies.record(SIX[1], [Holding(AT_8, (0, 2))])
+    sought = messages(copies.seek(SIX[:2]), KeepCopy)
+    assert [(to.name, keep.snapshot, keep.stages, keep.holders) for to, keep in sought] == [
+        ("p0", AT_8, (1,), ((),)),
+        ("p1", AT_8, (1,), ((),)),
+    ]
+    assert [to.name for to, _ in messages(copies.seek(SIX[:3]), KeepCopy)] == ["p2"], "who has come since"
+    copies.leave(SIX[2].process)
+    assert [to.name for to, _ in messages(copies.seek(SIX[:3]), KeepCopy)] == ["p2"], "another life of it"
+    answer(copies, SIX[2], AT_8, (1,))
+    assert not copies.seek(SIX)

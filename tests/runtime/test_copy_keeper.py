@@ -357,6 +357,24 @@ async def test_what_a_peer_has_written_is_a_copy_like_others_once_it_is_named(tm
         assert await peer.change() == CopiesChanged((Holding(snapshot, (1,)),))
 
 
+async def test_what_a_peer_wrote_before_it_died_is_found_when_it_is_asked_for(tmp_path: Path) -> None:
+    """Nobody is named who has it: it died before it heard of the version, and nobody had copied the file yet."""
+    of = manifest()
+    async with peers(of) as (computing,), processes(tmp_path, 1) as (peer,):
+        assert computing.host.served is not None
+        keeper = CopyKeeper(tmp_path / "peer")
+        await keeper.begin(peer.session, of)
+        keeper.write(1, 8, computing.host.served.state, Future())
+        snapshot = Snapshot(8, ("of the other stage", (await peer.event(StageWritten)).root))
+        again = CopyKeeper(tmp_path / "peer")
+        await again.begin(peer.session, of)
+        again.keep(KeepCopies(snapshot, (1,), ((),), whole=False))
+        assert await peer.change() == CopiesChanged((Holding(snapshot, (1,), whole=False),))
+        again.keep(KeepCopies(Snapshot(4, snapshot.roots), (1,), ((),), whole=False))
+        assert (await peer.change()).failed == "it was not written here"
+        assert not version_folder(tmp_path / "peer", 4).exists()
+
+
 async def test_a_stage_that_the_disk_refuses_is_told_of_and_the_update_goes_on(tmp_path: Path) -> None:
     of = manifest()
     async with peers(of) as (computing,), processes(tmp_path, 1) as (peer,):

@@ -241,7 +241,11 @@ def test_a_random_swarm_under_random_faults(seed: int) -> None:
     assert world.settings.steps in world.disks.durable
 
 
-@pytest.mark.parametrize("seed", seeds(4, 8))
+# The peers that had written their stage died before they knew of the version, and nobody asked their next lives for it.
+FOUND_DELAYED = (94102032,)
+
+
+@pytest.mark.parametrize("seed", [*seeds(4, 8), *FOUND_DELAYED])
 def test_a_random_swarm_under_random_faults_whose_updates_are_delayed(seed: int) -> None:
     world = play(seed, Hunt(delay=1))
     assert world.settings.steps in world.disks.durable

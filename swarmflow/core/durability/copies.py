@@ -31,6 +31,7 @@ class Copies:
     _asked: dict[ProcessId, tuple[Snapshot, set[int]]] = field(default_factory=dict)
     _unable: dict[ProcessId, Snapshot] = field(default_factory=dict)
     _whole: set[Snapshot] = field(default_factory=set)  # that were whole once, as some holder says
+    _sought: set[tuple[ProcessId, Snapshot, int]] = field(default_factory=set)  # of whom, and which stage
     # The last snapshot of which the peers were told what it makes superfluous, and whether it was spread then.
     _tidied: tuple[Snapshot | None, bool] = (None, False)
 
@@ -55,6 +56,7 @@ class Copies:
         """Forget a process that is gone, and its disk."""
         for table in (self._where, self._held, self._asked, self._unable):
             table.pop(process, None)
+        self._sought = {sought for sought in self._sought if sought[0] != process}
 
     def newest_known(self) -> Snapshot | None:
         """Return the newest snapshot of which any process holds anything."""
@@ -78,6 +80,19 @@ class Copies:
         """Return the stages of a snapshot that this process holds, and none of those that stay."""
         held = self._held.get(process, {}).get(snapshot, ())
         return [stage for stage in sorted(held) if staying.isdisjoint(self._holders(snapshot, stage))]
+
+    def seek(self, peers: Iterable[Member]) -> list[Action]:
+        """Ask these peers once for the stages of the newest snapshot that nobody holds; nobody is named to copy from.
+
+        A peer that died between writing its stage and hearing of the snapshot has the file, and cannot claim it.
+        """
+        snapshot = self.newest_known()
+        if snapshot is None or not (missing := self.missing(snapshot)):
+            return []
+        places = ((member.process, snapshot, stage) for member in peers for stage in missing)
+        asked = [place for place in places if place not in self._sought]
+        self._sought |= set(asked)
+        return [Send(process, KeepCopy(snapshot, (stage,), ((),), whole=False)) for process, _, stage in asked]
 
     def roster(self, snapshot: Snapshot) -> Roster:
         """Return the holders of each stage of a snapshot, in the order of their ids."""

@@ -165,7 +165,8 @@ def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Actio
     decision = restoring.decide(leader.safe.durable, leader.safe.copies, now, leader.recovery.memories, there)
     if decision.version is None:
         fetched = leader.safe.fetch(decision.fetch) if decision.fetch is not None else []
-        return [*_wait(leader, decision.reason), *fetched]
+        sought = leader.safe.copies.seek(entry.member for entry in leader.membership.peers())
+        return [*_wait(leader, decision.reason), *fetched, *sought]
     actions: list[Action] = []
     leader.recovery.decide()
     leader.version, leader.safe.known = decision.version, restoring.known
