@@ -44,10 +44,18 @@ def disk_full(schedule: FaultSchedule) -> None:
 
 
 def _safe_without(world: World, name: str) -> bool:
-    """Return whether the newest version would survive the loss of a process' disk."""
+    """Return whether the newest version would survive the loss of a process' disk.
+
+    Else a run that knows of the version would wait for it for ever, rightly.
+    """
     disks = world.disks
-    newest = disks.newest()
-    return name not in disks.trainers or any(disks.whole(other, newest) for other in disks.trainers if other != name)
+    if name in disks.trainers:
+        return any(disks.whole(other, disks.newest()) for other in disks.trainers if other != name)
+    newest = max((version for held in disks.copies.values() for version, stages in held.items() if stages), default=0)
+    others = {*disks.trainers, *disks.copies, *disks.written} - {name}
+    return newest <= disks.newest() or all(
+        any(disks.holds(other, newest, stage) for other in others) for stage in range(disks.stages)
+    )
 
 
 def _start_again(world: World, process: ProcessId) -> None:
@@ -58,7 +66,7 @@ def _start_again(world: World, process: ProcessId) -> None:
 
 
 def disk_lost(schedule: FaultSchedule) -> None:
-    """A process dies, and its next life has an empty disk; a trainer's newest version is on another one's as well."""
+    """A process dies, and its next life has an empty disk; what it has of the newest version is on others as well."""
     world = schedule.world
     for victim in schedule.sample(_alive_processes(world)):
         if _safe_without(world, victim.name):
@@ -78,7 +86,7 @@ def disk_rolled_back(schedule: FaultSchedule) -> None:
 
 
 def disk_corrupt(schedule: FaultSchedule) -> None:
-    """A file on a disk does not match its digest any more; the newest version of a trainer is intact on another one."""
+    """A file on a disk does not match its digest any more; of the newest version it is intact on another one."""
     world, disks = schedule.world, schedule.world.disks
     stages = range(disks.stages)
     held = [(name, v, s) for name, versions in disks.trainers.items() for v in versions if v for s in stages]

@@ -17,6 +17,7 @@ from swarmflow.core.protocol.messages import (
     Drain,
     ElectionReport,
     Join,
+    MemberEntered,
     MemberFailed,
     Message,
     OpenStep,
@@ -105,6 +106,17 @@ def test_a_death_takes_hops_of_both_steps_away() -> None:
     assert messages(bench.done(B, 0, 0), Prepare), "both are repaired, and this one goes on"
     bench.commit(B)
     assert bench.leader.epoch == Epoch(0, 1)
+
+
+def test_who_comes_in_for_a_dead_peer_hears_that_the_next_step_has_begun() -> None:
+    """Its trainers ask it for slots for that one too, which it would take for questions that come too early."""
+    bench = Bench()
+    bench.done(A, 0, 0, 1)
+    bench.hear(C, Join("peer", "1.0", "run", replace(member("c", -1), process=C)))
+    assert not messages(bench.hear(C, Ready(0, 0, "root", 4)), MemberEntered), "it is not needed yet"
+    entered = messages(bench.leader.handle(Lost(A, "gone"), 0.0), MemberEntered)
+    assert {(told.member.process, told.epoch, told.ahead) for _, told in entered} == {(C, Epoch(0, 0), True)}
+    assert C in {to for to, _ in entered}
 
 
 def test_where_somebody_wants_to_leave_the_next_step_waits_for_the_edge() -> None:

@@ -40,13 +40,26 @@ from swarmflow.core.protocol.messages import (
     Refused,
     RelayedTensor,
     RelayTensor,
+    ReserveSlot,
+    SlotReserved,
     StateRoot,
     Suspect,
     Tally,
     Unrepairable,
 )
 from swarmflow.core.protocol.messages.checks import REASON_MAX, checks_of
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Group, Member, Plan, ProcessId, Ref, Roster
+from swarmflow.core.protocol.types import (
+    FIRST_ATTEMPT,
+    Attempt,
+    Epoch,
+    Group,
+    Member,
+    Microbatch,
+    Plan,
+    ProcessId,
+    Ref,
+    Roster,
+)
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 PLAN = Plan(2, 4)
@@ -163,6 +176,17 @@ def test_a_message_about_a_hop_comes_from_where_its_sender_serves() -> None:
     actions = peer.hear(Forward(microbatch(0), 1, FIRST_ATTEMPT), MATE, (Ref(1), Ref(2)))
     assert not of_type(actions, RunLoss)
     assert [suspect.process for _, suspect in messages(actions, Suspect)] == [MATE]
+
+
+def test_who_comes_in_amid_a_step_takes_work_of_the_next_one_where_that_has_begun() -> None:
+    for ahead in (False, True):
+        peer = Peer()
+        assert peer.machine.hops is not None
+        for _ in range(2):  # a new leader says it again
+            peer.hear(MemberEntered(1, EPOCH, Member(ME, 1, 4), ahead))
+            assert peer.machine.hops.ahead == (EPOCH.following if ahead else None)
+        early = peer.hear(ReserveSlot(Microbatch(EPOCH.following, 0), 1, FIRST_ATTEMPT), BEFORE)
+        assert bool(messages(early, SlotReserved)) == ahead, "else it keeps the question until it is due"
 
 
 def test_a_peer_that_came_in_again_on_another_stage_puts_out_nobody_that_does_not_know_it() -> None:

@@ -62,6 +62,7 @@ def _after(before: Step, learning_rate: float, now: float) -> Step:
     open_step = OpenStep(before.term, before.epoch.following, roster, lineage, ahead=True)
     step = Step(before.plan, before.term, open_step, learning_rate, before.clip, now)
     step.members.follow(before.members)
+    before.members.followed = True
     return step
 
 

@@ -25,6 +25,7 @@ class StepMembers:
     opened: Roster = field(init=False)  # of these, those that take work
     newcomers: dict[ProcessId, Member] = field(init=False, default_factory=dict)  # alive, and not named by `open_step`
     quorum: Quorum = field(init=False)
+    followed: bool = field(init=False, default=False)  # the next step was begun ahead, with these members
     _served: set[tuple[ProcessId, int]] = field(init=False)  # (process, stage), whether it is alive or not
     _resumed: bool = field(init=False, default=False)  # by a new leader, who may not know all that have come and gone
 
@@ -106,14 +107,14 @@ class StepMembers:
         self.roster, self.opened = self.roster.changed((), tuple(strangers)), self.opened.changed((), fresh)
         actions = self._introduce(strangers)
         for member in fresh:
-            message = MemberEntered(self.open_step.term, self.open_step.epoch, member)
+            message = self._entered(member)
             actions += [Send(other, message) for other in self.concerned(member.stage, ballot)]
         return actions + ([Count("entered", amount=len(fresh))] if fresh else [])
 
     def entered(self, ballot: bool) -> list[Action]:
         """Announce once more who came in amid the step: the former leader may have died while it did so."""
         members = [member for process, member in self.newcomers.items() if process in self.opened.id_set]
-        messages = [MemberEntered(self.open_step.term, self.open_step.epoch, member) for member in members]
+        messages = [self._entered(member) for member in members]
         return [Send(to, message) for message in messages for to in self.concerned(message.member.stage, ballot)]
 
     def join_update(self, newcomers: tuple[Member, ...]) -> list[Action]:
@@ -130,6 +131,9 @@ class StepMembers:
         would grow with the number of all others.
         """
         return self.roster.ids if stage < 0 or ballot else self.roster.around(stage, self.tied).ids
+
+    def _entered(self, member: Member) -> MemberEntered:
+        return MemberEntered(self.open_step.term, self.open_step.epoch, member, self.followed)
 
     def _introduce(self, members: Iterable[Member]) -> list[Action]:
         """Send new members the OpenStep as it would be now."""

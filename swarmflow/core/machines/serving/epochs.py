@@ -61,8 +61,10 @@ def on_member_entered(peer: PeerState, event: Received, now: float) -> list[Acti
     if message.epoch != peer.epoch or epoch_view is None:
         return []
     epoch_view.enter(member)
-    if peer.hops is None or member.process == peer.me:
+    if peer.hops is None:
         return []
+    if member.process == peer.me:  # the others have heard that the next step has begun
+        return turnover.begin_ahead(peer.hops) if message.ahead and peer.hops.ahead is None else []
     alive = epoch_view.alive()
     mates = alive.stages[peer.stage]
     if all(mate.process != peer.me for mate in mates):

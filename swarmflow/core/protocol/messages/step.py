@@ -123,11 +123,15 @@ class MemberFailed:
 
 @dataclass(frozen=True, slots=True)
 class MemberEntered:
-    """A ready peer takes part from now on instead of from the next step, because a peer of its stage died."""
+    """A ready peer takes part from now on instead of from the next step, because a peer of its stage died.
+
+    ahead: the next step has begun already, and the member takes microbatches of that one too.
+    """
 
     term: int
     epoch: Epoch
     member: Member
+    ahead: bool = False
 
 
 @dataclass(frozen=True, slots=True)
