@@ -29,6 +29,6 @@ def in_parts(count: int, threads: int, call: Callable[[int, int], None]) -> None
     list(_threads(threads).map(call, starts, [min(size, count - start) for start in starts]))
 
 
-@lru_cache(maxsize=1)
+@lru_cache  # kernels of unlike sizes may ask for unlike numbers, in turn
 def _threads(count: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(count, thread_name_prefix="kernel")

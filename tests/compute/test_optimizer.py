@@ -156,6 +156,8 @@ def test_the_kernel_gives_the_bits_of_torch(
     elements: int, seed: int, version: int, exponent: float, threads: int
 ) -> None:
     """Of values of any size, those below fp32's normal numbers too; by one thread and by several."""
+    if adamw_kernel() is None:
+        pytest.skip("there is no C compiler (cc) here: torch updates")
     generator, found, before = torch.Generator().manual_seed(seed), [], torch.get_num_threads()
     start = [torch.randn(elements, generator=generator) * 10.0**exponent for _ in range(4)]
     start[2].square_()
