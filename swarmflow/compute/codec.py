@@ -259,8 +259,13 @@ def _tensor_of(data: npt.NDArray[np.uint8], elements: int, dtype: torch.dtype) -
 
 
 def preload() -> None:
-    """Import bitsandbytes now, so that processes that are forked from this one need not."""
-    _bitsandbytes()
+    """Import bitsandbytes now, so that processes that are forked from this one need not.
+
+    Where there is a CUDA device each of them does so itself: the import starts CUDA, and no process that is forked
+    afterwards can use it.
+    """
+    if not torch.cuda.device_count():
+        _bitsandbytes()
 
 
 class _Bitsandbytes:

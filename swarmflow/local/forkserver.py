@@ -35,6 +35,9 @@ _ADDRESS_CODECS = tuple(f"hivemind.utils.multiaddr.codecs.{codec}" for codec in 
 _CODEC_MODULE = "swarmflow.compute.codec"
 _FAMILIES_MODULE = "swarmflow.compute.families"
 _FAMILIES = ("gpt2", "llama")  # model families of the demo and of the tests; a process loads any other itself
+# Whether there is a CUDA device torch finds out from its driver's library then. Else it starts CUDA, which no forked
+# process can use from then on.
+_ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
 _ENDED = "the fork server has ended, and with it all of its processes"
 
 
@@ -206,11 +209,13 @@ def _serve() -> None:
 
 
 def _load() -> None:
-    """Import what takes seconds, once for all children; none of it may start a thread before the fork."""
+    """Import what takes seconds, once for all children; none of it may start a thread or CUDA before the fork."""
+    os.environ[_ASK_NVML] = "1"
     for name in (*_COMMANDS, *_ADDRESS_CODECS):
         importlib.import_module(name)
     importlib.import_module(_CODEC_MODULE).preload()
     importlib.import_module(_FAMILIES_MODULE).preload(*_FAMILIES)
+    del os.environ[_ASK_NVML]
     gc.collect()
     gc.freeze()  # else the first collection in each child writes to, and so copies, every page of the libraries
 

@@ -24,6 +24,7 @@ from swarmflow.errors import ConfigError
 
 SHAPES = ((13, 7), (11,), (40, 30))
 STEPS = 20
+CPU = torch.device("cpu")
 
 
 @pytest.fixture(params=["kernel", "torch"])
@@ -35,12 +36,12 @@ def adamw(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
         pytest.skip("there is no C compiler (cc) here: torch updates")
 
 
-def _group() -> FlatGroup:
+def _group(device: torch.device = CPU) -> FlatGroup:
     entries, offset = [], 0
     for i, shape in enumerate(SHAPES):
         entries.append(TensorSlot(f"p{i}", shape, offset))
         offset = entries[-1].stop
-    group = FlatGroup.empty("own", tuple(entries), torch.device("cpu"))
+    group = FlatGroup.empty("own", tuple(entries), device)
     group.params.copy_(torch.randn(offset, generator=torch.Generator().manual_seed(0)))
     return group
 
@@ -119,7 +120,7 @@ def test_lamb_is_the_papers(monkeypatch: pytest.MonkeyPatch, block: int) -> None
 
 
 def test_lamb_leaves_zero_weights_a_way_to_move() -> None:
-    group = FlatGroup.empty("own", (TensorSlot("p", (4,), 0),), torch.device("cpu"))
+    group = FlatGroup.empty("own", (TensorSlot("p", (4,), 0),), CPU)
     optimizer = make_optimizer(OptimizerSettings("lamb"))
     group.allocate(optimizer.state_names())
     optimizer.apply(group, torch.ones(4), 1.0, 0.5, 0)
@@ -127,21 +128,21 @@ def test_lamb_leaves_zero_weights_a_way_to_move() -> None:
 
 
 @pytest.mark.usefixtures("adamw")
-def test_every_operation_of_adamw_rounds_as_ieee_754_says() -> None:
+def test_every_operation_of_adamw_rounds_as_ieee_754_says(device: torch.device) -> None:
     """So that a GPU, an Intel and an AMD processor end with the same bits: numpy rounds each operation correctly."""
-    chosen, group, one = OptimizerSettings("adamw", betas=(0.9, 0.95), weight_decay=0.1), _group(), np.float32
+    chosen, group, one = OptimizerSettings("adamw", betas=(0.9, 0.95), weight_decay=0.1), _group(device), np.float32
     group.allocate(("exp_avg", "exp_avg_sq"))
-    p = group.params.numpy().copy()
+    p = group.params.cpu().numpy().copy()
     m, v = np.zeros_like(p), np.zeros_like(p)
     for version, grads in enumerate(_gradients(group)):
-        make_optimizer(chosen).apply(group, grads, 1e-3, 3e-4, version)
+        make_optimizer(chosen).apply(group, grads.to(device), 1e-3, 3e-4, version)
         g = grads.numpy() * one(1e-3)
         m = m * one(0.9) + g * one(1.0 - 0.9)
         v = v * one(0.95) + g * g * one(1.0 - 0.95)
         below = np.sqrt(v) * one(1.0 / math.sqrt(1.0 - 0.95 ** (version + 1))) + one(1e-8)
         step = m / below * one(1.0 / (1.0 - 0.9 ** (version + 1))) * one(3e-4)
         p = p * one(1.0 - 3e-4 * 0.1) - step
-        assert np.array_equal(group.params.numpy(), p)
+        assert np.array_equal(group.params.cpu().numpy(), p)
 
 
 @given(
@@ -162,7 +163,7 @@ def test_the_kernel_gives_the_bits_of_torch(
     start = [torch.randn(elements, generator=generator) * 10.0**exponent for _ in range(4)]
     start[2].square_()
     for use in (adamw_kernel(), None):
-        group = FlatGroup.empty("own", (TensorSlot("p", (elements,), 0),), torch.device("cpu"))
+        group = FlatGroup.empty("own", (TensorSlot("p", (elements,), 0),), CPU)
         group.params.copy_(start[0])
         group.state = {"exp_avg": start[1].clone(), "exp_avg_sq": start[2].clone()}
         with pytest.MonkeyPatch.context() as patch:

@@ -30,10 +30,10 @@ def update(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> O
     return make_optimizer(OptimizerSettings(name))
 
 
-def group_of(name: str, elements: int) -> FlatGroup:
+def group_of(name: str, elements: int, device: torch.device) -> FlatGroup:
     """A group of two tensors, the first of which is of one element, with random parameters."""
     entries = (TensorSlot("first", (1,), 0), TensorSlot("second", (elements - 1,), 1))
-    group = FlatGroup.empty(name, entries, torch.device("cpu"))
+    group = FlatGroup.empty(name, entries, device)
     group.params.copy_(torch.randn(elements, generator=torch.Generator().manual_seed(elements)))
     return group
 
@@ -47,27 +47,31 @@ def as_lists(sums: dict[str, torch.Tensor]) -> dict[str, list[int]]:
 
 
 @pytest.mark.parametrize("elements", [2, 63, *PIECES, *BLOCKS])
-def test_the_pieces_of_all_blocks_are_those_of_the_whole(update: Optimizer, elements: int) -> None:
-    groups = [group_of("own", elements), group_of("tied", elements + 1)]
+def test_the_pieces_of_all_blocks_are_those_of_the_whole(
+    update: Optimizer, elements: int, device: torch.device
+) -> None:
+    groups = [group_of("own", elements, device), group_of("tied", elements + 1, device)]
     for version in range(2):
         for group in groups:
             group.allocate(update.state_names())
         before = whole(groups)
         sums = UpdateChecksums(groups, ("params", *update.state_names()))
         for group in groups:
-            update.apply(group, torch.randn(group.params.numel()), 1.0, 0.1, version, sums)
+            update.apply(group, torch.randn(group.params.numel(), device=device), 1.0, 0.1, version, sums)
         assert as_lists(sums.before) == before
         assert as_lists(sums.after) == whole(groups) != before
 
 
 @pytest.mark.parametrize("broken", [0, BLOCK_ELEMENTS + 5, 2 * BLOCK_ELEMENTS])
-def test_an_update_that_fails_halfway_is_completed_to_the_sums_before_it(update: Optimizer, broken: int) -> None:
-    groups = [group_of("own", 2 * BLOCK_ELEMENTS + 1), group_of("tied", 99)]
+def test_an_update_that_fails_halfway_is_completed_to_the_sums_before_it(
+    update: Optimizer, broken: int, device: torch.device
+) -> None:
+    groups = [group_of("own", 2 * BLOCK_ELEMENTS + 1, device), group_of("tied", 99, device)]
     for group in groups:
         group.allocate(update.state_names())
     before = whole(groups)
     sums = UpdateChecksums(groups, ("params", *update.state_names()))
-    gradient = torch.zeros(groups[0].params.numel())
+    gradient = torch.zeros(groups[0].params.numel(), device=device)
     gradient[broken] = math.inf
     with pytest.raises(NotFiniteError):
         update.apply(groups[0], gradient, 1.0, 0.1, 0, sums)

@@ -17,10 +17,10 @@ from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.identity import load_identity
 from tests.swarm.reference import load_model, parameters
 from tests.swarm.runs import FINISH_S, LONG, exported, prepare, recipe, settings
-from tests.swarm.test_bit_exact import CUT, _bytes, alone
+from tests.swarm.test_bit_exact import AS_THE_LOOP, CUT, _bytes, alone
 
 WAIT_S = 60.0
-STAYS = ("--rebalance-period", "0")
+STAYS = ("--rebalance-period", "0", *AS_THE_LOOP)
 FOUND = "refused a frame (damaged_body): a body was damaged on the way"
 
 
