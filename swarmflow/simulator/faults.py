@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.trainer import TrainerMachine
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.arithmetic import exact
@@ -73,6 +74,7 @@ def finish(world: World, limit_s: float = 2000.0, hostile: Collection[str] = ())
         left |= world.finisher is not None and not world.transport.reaches(process.name, world.finisher.name)
         left |= world.finisher is not None and _late(world, world.finisher, process)
         left |= world.clock.now_s - world.transport.partitions.dropped_s.get(process.name, -MISSED_S) < MISSED_S
+        left |= isinstance(host.machine, TrainerMachine) and _gave_up(world, host.machine)
         behind = left or host.frozen_until_s > world.clock.now_s
         early = host.machine.early if isinstance(host.machine, PeerMachine) else []
         awaited = {ref.key for event in early for ref in event.bodies}
@@ -90,6 +92,14 @@ def check_honest(world: World, hostile: Collection[str]) -> None:
         name, _, reason = line[10:].strip().partition(" exits: ")
         if reason and name not in (*world.liars, *hostile) and not reason.startswith(EXITS):
             raise _violated(world, f"{name} ended: {reason}")
+
+
+def _gave_up(world: World, trainer: TrainerMachine) -> bool:
+    """Return whether a trainer's last step was given up for a version after it, which peers came back with.
+
+    It drops what it has of a step when the next one opens, and this run ends without another.
+    """
+    return trainer.epoch not in {result.epoch for result in world.results}
 
 
 def _late(world: World, sender: ProcessId, receiver: ProcessId) -> bool:
