@@ -240,6 +240,19 @@ def test_a_peer_that_has_given_its_last_slot_is_asked_after_its_credit() -> None
     assert asked_of(box.credit(A, 18.0)) == [A]
 
 
+def test_what_waits_for_the_answer_to_another_question_goes_on_when_that_is_denied() -> None:
+    """The only peer wants to leave: it may be asked again at once, as there is no other."""
+    box = dispatcher(A, shares={A: 1})
+    box.offer(microbatch(0), BODIES, 0.0)
+    assert asked_of(box.offer(microbatch(1), BODIES, 0.0)) == [A]
+    assert box.denied(A, microbatch(0), FIRST_ATTEMPT, "draining", 1.0) != []
+    assert list(box.waiting) == [microbatch(0)], "the question for the other one is open"
+    assert sent_to(box.denied(A, microbatch(1), FIRST_ATTEMPT, "draining", 2.0)) == [A]
+    assert box.due_s <= 2.0
+    assert asked_of(lateness.tick(box, 2.0)) == [A]
+    assert not box.waiting
+
+
 def test_room_that_nothing_waits_for_is_passed_on() -> None:
     """Else the peer would wait for this one, and others for the peer."""
     box = dispatcher(A, B, shares={})

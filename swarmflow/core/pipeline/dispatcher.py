@@ -172,7 +172,8 @@ class Dispatcher:
         # A peer that lost it (its gradient was invalid, or it was cancelled) may have passed it on before.
         entry.repair |= reason in ("unknown", "invalid")
         self.next_stage.denied(sender, reason, now)
-        self.due_s = min(self.due_s, now + self.next_stage.pause_s)
+        # The end of a question allows another one: what waits may go to this peer yet, if all of them are draining.
+        self.due_s = -math.inf if entry.reserving else min(self.due_s, now + self.next_stage.pause_s)
         # What was passed on may have been repaired downstream: an attempt of the next repair is above all of those.
         fresh = reason in ("full", "draining", "stage")
         entry.attempt = entry.attempt.next() if fresh else entry.attempt.next_repair()
