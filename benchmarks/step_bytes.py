@@ -27,7 +27,7 @@ from swarmflow.compute.families import model_config
 from swarmflow.compute.layout import stage_layout
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.local.forkserver import ForkServer
-from swarmflow.local.swarm import LocalProcess, LocalSwarm
+from swarmflow.local.swarm import LocalProcess, LocalSwarm, terminable
 
 STAGES, PEERS, MICROBATCHES, SEQUENCES, SEQ_LEN = 2, 4, 16, 1, 32
 WARMUP, STEPS = 5, 100
@@ -184,7 +184,7 @@ def main() -> int:
     print(f"2 stages of 2 peers, {parameters:,} parameters, {MICROBATCHES} microbatches of {SEQ_LEN} tokens a step\n")
     rows = []
     for reduce_codec in CODECS:
-        with TemporaryDirectory() as folder:
+        with terminable(), TemporaryDirectory() as folder:
             rows.append(sent_bytes(reduce_codec, measure(Path(folder), reduce_codec)))
     print(table(rows), end="")
     if options.write:
