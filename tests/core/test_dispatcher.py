@@ -247,10 +247,20 @@ def test_what_waits_for_the_answer_to_another_question_goes_on_when_that_is_deni
     assert asked_of(box.offer(microbatch(1), BODIES, 0.0)) == [A]
     assert box.denied(A, microbatch(0), FIRST_ATTEMPT, "draining", 1.0) != []
     assert list(box.waiting) == [microbatch(0)], "the question for the other one is open"
+    assert lateness.tick(box, 1.0) == []
+    assert box.due_s > 2.0
     assert sent_to(box.denied(A, microbatch(1), FIRST_ATTEMPT, "draining", 2.0)) == [A]
     assert box.due_s <= 2.0
     assert asked_of(lateness.tick(box, 2.0)) == [A]
     assert not box.waiting
+
+
+def test_who_is_not_asked_any_more_since_it_is_late_may_be_asked_for_another_one() -> None:
+    box = dispatcher(A, B, shares={})
+    first, second = (asked_of(box.offer(microbatch(index), BODIES, 0.0)) for index in range(2))
+    assert sorted(first + second) == [A, B]
+    assert asked_of(box.offer(microbatch(2), BODIES, 0.0)) == []
+    assert sorted(asked_of(lateness.tick(box, FIRST_S))) == [A, B], "each for a microbatch that the other was asked for"
 
 
 def test_room_that_nothing_waits_for_is_passed_on() -> None:
