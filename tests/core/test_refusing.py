@@ -37,6 +37,8 @@ from swarmflow.core.protocol.messages import (
     Prepare,
     Prepared,
     Ready,
+    Recall,
+    Recalled,
     Refused,
     RelayedTensor,
     RelayTensor,
@@ -176,6 +178,15 @@ def test_a_message_about_a_hop_comes_from_where_its_sender_serves() -> None:
     actions = peer.hear(Forward(microbatch(0), 1, FIRST_ATTEMPT), MATE, (Ref(1), Ref(2)))
     assert not of_type(actions, RunLoss)
     assert [suspect.process for _, suspect in messages(actions, Suspect)] == [MATE]
+
+
+def test_nobody_is_made_to_answer_what_it_would_be_put_out_for() -> None:
+    """An answer names the stage of the question: none of another one's may come from here."""
+    peer = Peer()
+    assert messages(peer.hear(Recall(microbatch(0), 1, gradient=True), BEFORE), Recalled)
+    actions = peer.hear(Recall(microbatch(0), 0, gradient=True), BEFORE)
+    assert not messages(actions, Recalled)
+    assert of_type(actions, Forget) == [Forget(BEFORE)]
 
 
 def test_who_comes_in_amid_a_step_takes_work_of_the_next_one_where_that_has_begun() -> None:

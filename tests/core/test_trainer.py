@@ -18,6 +18,7 @@ from swarmflow.core.protocol.actions import (
     Connect,
     Count,
     Exit,
+    Forget,
     FormMicrobatch,
     Record,
     Rejoin,
@@ -42,6 +43,8 @@ from swarmflow.core.protocol.messages import (
     OpenStep,
     Prepare,
     Prepared,
+    Recall,
+    Recalled,
     Refused,
     Released,
     StepResult,
@@ -49,7 +52,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
     Welcome,
 )
-from swarmflow.core.protocol.types import Epoch, Holding, Member, Plan, ProcessId, Ref, Roster, Snapshot
+from swarmflow.core.protocol.types import Epoch, Holding, Member, Microbatch, Plan, ProcessId, Ref, Roster, Snapshot
 from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.samples import EPOCH, LINEAGE, member, messages, of_type, process
 
@@ -177,6 +180,17 @@ def test_a_lost_peer_is_told_and_remembered_for_the_next_leader() -> None:
     bench.wait(4.0)
     [(_, report)] = messages(bench.hear(Elect(2, TRAINERS[2]), THIRD), ElectionReport)
     assert report.suspects == (A,)
+
+
+def test_it_answers_no_question_for_what_a_trainer_never_has() -> None:
+    """The answer could not be true, and whoever asks would put the trainer out for it."""
+    bench, first = Bench(), Microbatch(EPOCH, 0)
+    bench.join()
+    assert messages(bench.hear(Recall(first, -1, gradient=False), A), Recalled)
+    for peer, question in ((A, Recall(first, -1, gradient=True)), (B, Recall(first, 0, gradient=False))):
+        actions = bench.hear(question, peer)
+        assert not messages(actions, Recalled)
+        assert of_type(actions, Forget) == [Forget(peer)]
 
 
 @pytest.mark.parametrize(("message", "ok"), [(Released(), True), (Finished(4), True), (Refused("install"), False)])

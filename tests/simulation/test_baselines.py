@@ -71,6 +71,7 @@ def test_every_microbatch_is_learnt_under_churn(
 
 def test_a_restart_wastes_what_a_resend_keeps(tmp_path: Path) -> None:
     text = PIPELINE.replace("count = 3", "count = 6").replace("microbatches = 1", "microbatches = 4") + "[churn]\n"
+    text = text.replace("iterations = 3", "iterations = 1")
     for policy, restarted in (("swarm", False), ("swarm-restart", True)):
         found = []
         for second in range(4, 24, 2):
@@ -121,7 +122,7 @@ def test_a_restart_comes_when_the_gradient_was_out_as_long_as_ever(tmp_path: Pat
 def test_the_same_seed_gives_the_same_trace(tmp_path: Path, policy: str) -> None:
     def traced(seed: int) -> list[str]:
         lines: list[str] = []
-        text = CHURN.replace("iterations = 6", "iterations = 2")
+        text = CHURN.replace("iterations = 6", "iterations = 1")
         Simulation(scenario(tmp_path, text), seed, policy, lines.append).run()
         return lines
 

@@ -14,11 +14,14 @@ from swarmflow.policies import POLICIES
 from tests.simulation.samples import CHURN
 
 ROOT = Path(__file__).parents[2]
+SHORT = CHURN.replace("iterations = 8", "iterations = 2")
 
 
-def simulate(folder: Path, *arguments: str | Path, hash_seed: str = "random") -> subprocess.CompletedProcess[str]:
+def simulate(
+    folder: Path, *arguments: str | Path, text: str = CHURN, hash_seed: str = "random"
+) -> subprocess.CompletedProcess[str]:
     """Run the command in a process of its own: nothing that is left over from another run can help it."""
-    (folder / "scenario.toml").write_text(CHURN, encoding="utf-8")
+    (folder / "scenario.toml").write_text(text, encoding="utf-8")
     command = [sys.executable, "-m", "swarmflow", "simulate", folder / "scenario.toml", *arguments]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "COLUMNS": "200", "PYTHONPATH": str(ROOT)}
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
@@ -75,13 +78,13 @@ def test_a_file_that_holds_something_else_is_left_alone(tmp_path: Path, option: 
 def test_what_an_earlier_simulation_wrote_is_written_anew(tmp_path: Path) -> None:
     outputs = ("--json", tmp_path / "a.json", "--trace", tmp_path / "a.trace")
     for _ in range(2):
-        done = simulate(tmp_path, *outputs)
+        done = simulate(tmp_path, *outputs, text=SHORT)
         assert done.returncode == 0, done.stderr
 
 
 def test_a_plot_is_an_image(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     for _ in range(2):  # the second time over its own
-        done = simulate(tmp_path, "--plot", tmp_path / "a.png")
+        done = simulate(tmp_path, "--plot", tmp_path / "a.png", text=SHORT)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")

@@ -8,7 +8,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,10 +54,17 @@ def swarmflow(
 ) -> Ended:
     """Runs `swarmflow` to its end. other_version: as a software of another version. before: run in the new process."""
     program = ["-c", _OTHER_VERSION] if other_version else ["-m", "swarmflow"]
+    return ended([sys.executable, *program, *map(str, arguments)], environment, before)
+
+
+def ended(
+    command: Sequence[str], environment: Mapping[str, str] | None = None, before: Callable[[], None] | None = None
+) -> Ended:
+    """Runs a command to its end. before: run in the new process."""
     inherited = {key: value for key, value in os.environ.items() if key != "SWARMFLOW_JOIN"}
     began = os.times()
     done = subprocess.run(
-        [sys.executable, *program, *map(str, arguments)],
+        command,
         env={**inherited, **(environment or {})},
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -65,8 +72,8 @@ def swarmflow(
         timeout=DEADLINE_S * load_factor(),
         preexec_fn=before,
     )
-    ended = os.times()
-    cpu_s = ended.children_user + ended.children_system - began.children_user - began.children_system
+    now = os.times()
+    cpu_s = now.children_user + now.children_system - began.children_user - began.children_system
     return Ended(done.returncode, done.stdout, done.stderr, cpu_s)
 
 

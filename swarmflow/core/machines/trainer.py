@@ -256,6 +256,8 @@ class TrainerMachine(TrainerState):
         if isinstance(message, _ABOUT_HOPS) and sender in self.peers:
             return self.source.message(sender, message, now)
         if isinstance(message, Recall) and sender in self.peers:
+            if message.gradient or message.stage >= 0:
+                return self._refused(event, "a Recall of what no trainer has", now)
             return self.source.on_recall(sender, message)
         if isinstance(message, CreditAvailable) and sender in self.peers:
             return self.source.dispatcher.credit(sender, now)

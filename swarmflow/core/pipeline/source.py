@@ -130,8 +130,7 @@ class MicrobatchSource:
     def on_recall(self, sender: ProcessId, message: Recall) -> list[Action]:
         """Return the input that a peer of stage 0 has evicted."""
         entry = self.dispatcher.flights.entries.get(message.microbatch)
-        here = entry is not None and not message.gradient
-        bodies = entry.bodies if entry is not None and here else ()
+        bodies = entry.bodies if entry is not None else ()
         return [Send(sender, Recalled(message.microbatch, message.stage, message.gradient), bodies)]
 
     def message(

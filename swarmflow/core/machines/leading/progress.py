@@ -181,6 +181,8 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
         return grant(leader, entry, entry.member.stage, f"it {reason}", turn=1)
     if entry.process == me and len(leader.membership.trainers()) > 1:
         return [Log("warning", f"this trainer {reason}: another one has to lead"), Rejoin(f"it {reason}")]
+    if duty.task == FEED and entry.process != me and _may_be_kept_waiting(leader, entry):
+        return [Count("stalled"), *gone(leader, entry.process, f"it {reason}", now)]
     if entry.process != me and (duty.task in (FEED, LOAD) or _has_mate(leader, entry)):
         return pause(leader, entry.process, reason, now)
     return [
@@ -209,6 +211,17 @@ def _separate(leader: LeaderState, entry: MemberRecord, witness: ProcessId, now:
     disputes.settle(entry.member, known.member, loser.name, now)
     out = keep_out if judgement is not None and judgement.guilty else gone
     return out(leader, loser, reason, now)
+
+
+def _may_be_kept_waiting(leader: LeaderState, trainer: MemberRecord) -> bool:
+    """Return whether a trainer that forms nothing may come back at once: the first time, where one peer serves stage 0.
+
+    Nothing shows whether that peer takes its microbatches.
+    """
+    if leader.step is None or len(leader.step.roster.stages[0]) > 1:
+        return False
+    leader.faults.unfed[trainer.process.name] += 1
+    return leader.faults.unfed[trainer.process.name] == 1
 
 
 def _has_mate(leader: LeaderState, entry: MemberRecord) -> bool:

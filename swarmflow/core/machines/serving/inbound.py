@@ -165,7 +165,7 @@ def misplaced(peer: PeerState, sender: ProcessId, message: Message, places: tupl
         return None  # it was moved amid the step: what still comes was meant for its former stage
     place = epoch_view.place(sender)
     if isinstance(message, Recall):
-        fits = place == peer.stage + (BEFORE if message.gradient else AFTER)
+        fits = message.stage == peer.stage and place == peer.stage + (BEFORE if message.gradient else AFTER)
     elif isinstance(message, Recalled):
         fits = place == message.stage == peer.stage + (AFTER if message.gradient else BEFORE)
     else:
