@@ -174,6 +174,17 @@ def test_a_new_leader_finds_both_steps_and_gives_away_what_no_trainer_has() -> N
     assert leader.phase is LeaderPhase.RUNNING
 
 
+def test_a_new_leader_gives_away_what_those_had_who_began_a_step_ahead_and_not_what_they_would_have_now() -> None:
+    """It was shared out when t1 was not there yet: 0 and 2 were those of t0, which is gone."""
+    opened = replace(OPENED, epoch=EPOCH.following, ahead=True)
+    told = [report(peer, opened) for peer in PEERS]
+    leader, actions = taken_over([*told, replace(report(TRAINERS[2], opened), indices=(1,))])
+    given = [assign.indices for _, assign in messages(actions, Assign)]
+    assert sorted(index for indices in given for index in indices) == [0, 2]
+    assert leader.step is not None
+    assert leader.step.assignment.owners[1] == TRAINERS[2].process
+
+
 def test_a_new_leader_counts_what_those_have_done_whom_the_open_step_has_not_reached() -> None:
     opened = replace(OPENED, epoch=EPOCH.following, ahead=True)
     done = Done(Microbatch(EPOCH.following, 1), 0, FIRST_ATTEMPT, 2.0, 1)

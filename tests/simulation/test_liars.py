@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from swarmflow.core.protocol.messages import Adopt, Done, Forward, NotFinite, Overflow, RelayTensor, ReserveSlot
@@ -21,9 +23,20 @@ FOUND = (  # by `python -m swarmflow.simulator.fuzz --liars`
 )
 
 
+FOUND_DELAYED = (
+    1_102_040,  # the only peer of a stage had a trainer answer what cannot be, and put it out
+    1_102_877,  # a leader died in a step that was begun ahead, before another trainer came: some microbatches had none
+)
+
+
 @pytest.mark.parametrize("seed", FOUND)
 def test_no_lie_splits_a_run_or_stops_it_or_ends_an_honest_process(seed: int) -> None:
     play(seed, LIARS)
+
+
+@pytest.mark.parametrize("seed", FOUND_DELAYED)
+def test_no_lie_does_where_updates_are_delayed(seed: int) -> None:
+    play(seed, replace(LIARS, delay=1))
 
 
 def test_liars_send_whatever_a_peer_may_send() -> None:

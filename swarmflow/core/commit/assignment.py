@@ -23,8 +23,15 @@ class Assignment:
         shared = shares(trainers, microbatches).items()
         return cls({index: trainer for trainer, share in shared for index in share})
 
-    def resume(self, reports: Mapping[ProcessId, ElectionReport], early: Mapping[ProcessId, ElectionReport]) -> None:
-        """Set what the reports to a new leader say. early: those of the step before, in which this one was begun."""
+    def resume(
+        self, reports: Mapping[ProcessId, ElectionReport], early: Mapping[ProcessId, ElectionReport], begun_ahead: bool
+    ) -> None:
+        """Set what the reports to a new leader say. early: those of the step before, in which this one was begun.
+
+        begun_ahead: it was shared out among the trainers of the step before, not among those that are named now.
+        """
+        if begun_ahead:
+            self.owners = {}
         for process, report in reports.items():
             self.owners |= dict.fromkeys(report.indices, process)
         for process, report in early.items():
@@ -47,6 +54,8 @@ class Assignment:
         return self._give([index for index in range(microbatches) if index not in self.owners], trainers)
 
     def _give(self, orphaned: list[int], trainers: tuple[ProcessId, ...]) -> dict[ProcessId, tuple[int, ...]]:
+        if not orphaned:
+            return {}
         self.reassignment += 1
         added: dict[ProcessId, tuple[int, ...]] = {}
         for trainer, share in shares(trainers, len(orphaned)).items():

@@ -276,7 +276,7 @@ def _resume(
     if not alive:
         step.fail(StepFailure("nobody who is left knows how far it has come"))
         return True
-    step.assignment.resume(alive, early)
+    step.assignment.resume(alive, early, step.open_step.ahead)
     step.ballot.number = max(report.ballot for report in alive.values())
     left = step.roster
     for process in gone:

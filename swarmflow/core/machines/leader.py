@@ -9,7 +9,7 @@ from typing import Any, get_args
 from swarmflow.core.commit import ahead
 from swarmflow.core.commit.announcing import announce
 from swarmflow.core.commit.step import AboutStep, Step, received
-from swarmflow.core.commit.step_phase import OVER, StepPhase
+from swarmflow.core.commit.step_phase import BEFORE_BALLOT, OVER, StepPhase
 from swarmflow.core.commit.step_summary import summary, waits_for
 from swarmflow.core.election.candidacy import Takeover
 from swarmflow.core.machines.leading import (
@@ -119,8 +119,9 @@ class Leader(LeaderState):
             # Forgotten first: it may yet live, and then it has to hear that it is gone.
             actions += [Forget(process), *going_ahead.lose_member(self, process, why, taken_over=True)]
             actions += departures.tell_loading(self, process, why)
-        if self.ahead is not None:
-            actions += ahead.reassigned(self.ahead)
+        for unshared in (step, self.ahead):
+            if unshared is not None and unshared.phase in BEFORE_BALLOT:
+                actions += ahead.reassigned(unshared)
         for accuser, accused in takeover.suspects:
             if accused in self.membership.known:
                 self.faults.suspicions.accuse(accuser, accused, "lost while nobody led", now)
