@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from swarmflow.core.membership.disputes import MEMORY_S, Disputes
+from swarmflow.core.protocol.events import Lost
 from swarmflow.core.protocol.messages import Committed, Evicted, Ready, StateRoot, VersionCertified
 from swarmflow.core.protocol.types import ProcessId, Snapshot
 from tests.core.samples import member, messages
@@ -58,6 +59,20 @@ def test_of_two_that_differ_again_and_again_each_is_kept_out_in_turn() -> None:
     differ(bench, A, B)
     differ(bench, again(A), again(B))
     assert (kept_out(bench, A) > 0) != (kept_out(bench, B) > 0)
+
+
+def test_of_two_that_differ_the_one_is_kept_out_that_most_of_a_stage_contradicted_before() -> None:
+    bench = Bench()
+    for peer in (A, B, C):
+        bench.join(peer)
+    bench.ready(A)
+    for peer in (B, C):
+        bench.hear(peer, Ready(0, 0, "other", 4))
+    for peer in (B, C):
+        bench.leader.handle(Lost(peer, "reset"), bench.now)
+    differ(bench, D, again(A))
+    assert kept_out(bench, A) == bench.timeouts.pause_s
+    assert not kept_out(bench, D)
 
 
 def test_the_first_to_be_ready_does_not_say_alone_what_the_first_version_is() -> None:

@@ -65,11 +65,14 @@ def _count(leader: LeaderState, stages: Iterable[int], version: int, now: float)
     """Count the reports of stages, and certify the run's version once all stages have agreed on its roots."""
     actions: list[Action] = []
     for stage in stages:
-        wrong = roots.count(leader, stage, version)
-        if version == leader.version and len(wrong) == 2 and not roots.agreed(leader, stage, version):
-            actions += _put_out_two(leader, wrong[0], wrong[1], now)
-        elif version == leader.version:
+        counted = roots.count(leader, stage, version)
+        wrong = counted if version == leader.version else []
+        if roots.agreed(leader, stage, version):
             actions += _put_out(leader, wrong, now)
+        elif len(wrong) == 2:
+            actions += _put_out_two(leader, wrong[0], wrong[1], now)
+        else:
+            actions += [action for entry in wrong for action in _part(leader, entry, now)]
         actions += _answer(leader, stage, now) if roots.agreed(leader, stage, version) else []
     if roots.is_certified(leader):
         return actions
@@ -83,27 +86,40 @@ def _count(leader: LeaderState, stages: Iterable[int], version: int, now: float)
 
 
 def _put_out(leader: LeaderState, wrong: list[MemberRecord], now: float) -> list[Action]:
-    actions: list[Action] = []
-    for entry in wrong:
-        reason = f"its state of stage {entry.member.stage} at version {leader.version} is not its stage's"
-        actions += [Count("resynchronisations"), *departures.gone(leader, entry.process, reason, now)]
-    return actions
+    """Put out those whose states are not what most of their stage have."""
+    leader.faults.outvoted.update(entry.process.name for entry in wrong)
+    return [action for entry in wrong for action in _part(leader, entry, now)]
 
 
 def _put_out_two(leader: LeaderState, one: MemberRecord, other: MemberRecord, now: float) -> list[Action]:
     """Put out the only two peers of a stage, whose states differ: nobody knows which of them is right.
 
-    The one that has contradicted others too, or this one before, is kept out for a while: so the stage gets on.
+    One of them is kept out for a while if anything tells them apart: so the stage gets on.
     """
-    disputes = leader.faults.disputes
-    judgement = disputes.judge(one.member, other.member, leader.lies_max, now)
-    loser = one if judgement is None or judgement.loser == one.process.name else other
-    disputes.settle(one.member, other.member, loser.process.name, now)
-    if judgement is None:
-        return _put_out(leader, [one, other], now)
+    loser = _worse(leader, one, other, now)
+    leader.faults.disputes.settle(one.member, other.member, (loser or one).process.name, now)
+    if loser is None:
+        return [*_part(leader, one, now), *_part(leader, other, now)]
     reason = f"its state of stage {loser.member.stage} is not that of others, time and again"
     kept = departures.keep_out(leader, loser.process, reason, now)
-    return [*kept, *_put_out(leader, [other if loser is one else one], now)]
+    return [*kept, *_part(leader, other if loser is one else one, now)]
+
+
+def _worse(leader: LeaderState, one: MemberRecord, other: MemberRecord, now: float) -> MemberRecord | None:
+    """Return which of two is in disputes with more than can lie, was wrong more often before, or is next in turn."""
+    faults = leader.faults
+    judgement = faults.disputes.judge(one.member, other.member, leader.lies_max, now)
+    more = faults.caught(one.process.name) - faults.caught(other.process.name)
+    if more and not (judgement is not None and judgement.guilty):
+        return one if more > 0 else other
+    if judgement is None:
+        return None
+    return one if judgement.loser == one.process.name else other
+
+
+def _part(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
+    reason = f"its state of stage {entry.member.stage} at version {leader.version} is not its stage's"
+    return [Count("resynchronisations"), *departures.gone(leader, entry.process, reason, now)]
 
 
 def _answer(leader: LeaderState, stage: int, now: float) -> list[Action]:

@@ -67,8 +67,14 @@ class FaultRecords:
     failures: Failures = field(default_factory=Failures)  # other tries at the step that failed
     voters: set[str] = field(default_factory=set)  # those that had a part in failures of the present version, by name
     refused: Counter[str] = field(default_factory=Counter)  # messages that cannot be true, by name of the sender
+    # States that were not those of most of a stage, by the peer's name.
+    outvoted: Counter[str] = field(init=False, default_factory=Counter)
     # How often a trainer formed nothing where one peer alone could have kept it from that, by its name.
     unfed: Counter[str] = field(init=False, default_factory=Counter)
+
+    def caught(self, name: str) -> int:
+        """Return how often a process was wrong, as more than one other could tell, or as could not be true."""
+        return self.refused[name] + self.outvoted[name]
 
     def note_voters(self, membership: Membership, processes: Iterable[ProcessId]) -> None:
         """Remember which of these have a vote, also for the time after they went."""
