@@ -13,8 +13,18 @@ import pytest
 
 from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.types import ProcessId, Role
+from swarmflow.runtime.transport.door import Caller
 from swarmflow.runtime.transport.frames import FrameLimits
-from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, LaneName, pack_hello, read_reply
+from swarmflow.runtime.transport.hello import (
+    CONFIRMATION,
+    Hello,
+    HelloReply,
+    LaneName,
+    pack_hello,
+    pack_reply,
+    read_hello,
+    read_reply,
+)
 from swarmflow.runtime.transport.lanes import LaneSettings
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL, Links, OnMessage
 from swarmflow.runtime.transport.node import Node
@@ -136,6 +146,23 @@ def damage_next(sender: Node, monkeypatch: pytest.MonkeyPatch, least_bytes: int)
         return reader, writer
 
     monkeypatch.setattr(sender, "open_stream", open_stream)
+
+
+@asynccontextmanager
+async def deaf(node: Node, *, welcomes: bool = True) -> AsyncIterator[ProcessId]:
+    """A process that takes streams, and reads nothing of them. welcomes: it answers to their first message."""
+    ended, process = asyncio.Event(), ProcessId(node.name, 2)
+
+    async def accept(caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if welcomes:
+            await read_hello(reader, 5.0)
+            writer.write(pack_reply(HelloReply(process.incarnation)))
+        await ended.wait()
+        writer.close()
+
+    await node.serve(STREAM_PROTOCOL, accept)
+    yield process
+    ended.set()
 
 
 async def hostile_stream(

@@ -11,23 +11,13 @@ from pathlib import Path
 import pytest
 
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.runtime.transport.door import Caller
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
-from swarmflow.runtime.transport.hello import (
-    CONFIRMATION,
-    LANES,
-    Hello,
-    HelloReply,
-    pack_hello,
-    pack_reply,
-    read_hello,
-    read_reply,
-)
+from swarmflow.runtime.transport.hello import CONFIRMATION, LANES, Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.lanes import LaneSettings
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL
 from swarmflow.runtime.transport.node import Node
 from tests.owners import OTHER, RUN_ID, trainer_access
-from tests.runtime.nodes import End, linked, started
+from tests.runtime.nodes import End, deaf, linked, started
 
 MEBIBYTE = 1 << 20
 
@@ -224,23 +214,12 @@ async def test_a_full_queue_loses_the_process_without_blocking(tmp_path: Path) -
 
 @pytest.mark.asyncio
 async def test_a_process_that_accepts_and_never_reads_is_lost(tmp_path: Path) -> None:
-    async with started(tmp_path, 2) as (first, second):
-        held = asyncio.Event()
-
-        async def accept(caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await read_hello(reader, 5.0)
-            writer.write(pack_reply(HelloReply(2)))
-            await held.wait()
-            writer.close()
-
-        await second.serve(STREAM_PROTOCOL, accept)
+    async with started(tmp_path, 2) as (first, second), deaf(second) as target:
         one = End(first, 1, settings=LaneSettings(stall_timeout_s=0.3))
-        target = ProcessId(second.name, 2)
         one.links.set_addresses(target, second.addresses())
         one.links.send(target, b"h", [bytes(100 * MEBIBYTE)], lane="bulk")
         process, reason = await one.losses.get()
         assert (process, reason) == (target, "took no bytes for 0.3 s")
-        held.set()
         await one.links.close(0.0)
 
 

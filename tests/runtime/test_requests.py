@@ -22,7 +22,7 @@ from swarmflow.runtime.transport.door import Caller
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
 from swarmflow.runtime.transport.requests import Arguments, BusyError
 from swarmflow.runtime.transport.wire import Request, encode_header
-from tests.runtime.nodes import hostile_stream, started, until
+from tests.runtime.nodes import deaf, hostile_stream, started, until
 from tests.runtime.test_session import opened
 
 A, B, C = Caller("a", "x"), Caller("b", "x"), Caller("c", "y")
@@ -116,16 +116,12 @@ async def test_a_process_that_asks_without_end_and_does_not_read_starves_nobody(
         begun.append(sender)
         return [body]
 
-    async with started(tmp_path, 3) as (node, flooder, other):
+    async with started(tmp_path, 3) as (node, flooder, other), deaf(flooder, welcomes=False):
         here, honest = await opened(node), await opened(other)
         here.requests.serve("large", answer, lane="background")
         honest.links.set_addresses(here.me, node.addresses())
 
-        async def swallow(caller: Caller, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await asyncio.Event().wait()
-
         here.links.set_addresses(flooder.name, flooder.addresses())
-        await flooder.serve("/swarmflow/messages", swallow)
         _, writer = await hostile_stream(flooder, node)
         request = [encode_header(Request(number, "large")) for number in range(5000)]
         writer.write(b"".join(pack_front(n, header, [], FrameLimits()) for n, header in enumerate(request)))
