@@ -131,6 +131,7 @@ def test_the_time_in_which_the_leader_itself_slept_counts_against_nobody() -> No
     bench = Bench(timeouts=Timeouts(stall_s=60.0))
     bench.join(OTHER, role="trainer")
     bench.serve(A, B)
+    bench.leader.forming = 1
     for bench.now in (1.0, 2.0, 3.0):
         bench.leader.handle(Tick(), bench.now)
     bench.now = 500.0
@@ -142,6 +143,25 @@ def test_the_time_in_which_the_leader_itself_slept_counts_against_nobody() -> No
         actions += [action for each in (A, B, OTHER) for action in bench.hear(each, alive)]
     assert of_type(actions, Rejoin), "awake it has as long as ever"
     assert not messages(actions, Evicted)
+
+
+@pytest.mark.parametrize(("forming", "after_s", "paused"), [(1, 61.0, True), (0, 481.0, False)])
+def test_a_trainer_is_kept_out_for_what_it_does_not_form_and_not_for_what_nobody_takes(
+    forming: int, after_s: float, paused: bool
+) -> None:
+    bench = Bench(timeouts=Timeouts(stall_s=60.0))
+    bench.join(OTHER, role="trainer")
+    bench.serve(A)
+    assert bench.leader.step is not None
+    bench.leader.step.assignment.owners[0] = OTHER
+    actions: list[Action] = []
+    while not (evicted := messages(actions, Evicted)) and bench.now < 600.0:
+        bench.now += 1.0
+        for sender, queued in ((A, 0), (OTHER, forming)):
+            actions += bench.hear(sender, Heartbeat(queued, epoch=bench.leader.epoch))
+    assert {to for to, _ in evicted} == {OTHER}
+    assert bench.now == pytest.approx(after_s, abs=3.0)
+    assert (bench.leader.faults.pauses.left(OTHER.name, bench.now)[0] > 0) == paused
 
 
 @pytest.mark.parametrize("behind", [None, Epoch(-1, 0)], ids=["joins", "earlier"])

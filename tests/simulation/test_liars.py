@@ -25,8 +25,9 @@ FOUND = (  # by `python -m swarmflow.simulator.fuzz --liars`
 
 
 FOUND_DELAYED = (
-    1_102_040,  # the only peer of a stage had a trainer answer what cannot be, and put it out
+    1_102_040,  # the only peer of the first stage had a trainer answer what cannot be, and took nothing of it any more
     1_102_877,  # a leader died in a step that was begun ahead, before another trainer came: some microbatches had none
+    1_103_614,  # a peer of the first stage answered no question, and the trainer that waited for it was put out
 )
 
 

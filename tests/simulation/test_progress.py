@@ -77,18 +77,6 @@ def test_the_microbatches_of_a_trainer_that_forms_none_fall_to_others(seed: int)
     assert any(f"{victims[0]} is gone: it forms none of the microbatches" in line for line in world.log)
 
 
-def test_a_trainer_whom_the_only_peer_of_the_first_stage_may_keep_waiting_comes_back_at_once_but_not_twice() -> None:
-    world = replace(LONG, peers=3).start(0)
-    victims = stall_at(world, "feed", "trainer")
-    again = stall_at(world, "feed", "trainer", SETTLED_S + 70.0)
-    check(world, put_out=2)
-    name = victims[0].name
-    assert again[0].name == name
-    gone = [line for line in world.log if "is gone: it forms none of the microbatches" in line]
-    assert [f"{name}." in line for line in gone] == [True, True], "\n".join(world.log)
-    assert ["put out for" in line for line in gone] == [False, True]
-
-
 def test_a_leader_that_forms_nothing_leaves_the_lead_to_another_trainer() -> None:
     world = LONG.start(0)
     stall_at(world, "feed", "leader")

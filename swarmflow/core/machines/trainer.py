@@ -121,6 +121,8 @@ class TrainerMachine(TrainerState):
 
     def _due(self, now: float) -> list[Action]:
         actions = lateness.tick(self.source.dispatcher, now)
+        if self.lead is not None:
+            self.lead.forming = self.source.forming
         if self.flows is not None and self.phase is not TrainerPhase.ENDED:
             actions += self.flows.tick(now)
         if self.phase in (TrainerPhase.LEADING, TrainerPhase.ENDED):
@@ -132,9 +134,9 @@ class TrainerMachine(TrainerState):
             self._next_heartbeat_s = now + self.plan.timeouts.heartbeat_s
             self.lease.tick(now)
             if self.phase is not TrainerPhase.JOINING and not self.lease.lost:
-                actions.append(
-                    Send(self.leader, Heartbeat(version=self.epoch.step, done=self.source.done, epoch=self.epoch))
-                )
+                queued, done = self.source.forming, self.source.done
+                beat = Heartbeat(queued, version=self.epoch.step, done=done, epoch=self.epoch)
+                actions.append(Send(self.leader, beat))
         return actions + candidate.succeed(self, now)
 
     # --- what others say ----------------------------------------------------------------------------------------------

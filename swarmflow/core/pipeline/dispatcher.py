@@ -267,7 +267,12 @@ class Dispatcher:
         self.due_s = min(self.due_s, late_s)
 
     def deadline_s(self, entry: InFlight, holder: ProcessId | None) -> float:
-        """Return the seconds after which a holder is late, or an answer of asked peers (holder None)."""
+        """Return the seconds after which a holder is late, or an answer of asked peers (holder None).
+
+        Whether there is a slot is answered at once, whatever is computed and sent meanwhile.
+        """
+        if entry.reserving:
+            return float(self.late_min_s * 2.0**entry.times_late)
         links = self.router.links
         usual_s = 0.0 if holder is None else links.response_s(holder) or links.any_response_s
         # No peer has passed anything on yet, so it may wait in a full queue of unknown length.

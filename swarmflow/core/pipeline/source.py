@@ -53,8 +53,14 @@ class MicrobatchSource:
     _attempts: dict[Microbatch, Attempt] = field(init=False, default_factory=dict)  # of the own microbatches
     _todo: deque[Microbatch] = field(init=False, default_factory=deque)
     _in_flight: set[Microbatch] = field(init=False, default_factory=set)
+    _forming: set[Microbatch] = field(init=False, default_factory=set)  # of these, what this process has yet to form
     _room: int = field(init=False, default=1)  # slots of the first stage
     _trainers: int = field(init=False, default=1)
+
+    @property
+    def forming(self) -> int:
+        """How many microbatches are being formed."""
+        return len(self._forming)
 
     def indices(self, epoch: Epoch | None) -> tuple[int, ...]:
         """Return this trainer's microbatches of a step."""
@@ -76,6 +82,7 @@ class MicrobatchSource:
         actions = self.dispatcher.open(message.epoch, *peers)
         self.epoch, self.ahead, self.reassignment = message.epoch, None, 0
         self._in_flight.clear()
+        self._forming.clear()
         # A step that others have begun ahead is all theirs.
         share = () if message.ahead else shares(trainers, self.microbatches).get(self.me, ())
         self._attempts = dict.fromkeys([Microbatch(message.epoch, index) for index in share], FIRST_ATTEMPT)
@@ -87,6 +94,7 @@ class MicrobatchSource:
         for microbatch in [microbatch for microbatch in self._attempts if microbatch.epoch <= epoch]:
             del self._attempts[microbatch]
             self._in_flight.discard(microbatch)
+            self._forming.discard(microbatch)
         self._todo = deque(microbatch for microbatch in self._todo if microbatch.epoch > epoch)
         return turnover.finish_flights(self.dispatcher, epoch) + self._feed()
 
@@ -120,6 +128,7 @@ class MicrobatchSource:
     def formed(self, event: MicrobatchFormed, now: float) -> list[Action]:
         """Dispatch a microbatch that was formed."""
         self.done += 1
+        self._forming.discard(event.microbatch)
         attempt = self._attempts.get(event.microbatch)
         if attempt is None:
             return [Release((event.tokens, event.targets))]
@@ -161,5 +170,6 @@ class MicrobatchSource:
         while self._todo and len(self._in_flight) < self.window:
             microbatch = self._todo.popleft()
             self._in_flight.add(microbatch)
+            self._forming.add(microbatch)
             actions.append(FormMicrobatch(microbatch))
         return actions

@@ -69,8 +69,6 @@ class FaultRecords:
     refused: Counter[str] = field(default_factory=Counter)  # messages that cannot be true, by name of the sender
     # States that were not those of most of a stage, by the peer's name.
     outvoted: Counter[str] = field(init=False, default_factory=Counter)
-    # How often a trainer formed nothing where one peer alone could have kept it from that, by its name.
-    unfed: Counter[str] = field(init=False, default_factory=Counter)
 
     def caught(self, name: str) -> int:
         """Return how often a process was wrong, as more than one other could tell, or as could not be true."""
@@ -120,6 +118,7 @@ class LeaderState:
     membership: Membership = field(init=False)
     faults: FaultRecords = field(init=False)
     # --- the end ---
+    forming: int = field(init=False, default=0)  # microbatches that this process has to form yet, as a trainer
     stopping: bool = field(init=False, default=False)  # a person wants this trainer to go, or the run cannot go on
     fate: str = field(init=False, default="")  # why the run cannot go on
 

@@ -23,7 +23,8 @@ from swarmflow.core.protocol.events import CheckpointWritten, Progressed
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
-FEED, WORK, REPORT, REDUCE, UPDATE, LOAD, WRITE = "feed", "work", "report", "reduce", "update", "load", "write"
+FEED, OFFER, WORK, REPORT = "feed", "offer", "work", "report"
+REDUCE, UPDATE, LOAD, WRITE = "reduce", "update", "load", "write"
 TRANSFER_FACTOR = 2.0  # of the least time: who asks another for a part of a state gives it a minute before the next
 _TASKS = {
     StepPhase.WORKING: WORK,
@@ -32,6 +33,7 @@ _TASKS = {
 }  # of a member, by the phase of the step
 _DOES = {
     FEED: "forms none of the microbatches that are its to form",
+    OFFER: "has formed microbatches that no peer of the first stage reports",
     WORK: "computes none of the microbatches that it has",
     REPORT: "reports nothing of a microbatch that another stage says it has had",
     REDUCE: "does not get on with the all-reduce",
@@ -137,7 +139,8 @@ def pause(leader: LeaderState, process: ProcessId, reason: str, now: float) -> l
 
 def standing_still(leader: LeaderState) -> str:
     """Return, as a person reads it, which processes do nothing and cannot be spared; empty: none."""
-    found = [e for e in leader.membership.known.values() if e.duty.misses and e.duty.task in (FEED, WORK, UPDATE)]
+    missed = (entry for entry in leader.membership.known.values() if entry.duty.misses)
+    found = [entry for entry in missed if entry.duty.task in (FEED, OFFER, WORK, UPDATE)]
     return "; ".join(_alone(e) for e in sorted(found, key=lambda entry: entry.process))
 
 
@@ -155,7 +158,8 @@ def _unfed(leader: LeaderState) -> Counter[ProcessId]:
 
 def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -> str:
     if entry.role == "trainer":
-        return FEED if entry.process in unfed else ""
+        forming = leader.forming if entry.process == leader.me.process else entry.load.queued
+        return "" if entry.process not in unfed else FEED if forming else OFFER
     if entry.phase is MemberPhase.LOADING:
         return LOAD
     step = leader.step
@@ -170,7 +174,7 @@ def _due_s(leader: LeaderState, entry: MemberRecord) -> float:
     if duty.task in (LOAD, REPORT):
         return duty.due_s(TRANSFER_FACTOR * least_s)
     mates = leader.membership.usual_s(entry.member.stage, duty.task) if entry.role == "peer" else 0.0
-    return duty.due_s(least_s, FIRST_FACTOR if duty.task in (WORK, UPDATE) else 1.0, mates)
+    return duty.due_s(least_s, FIRST_FACTOR if duty.task in (OFFER, WORK, UPDATE) else 1.0, mates)
 
 
 def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
@@ -181,7 +185,7 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
         return grant(leader, entry, entry.member.stage, f"it {reason}", turn=1)
     if entry.process == me and len(leader.membership.trainers()) > 1:
         return [Log("warning", f"this trainer {reason}: another one has to lead"), Rejoin(f"it {reason}")]
-    if duty.task == FEED and entry.process != me and _may_be_kept_waiting(leader, entry):
+    if duty.task == OFFER and entry.process != me:  # nothing shows whose fault it is: it may come back at once
         return [Count("stalled"), *gone(leader, entry.process, f"it {reason}", now)]
     if entry.process != me and (duty.task in (FEED, LOAD) or _has_mate(leader, entry)):
         return pause(leader, entry.process, reason, now)
@@ -211,17 +215,6 @@ def _separate(leader: LeaderState, entry: MemberRecord, witness: ProcessId, now:
     disputes.settle(entry.member, known.member, loser.name, now)
     out = keep_out if judgement is not None and judgement.guilty else gone
     return out(leader, loser, reason, now)
-
-
-def _may_be_kept_waiting(leader: LeaderState, trainer: MemberRecord) -> bool:
-    """Return whether a trainer that forms nothing may come back at once: the first time, where one peer serves stage 0.
-
-    Nothing shows whether that peer takes its microbatches.
-    """
-    if leader.step is None or len(leader.step.roster.stages[0]) > 1:
-        return False
-    leader.faults.unfed[trainer.process.name] += 1
-    return leader.faults.unfed[trainer.process.name] == 1
 
 
 def _has_mate(leader: LeaderState, entry: MemberRecord) -> bool:

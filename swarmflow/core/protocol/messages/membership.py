@@ -214,7 +214,7 @@ class Needed:
 class Heartbeat:
     """Sent to the leader each second."""
 
-    queued: int = 0  # microbatches waiting for, or in, computation
+    queued: int = 0  # microbatches waiting for, or in, computation; of a trainer: that it has to form yet
     held: int = 0  # microbatches with a graph
     version: int = -1
     sent: int = 0  # messages without bodies to this leader so far (core/protocol/message_counter.py)
