@@ -154,6 +154,7 @@ def test_a_trainer_is_kept_out_for_what_it_does_not_form_and_not_for_what_nobody
     bench.serve(A)
     assert bench.leader.step is not None
     bench.leader.step.assignment.owners[0] = OTHER
+    bench.leader.membership.known[OTHER].duty.usual_s["offer"] = 1.0  # how soon others took some says nothing
     actions: list[Action] = []
     while not (evicted := messages(actions, Evicted)) and bench.now < 600.0:
         bench.now += 1.0

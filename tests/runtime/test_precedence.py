@@ -62,7 +62,7 @@ async def test_who_takes_nothing_holds_up_what_goes_to_others_once_at_most(tmp_p
         for process, node in ((silent, third), (other.me, second)):
             sender.links.set_addresses(process, node.addresses())
         sender.links.send(silent, b"tensor", [bytes(1 << 25)], lane="bulk")
-        sender.links.send(other.me, b"background", [bytes(100 * BACKGROUND_BYTES)], lane="background")
+        sender.links.send(other.me, b"background", [bytes(300 * BACKGROUND_BYTES)], lane="background")
         assert await other.headers(1) == [b"background"]
         assert sender.counts["queued bulk"] > 0
         for end in (sender, other):

@@ -276,7 +276,8 @@ def _resume(
     if not alive:
         step.fail(StepFailure("nobody who is left knows how far it has come"))
         return True
-    step.assignment.resume(alive, early, step.open_step.ahead)
+    named = {process: report for process, report in early.items() if process in step.roster.id_set}
+    step.assignment.resume(alive, named, step.open_step.ahead)
     step.ballot.number = max(report.ballot for report in alive.values())
     left = step.roster
     for process in gone:

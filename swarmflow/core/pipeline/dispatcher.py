@@ -272,7 +272,7 @@ class Dispatcher:
         Whether there is a slot is answered at once, whatever is computed and sent meanwhile.
         """
         if entry.reserving:
-            return float(self.late_min_s * 2.0**entry.times_late)
+            return self.late_min_s
         links = self.router.links
         usual_s = 0.0 if holder is None else links.response_s(holder) or links.any_response_s
         # No peer has passed anything on yet, so it may wait in a full queue of unknown length.

@@ -50,7 +50,7 @@ def _handle_late(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Ac
     has passed the microbatch on and owes the gradient, for which the stages after it may be at fault.
     """
     holder, stage = entry.holder, dispatcher.stage
-    entry.times_late += 1
+    entry.times_late += not entry.reserving  # who does not answer at once will not answer later either
     dispatcher.expect(entry, now + dispatcher.deadline_s(entry, holder))
     if holder is None or not entry.awaited:
         silent = sorted(entry.asked) if holder is None else [holder]

@@ -6,6 +6,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
@@ -105,6 +106,7 @@ class OutboundLane:
         self._wake = asyncio.Event()
         self._goes_first = False  # lanes that give way to this one wait for it
         self._writable = False  # the stream is open, and its receiver reads
+        self._watching: asyncio.TimerHandle | None = None
         self._finishing = False
         self._sequence = 0  # number of the next frame
         self._task = asyncio.create_task(self._run())
@@ -156,6 +158,16 @@ class OutboundLane:
         before, self._goes_first = self._goes_first, writable and self._queue_bytes > 0
         if before != self._goes_first:
             (self._precedence.begin if self._goes_first else self._precedence.end)(self._hello.lane)
+
+    def _watch_receiver(self, transport: asyncio.WriteTransport, left_bytes: int | None = None) -> None:
+        """Look each PATIENCE_S whether the receiver has taken anything. left_bytes: what was left at the last look.
+
+        Nobody gives way to the background lane, whose share would end where it has nothing to write.
+        """
+        now_bytes = transport.get_write_buffer_size()
+        self._set_writable(now_bytes != left_bytes or self._hello.lane == "background")
+        look = partial(self._watch_receiver, transport, now_bytes)
+        self._watching = asyncio.get_running_loop().call_later(PATIENCE_S, look)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Drop what is still queued. Any exception of the task is a bug, and breaks the link too."""
@@ -266,9 +278,9 @@ class OutboundLane:
             else:
                 with self._precedence.limited(self._hello.lane):
                     await self._upload.wait(len(piece))
-        stuck = asyncio.get_running_loop().call_later(PATIENCE_S, self._set_writable, False)
         try:
             writer.write(piece)
+            self._watch_receiver(writer.transport)
             async with asyncio.timeout(self._settings.stall_timeout_s):
                 await writer.drain()
             self._set_writable(True)
@@ -278,4 +290,5 @@ class OutboundLane:
         except OSError as error:
             raise LinkBrokenError(f"the connection broke: {error}") from None
         finally:
-            stuck.cancel()
+            if self._watching is not None:
+                self._watching.cancel()

@@ -87,7 +87,7 @@ def _count(leader: LeaderState, stages: Iterable[int], version: int, now: float)
 
 def _put_out(leader: LeaderState, wrong: list[MemberRecord], now: float) -> list[Action]:
     """Put out those whose states are not what most of their stage have."""
-    leader.faults.outvoted.update(entry.process.name for entry in wrong)
+    leader.faults.wrong_s |= {entry.process.name: now for entry in wrong}
     return [action for entry in wrong for action in _part(leader, entry, now)]
 
 
@@ -106,12 +106,12 @@ def _put_out_two(leader: LeaderState, one: MemberRecord, other: MemberRecord, no
 
 
 def _worse(leader: LeaderState, one: MemberRecord, other: MemberRecord, now: float) -> MemberRecord | None:
-    """Return which of two is in disputes with more than can lie, was wrong more often before, or is next in turn."""
+    """Return which of two is in disputes with more than can lie, alone was wrong lately, or is next in turn."""
     faults = leader.faults
     judgement = faults.disputes.judge(one.member, other.member, leader.lies_max, now)
-    more = faults.caught(one.process.name) - faults.caught(other.process.name)
-    if more and not (judgement is not None and judgement.guilty):
-        return one if more > 0 else other
+    wrong = [entry for entry in (one, other) if faults.was_wrong(entry.process.name, now)]
+    if len(wrong) == 1 and not (judgement is not None and judgement.guilty):
+        return wrong[0]
     if judgement is None:
         return None
     return one if judgement.loser == one.process.name else other

@@ -17,7 +17,7 @@ from swarmflow.core.durability.recovery import Recovery
 from swarmflow.core.durability.snapshots import Snapshots
 from swarmflow.core.durability.versions import Durability
 from swarmflow.core.machines.leading.leader_phase import LEADER, LeaderPhase
-from swarmflow.core.membership.disputes import Disputes
+from swarmflow.core.membership.disputes import MEMORY_S, Disputes
 from swarmflow.core.membership.duties import Duty, Pauses
 from swarmflow.core.membership.failures import Failures
 from swarmflow.core.membership.findings import Findings
@@ -67,12 +67,14 @@ class FaultRecords:
     failures: Failures = field(default_factory=Failures)  # other tries at the step that failed
     voters: set[str] = field(default_factory=set)  # those that had a part in failures of the present version, by name
     refused: Counter[str] = field(default_factory=Counter)  # messages that cannot be true, by name of the sender
-    # States that were not those of most of a stage, by the peer's name.
-    outvoted: Counter[str] = field(init=False, default_factory=Counter)
+    # When a process last had another state than most of its stage, or sent what cannot be, by its name.
+    wrong_s: dict[str, float] = field(init=False, default_factory=dict)
+    # How often nobody had taken what a trainer had formed, by its name.
+    unfed: Counter[str] = field(init=False, default_factory=Counter)
 
-    def caught(self, name: str) -> int:
-        """Return how often a process was wrong, as more than one other could tell, or as could not be true."""
-        return self.refused[name] + self.outvoted[name]
+    def was_wrong(self, name: str, now: float) -> bool:
+        """Return whether a process was lately wrong, as most of its stage could tell, or as could not be true."""
+        return now - self.wrong_s.get(name, -MEMORY_S) < MEMORY_S
 
     def note_voters(self, membership: Membership, processes: Iterable[ProcessId]) -> None:
         """Remember which of these have a vote, also for the time after they went."""

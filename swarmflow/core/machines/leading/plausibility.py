@@ -81,6 +81,7 @@ def refuse(leader: LeaderState, sender: ProcessId, message: Message, what: str, 
     if sender not in leader.membership.known:
         return [counted, *evict(leader, sender, message, reason, now)]
     leader.faults.refused[sender.name] += 1
+    leader.faults.wrong_s[sender.name] = now
     again = leader.faults.refused[sender.name] > 1 and not stage_is_lost_with(leader, sender)
     return [counted, *(keep_out if again else gone)(leader, sender, reason, now)]
 

@@ -158,8 +158,7 @@ def _unfed(leader: LeaderState) -> Counter[ProcessId]:
 
 def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -> str:
     if entry.role == "trainer":
-        forming = leader.forming if entry.process == leader.me.process else entry.load.queued
-        return "" if entry.process not in unfed else FEED if forming else OFFER
+        return "" if entry.process not in unfed else FEED if _has_to_form(leader, entry) else OFFER
     if entry.phase is MemberPhase.LOADING:
         return LOAD
     step = leader.step
@@ -169,12 +168,22 @@ def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -
     return task if (entry.load.queued if task == WORK else step.owes(entry.process)) else ""
 
 
+def _has_to_form(leader: LeaderState, trainer: MemberRecord) -> bool:
+    """Return whether a trainer says that it has microbatches to form yet, or has not begun the step."""
+    if trainer.process == leader.me.process:
+        return leader.forming > 0
+    began = trainer.load.epoch is not None and (leader.step is None or trainer.load.epoch >= leader.step.epoch)
+    return trainer.load.queued > 0 or not began
+
+
 def _due_s(leader: LeaderState, entry: MemberRecord) -> float:
     least_s, duty = leader.timeouts.stall_s, entry.duty
     if duty.task in (LOAD, REPORT):
         return duty.due_s(TRANSFER_FACTOR * least_s)
+    if duty.task == OFFER:  # how soon others took microbatches of it tells nothing of it
+        return duty.since_s + FIRST_FACTOR * least_s * 2.0**duty.misses
     mates = leader.membership.usual_s(entry.member.stage, duty.task) if entry.role == "peer" else 0.0
-    return duty.due_s(least_s, FIRST_FACTOR if duty.task in (OFFER, WORK, UPDATE) else 1.0, mates)
+    return duty.due_s(least_s, FIRST_FACTOR if duty.task in (WORK, UPDATE) else 1.0, mates)
 
 
 def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
@@ -185,8 +194,11 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
         return grant(leader, entry, entry.member.stage, f"it {reason}", turn=1)
     if entry.process == me and len(leader.membership.trainers()) > 1:
         return [Log("warning", f"this trainer {reason}: another one has to lead"), Rejoin(f"it {reason}")]
-    if duty.task == OFFER and entry.process != me:  # nothing shows whose fault it is: it may come back at once
-        return [Count("stalled"), *gone(leader, entry.process, f"it {reason}", now)]
+    if duty.task == OFFER and entry.process != me:
+        leader.faults.unfed[entry.process.name] += 1
+        if leader.faults.unfed[entry.process.name] == 1:  # nothing shows whose fault it is: it may come back at once
+            return [Count("stalled"), *gone(leader, entry.process, f"it {reason}", now)]
+        return pause(leader, entry.process, reason, now)
     if entry.process != me and (duty.task in (FEED, LOAD) or _has_mate(leader, entry)):
         return pause(leader, entry.process, reason, now)
     return [
