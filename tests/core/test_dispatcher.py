@@ -260,7 +260,8 @@ def test_who_is_not_asked_any_more_since_it_is_late_may_be_asked_for_another_one
     first, second = (asked_of(box.offer(microbatch(index), BODIES, 0.0)) for index in range(2))
     assert sorted(first + second) == [A, B]
     assert asked_of(box.offer(microbatch(2), BODIES, 0.0)) == []
-    assert sorted(asked_of(lateness.tick(box, box.late_min_s))) == [A, B], "each for a microbatch that the other was asked for"
+    late = lateness.tick(box, box.late_min_s)
+    assert sorted(asked_of(late)) == [A, B], "each for a microbatch that the other was asked for"
 
 
 def test_room_that_nothing_waits_for_is_passed_on() -> None:

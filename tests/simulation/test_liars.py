@@ -20,6 +20,7 @@ FOUND = (  # by `python -m swarmflow.simulator.fuzz --liars`
     1_001_814,  # a gradient came from a peer that was asked for a slot, and was taken
     1_001_898,  # sums differed, their owner had to go for it, and so had whom it had sent another one
     1_003_191,  # of two whose states differed an honest one was kept out, and not the one that had been outvoted before
+    1_008_136,  # a leader that took over believed a report of a hop that its giver had not been given
     1_010_538,  # a liar kept its Done back, and the trainer whose microbatch it was had to go
 )
 

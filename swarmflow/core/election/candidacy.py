@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.commit import ahead
+from swarmflow.core.commit.provenance import wrongly_handed
 from swarmflow.core.commit.quorum import Quorum, quorum_size
 from swarmflow.core.commit.step import Step, StepFailure
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT
@@ -177,6 +178,7 @@ class Takeover:
     suspects: tuple[
         tuple[ProcessId, ProcessId], ...
     ]  # (accuser, accused) of those lost by a member and not declared dead
+    convicted: dict[ProcessId, str]  # who has handed over what it did not have, and in which way
     doubtful: bool = False  # the step may be committed out of reach: another lineage follows
     ahead: Step | None = None  # the next step, where the former leader has begun it
 
@@ -205,8 +207,10 @@ def takeover_of(
     alive = {process: report for process, report in current.items() if process not in dead}
     # Those that the OpenStep of a step which was begun ahead has not reached have worked for it all the same.
     early = {p: r for p, r in reports.items() if r.ahead and r.opened.epoch == epoch.former}
+    convicted = _convicted(step, {**alive, **early})
     doubtful = _resume(step, alive, early, gone)
     voids = [report.void for report in alive.values() if report.void]
+    voids += [f"{process} {what}" for process, what in convicted.items()]
     if voids and step.phase in BEFORE_BALLOT:
         step.fail(StepFailure(voids[0]))
     spared = {*gone, candidacy.me.process}  # who leads has not lost itself
@@ -217,6 +221,7 @@ def takeover_of(
         gone,
         tuple(sorted(dead & set(reports))),
         tuple(pair for pair in lost if pair[1] not in spared),
+        convicted,
         doubtful,
         _begun_ahead(step, alive, learning_rate(epoch.step + 1)),
     )
@@ -232,6 +237,14 @@ def _is_elsewhere(report: ElectionReport, undecided: bool) -> bool:
     return report.abandoned and left
 
 
+def _convicted(step: Step, reports: dict[ProcessId, ElectionReport]) -> dict[ProcessId, str]:
+    """Return who has handed a hop of this step over that it did not have: its holder has computed with what it sent."""
+    every = ((process, done) for process, report in reports.items() for done in report.done)
+    ours = ((process, done) for process, done in every if done.microbatch.epoch == step.epoch)
+    found = ((process, wrongly_handed(step, process, done)) for process, done in ours)
+    return {blamed[0]: blamed[1] for process, blamed in found if blamed is not None and blamed[0] != process}
+
+
 def _begun_ahead(step: Step, alive: dict[ProcessId, ElectionReport], learning_rate: float) -> Step | None:
     """Return the step after this one, where any member knows that it has begun."""
     if not any(report.ahead for report in alive.values()):
@@ -241,7 +254,8 @@ def _begun_ahead(step: Step, alive: dict[ProcessId, ElectionReport], learning_ra
     following = ahead.resume(step, shares, reassignment, learning_rate)
     for process, report in alive.items():
         for done in report.done:
-            following.done(process, done)
+            if wrongly_handed(following, process, done) is None:
+                following.done(process, done)
     return following
 
 
@@ -305,7 +319,8 @@ def _resume(
         step.dropped |= {(report.member.stage, index) for index in report.dropped}
     for process, report in (*alive.items(), *early.items()):
         for done in report.done:
-            step.done(process, done)
+            if wrongly_handed(step, process, done) is None:
+                step.done(process, done)
     return False
 
 

@@ -119,6 +119,9 @@ class Leader(LeaderState):
             # Forgotten first: it may yet live, and then it has to hear that it is gone.
             actions += [Forget(process), *going_ahead.lose_member(self, process, why, taken_over=True)]
             actions += departures.tell_loading(self, process, why)
+        for process, what in takeover.convicted.items():
+            if process in self.membership.known:
+                actions += custody.convict(self, process, what, now)
         for unshared in (step, self.ahead):
             if unshared is not None and unshared.phase in BEFORE_BALLOT:
                 actions += ahead.reassigned(unshared)
