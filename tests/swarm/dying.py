@@ -38,7 +38,8 @@ def forgive(state_folder: Path) -> None:
 
 class _Mortal(Reduction):
     def begin(self, groups: tuple[Group, ...], gives: bool = True) -> list[Action]:
-        self._die_at_target()
+        if gives:  # else nothing is lost with it: all microbatches of its stage went to others
+            self._die_at_target()
         return super().begin(groups, gives)
 
     def reduced(self, ballot: int, group: str, piece: int, digest: str, apart: Ref | None = None) -> list[Action]:
