@@ -12,10 +12,9 @@ import pytest
 from swarmflow.core.routing.background_share import COPIES_SHARE
 from swarmflow.runtime.transport import precedence
 from swarmflow.runtime.transport.hello import LaneName
-from swarmflow.runtime.transport.lanes import LaneSettings
-from swarmflow.runtime.transport.precedence import BACKGROUND_BYTES, LEAD_BYTES, Precedence
+from swarmflow.runtime.transport.precedence import LEAD_BYTES, Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
-from tests.runtime.nodes import End, deaf, started
+from tests.runtime.nodes import End, started
 
 
 @pytest.mark.asyncio
@@ -49,24 +48,6 @@ async def test_a_stuck_lane_does_not_stop_the_others(monkeypatch: pytest.MonkeyP
     order = Precedence()
     order.begin("bulk")
     await order.wait("sums")
-
-
-@pytest.mark.asyncio
-@pytest.mark.parametrize("welcomes", [True, False], ids=["reads nothing", "does not answer"])
-async def test_who_takes_nothing_holds_up_what_goes_to_others_once_at_most(tmp_path: Path, welcomes: bool) -> None:
-    """Not for PATIENCE_S with each of more pieces than the test has seconds."""
-    settings = LaneSettings(open_timeout_s=600.0, stall_timeout_s=600.0)
-    async with started(tmp_path, 3) as (first, second, third), deaf(third, welcomes=welcomes) as silent:
-        sender, other = End(first, 1, settings=settings), End(second, 2)
-        await other.links.start()
-        for process, node in ((silent, third), (other.me, second)):
-            sender.links.set_addresses(process, node.addresses())
-        sender.links.send(silent, b"tensor", [bytes(1 << 25)], lane="bulk")
-        sender.links.send(other.me, b"background", [bytes(300 * BACKGROUND_BYTES)], lane="background")
-        assert await other.headers(1) == [b"background"]
-        assert sender.counts["queued bulk"] > 0
-        for end in (sender, other):
-            await end.links.close(0.0)
 
 
 @pytest.mark.asyncio

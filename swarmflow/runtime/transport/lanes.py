@@ -6,13 +6,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.transport.frames import FrameLimits, check_limits, frame_pieces, pack_end, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
-from swarmflow.runtime.transport.precedence import BACKGROUND_BYTES, PATIENCE_S, Precedence
+from swarmflow.runtime.transport.precedence import BACKGROUND_BYTES, Precedence
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 
 Buffer = bytes | bytearray | memoryview
@@ -104,9 +103,6 @@ class OutboundLane:
         self._queue: deque[_Message] = deque()
         self._queue_bytes = 0  # of the queue and of the message that is being written
         self._wake = asyncio.Event()
-        self._goes_first = False  # lanes that give way to this one wait for it
-        self._writable = False  # the stream is open, and its receiver reads
-        self._watching: asyncio.TimerHandle | None = None
         self._finishing = False
         self._sequence = 0  # number of the next frame
         self._task = asyncio.create_task(self._run())
@@ -148,26 +144,10 @@ class OutboundLane:
         return self._task
 
     def _change_queue_bytes(self, change_bytes: int) -> None:
-        self._queue_bytes += change_bytes
-        self._set_writable(self._writable)
+        before, self._queue_bytes = self._queue_bytes, self._queue_bytes + change_bytes
+        if bool(before) != bool(self._queue_bytes):
+            (self._precedence.begin if self._queue_bytes else self._precedence.end)(self._hello.lane)
         self._counters.queued(self._hello.lane, change_bytes)
-
-    def _set_writable(self, writable: bool) -> None:
-        """Note whether bytes can be written. Only then do others wait for what there is to write."""
-        self._writable = writable
-        before, self._goes_first = self._goes_first, writable and self._queue_bytes > 0
-        if before != self._goes_first:
-            (self._precedence.begin if self._goes_first else self._precedence.end)(self._hello.lane)
-
-    def _watch_receiver(self, transport: asyncio.WriteTransport, left_bytes: int | None = None) -> None:
-        """Look each PATIENCE_S whether the receiver has taken anything. left_bytes: what was left at the last look.
-
-        Nobody gives way to the background lane, whose share would end where it has nothing to write.
-        """
-        now_bytes = transport.get_write_buffer_size()
-        self._set_writable(now_bytes != left_bytes or self._hello.lane == "background")
-        look = partial(self._watch_receiver, transport, now_bytes)
-        self._watching = asyncio.get_running_loop().call_later(PATIENCE_S, look)
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         """Drop what is still queued. Any exception of the task is a bug, and breaks the link too."""
@@ -186,7 +166,6 @@ class OutboundLane:
     async def _run(self) -> None:
         try:
             reader, writer = await self._open()
-            self._set_writable(True)
             try:
                 await self._transmit(reader, writer)
             except BaseException:
@@ -280,15 +259,10 @@ class OutboundLane:
                     await self._upload.wait(len(piece))
         try:
             writer.write(piece)
-            self._watch_receiver(writer.transport)
             async with asyncio.timeout(self._settings.stall_timeout_s):
                 await writer.drain()
-            self._set_writable(True)
             self._precedence.wrote(self._hello.lane, len(piece))
         except TimeoutError:
             raise LinkBrokenError(f"took no bytes for {self._settings.stall_timeout_s:g} s") from None
         except OSError as error:
             raise LinkBrokenError(f"the connection broke: {error}") from None
-        finally:
-            if self._watching is not None:
-                self._watching.cancel()

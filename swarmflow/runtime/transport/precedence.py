@@ -13,7 +13,7 @@ from swarmflow.runtime.transport.hello import RANKS, LaneName
 
 BACKGROUND_BYTES = 1 << 15  # longest piece of a background message that is written at once: 5 ms at 50 Mb/s
 LEAD_BYTES = 1 << 18  # by which the background lanes may lag behind their share before others wait for them
-PATIENCE_S = 1.0  # after so long a piece is written all the same, and a receiver that takes nothing is not waited for
+PATIENCE_S = 1.0  # after so long a piece is written all the same: a stream that is stuck must not stop all others
 
 
 class Precedence:
