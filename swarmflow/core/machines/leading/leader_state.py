@@ -69,8 +69,8 @@ class FaultRecords:
     refused: Counter[str] = field(default_factory=Counter)  # messages that cannot be true, by name of the sender
     # When a process last had another state than most of its stage, or sent what cannot be, by its name.
     wrong_s: dict[str, float] = field(init=False, default_factory=dict)
-    # How often nobody had taken what a trainer had formed, by its name.
-    unfed: Counter[str] = field(init=False, default_factory=Counter)
+    # Trainers that had to join again because nobody had taken what they had formed, by name.
+    unfed: set[str] = field(init=False, default_factory=set)
 
     def was_wrong(self, name: str, now: float) -> bool:
         """Return whether a process was lately wrong, as most of its stage could tell, or as could not be true."""
