@@ -145,8 +145,8 @@ def test_the_time_in_which_the_leader_itself_slept_counts_against_nobody() -> No
     assert not messages(actions, Evicted)
 
 
-@pytest.mark.parametrize(("forming", "after_s", "paused"), [(1, 61.0, True), (0, 481.0, False)])
-def test_a_trainer_is_kept_out_for_what_it_does_not_form_and_not_for_what_nobody_takes(
+@pytest.mark.parametrize(("forming", "after_s", "paused"), [(1, 61.0, True), (0, 481.0, False), (0, 481.0, True)])
+def test_a_trainer_is_kept_out_for_what_it_does_not_form_and_for_what_nobody_takes_the_second_time(
     forming: int, after_s: float, paused: bool
 ) -> None:
     bench = Bench(timeouts=Timeouts(stall_s=60.0))
@@ -154,6 +154,8 @@ def test_a_trainer_is_kept_out_for_what_it_does_not_form_and_not_for_what_nobody
     bench.serve(A)
     assert bench.leader.step is not None
     bench.leader.step.assignment.owners[0] = OTHER
+    if paused and not forming:
+        bench.leader.faults.unfed.add(OTHER.name)
     bench.leader.membership.known[OTHER].duty.usual_s["offer"] = 1.0  # how soon others took some says nothing
     actions: list[Action] = []
     while not (evicted := messages(actions, Evicted)) and bench.now < 600.0:
