@@ -175,6 +175,15 @@ def test_of_two_that_do_not_agree_one_is_left_out_and_at_another_step_the_other_
     assert bench.serving == [again], "now it is the other one's turn"
 
 
+def test_of_two_that_do_not_agree_the_one_that_made_the_step_fail_before_is_left_out() -> None:
+    bench = serving(A, B)
+    unrepairable(bench, B)
+    bench.reduce(b="odd")
+    assert bench.serving == [A]
+    [(to, _)] = messages(bench.commit(), Evicted)
+    assert to == B
+
+
 def owners(bench: Bench) -> tuple[ProcessId, ...]:
     """Who sums the pieces in the ballot that is under way, once the work is done."""
     bench.work()

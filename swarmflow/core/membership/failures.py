@@ -60,7 +60,7 @@ class Failures:
         if failure.exponent is not None and failure.exponent <= EXPONENT_MIN:
             return f"step {failure.version}: {failure.text}, but there is no such number"
         if len(alike) + 1 >= LEFT_OUT_AFTER and not self._confirmed(failure, believed):
-            self._leave_out(failure, mates)
+            self._leave_out(failure, alike, mates)
         if len(alike) + 1 < TRIES_MAX:
             return ""
         return f"step {failure.version}: {failure.text}, for the {len(alike) + 1}th time"
@@ -82,9 +82,16 @@ class Failures:
         self.found, self._out = [], {}
         return blamed
 
-    def _leave_out(self, failure: Failure, mates: Callable[[ProcessId], Sequence[ProcessId]]) -> None:
-        """Leave out one of the culprits; where nobody would be left, let those in who can stand in for it."""
-        able = [(process, others) for process in failure.culprits if (others := mates(process))]
+    def _leave_out(
+        self, failure: Failure, alike: Sequence[Failure], mates: Callable[[ProcessId], Sequence[ProcessId]]
+    ) -> None:
+        """Leave out one of the culprits; where nobody would be left, let those in who can stand in for it.
+
+        Not one that had a part in this failure alone, beside another one that had a part in those before.
+        """
+        again = {process.name for first in alike for process in first.culprits}
+        both = [process for process in failure.culprits if process.name in again]
+        able = [(process, others) for process in both if (others := mates(process))]
         if not able:
             return
         left_out = set(self.left_out)
