@@ -87,11 +87,11 @@ class Failures:
     ) -> None:
         """Leave out one of the culprits; where nobody would be left, let those in who can stand in for it.
 
-        Not one that had a part in this failure alone, beside another one that had a part in those before.
+        alike: the failures before. A culprit that had no part in any of them stays: once may be chance.
         """
-        again = {process.name for first in alike for process in first.culprits}
-        both = [process for process in failure.culprits if process.name in again]
-        able = [(process, others) for process in both if (others := mates(process))]
+        names = {process.name for first in alike for process in first.culprits}
+        again = [process for process in failure.culprits if process.name in names]
+        able = [(process, others) for process in again if (others := mates(process))]
         if not able:
             return
         left_out = set(self.left_out)
