@@ -165,9 +165,9 @@ GOOD = str(invite_of(f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"))
     ids=" ".join,
 )
 def test_a_mistake_on_the_command_line_is_told_before_torch_is_loaded(
-    arguments: list[str], expected: str, work: Path
+    arguments: list[str], expected: str, tmp_path: Path
 ) -> None:
-    ended = swarmflow(*arguments)
+    ended = swarmflow(*arguments, environment={"XDG_RUNTIME_DIR": str(tmp_path)})  # where no run is found
     assert expected in ended.complaint
     assert ended.cpu_s < LIGHT_CPU_S
 
