@@ -44,7 +44,7 @@ def test_a_flipped_bit_anywhere_in_the_state_is_found(sums: str, delay: int, opt
 
 @pytest.mark.parametrize(("sums", "delay"), MODES)
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
-@pytest.mark.parametrize("bit", [0, 30])
+@pytest.mark.parametrize("bit", [pytest.param(0, marks=pytest.mark.exhaustive), 30])
 def test_of_a_state_in_which_a_bit_has_flipped_no_version_is_made(
     sums: str, delay: int, optimizer: str, bit: int
 ) -> None:

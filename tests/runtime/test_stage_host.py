@@ -136,8 +136,9 @@ async def step(
         return found
 
 
-@pytest.mark.parametrize("codec", ["none", "blockwise8"])
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
+@pytest.mark.parametrize(
+    ("optimizer", "codec"), [("adamw", "none"), ("adamw", "blockwise8"), ("lamb", "blockwise8"), ("sgd", "none")]
+)
 async def test_a_step_has_the_same_bits_whoever_computed_what_and_when(optimizer: str, codec: str) -> None:
     shares = [[[0, 1, 2, 3]], [[3, 1, 0, 2]], [[2, 0], [1, 3]], [[1], [3, 2], [0]], [[0, 1, 2, 3], []]]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -60,10 +61,19 @@ join_chance = 0.6
 """
 
 
-def seeds(usual: int, more: int, first: int = 0) -> list[object]:
+def seeds(usual: int, further: int, first: int = 0) -> list[object]:
     """So many seeds that each run of the tests tries, and more that `make test-exhaustive` tries too."""
-    further = (pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(first + usual, first + usual + more))
-    return [*range(first, first + usual), *further]
+    return [*range(first, first + usual), *more(*range(first + usual, first + usual + further))]
+
+
+def found(every: Sequence[int], usual: int) -> list[object]:
+    """Seeds that have found something: each run of the tests tries the last ones, `make test-exhaustive` all."""
+    return [*every[-usual:], *more(*every[:-usual])]
+
+
+def more(*values: object) -> list[object]:
+    """Values of a parameter that `make test-exhaustive` alone tries."""
+    return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
 
 
 def parameters(stage: int, version: int, microbatches: int = 8) -> str:

@@ -13,7 +13,7 @@ from swarmflow.simulator.faults import Churn, FuzzSwarm, finish, kill_in_phase, 
 from swarmflow.simulator.fuzz import Hunt, main, play
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.world import Settings, World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters, seeds
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, found, parameters, seeds
 
 THREE_EACH = replace(SWARM, peers=9)
 ALL_FAULTS_BUT_JOIN = (
@@ -235,7 +235,7 @@ FOUND_SINCE = (
 )
 
 
-@pytest.mark.parametrize("seed", [*seeds(6, 9), *FOUND_SINCE])
+@pytest.mark.parametrize("seed", [*seeds(4, 11), *found(FOUND_SINCE, 8)])
 def test_a_random_swarm_under_random_faults(seed: int) -> None:
     world = play(seed)
     assert world.settings.steps in world.disks.durable
