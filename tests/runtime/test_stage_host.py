@@ -137,7 +137,15 @@ async def step(
 
 
 @pytest.mark.parametrize(
-    ("optimizer", "codec"), [("adamw", "none"), ("adamw", "blockwise8"), ("lamb", "blockwise8"), ("sgd", "none")]
+    ("optimizer", "codec"),
+    [
+        ("adamw", "none"),
+        ("adamw", "blockwise8"),
+        ("lamb", "blockwise8"),
+        ("sgd", "none"),
+        pytest.param("lamb", "none", marks=pytest.mark.exhaustive),
+        pytest.param("sgd", "blockwise8", marks=pytest.mark.exhaustive),
+    ],
 )
 async def test_a_step_has_the_same_bits_whoever_computed_what_and_when(optimizer: str, codec: str) -> None:
     shares = [[[0, 1, 2, 3]], [[3, 1, 0, 2]], [[2, 0], [1, 3]], [[1], [3, 2], [0]], [[0, 1, 2, 3], []]]
