@@ -20,7 +20,9 @@ JOURNAL_BYTES = 1 << 30  # kept for repairs where the user gives no --journal-by
 _JOURNAL_SHARE = 8  # of a limit: the journal gets one part in so many, unless the user gives its size
 _MEMORY_SHARE = 0.5  # of the free memory that measured capacity may use: other processes need some too
 _CPU_BYTES = 200_000_000  # modules that are imported with the first stage, and buffers of messages and of the codec
-_TEMPORARY = 1  # microbatches beyond those held: what a pass needs for itself while it runs
+# Microbatches beyond those held: one for what a pass needs while it runs, and one for two whose parameters' gradients
+# wait, each of which keeps 0.4 to 0.6 of a microbatch beside its graph (seven families of models).
+_TEMPORARY = 2
 
 
 @dataclass

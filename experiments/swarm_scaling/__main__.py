@@ -31,7 +31,8 @@ def _figure(quick: bool, seed: int) -> list[Row]:
     sizes = (8, 32, 64) if quick else cases.SIZES
     found = [cases.measure(peers, seed) for peers in progress(sizes, len(sizes), "swarm_scaling")]
     draw(plot_file(__file__, quick), found)
-    return [row for each in found for row in cases.rows(each)] + list(cases.fits(found))
+    long = [] if quick else [cases.measure(peers, seed, cases.PAPER_HOPS) for peers in cases.PAPER_SIZES]
+    return [row for each in [*found, *long] for row in cases.rows(each)] + list(cases.fits(found))
 
 
 def _large(sizes: tuple[int, ...], seed: int) -> list[Row]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from experiments.common.rows import Row, row
+from experiments.swarm_scaling.bound import served, step_bound_s
 from experiments.swarm_scaling.costs import Metered
 from swarmflow.errors import SwarmflowError
 from swarmflow.forecast.simulation import Simulation
@@ -17,19 +18,29 @@ from swarmflow.simulator.world import World
 
 SIZES = (8, 16, 32, 64, 128, 256, 400, 1000)  # Figure 6 has 8 to 128; Table 3 has 400
 FIGURE_6 = 128
-MICROBATCHES_A_PEER = 10  # of a step: 30 for each peer of the three stages to compute
+HOPS = 30  # of a step, for each peer to compute
+PAPER_HOPS = 123  # SWARM's step of 16,384 samples, by the 133 peers of a stage
+PAPER_SIZES = (400, 1000)  # that are measured with it too
 PEERS_A_TRAINER = 200
 PAPER = {400: (17.6, 19.2)}  # Table 3, T4: samples a second, and those that there would be without a network
 POLICY = "swarmflow"
 THROUGHPUT, BEST, SHARE = "Throughput, microbatches/s", "Best-case, microbatches/s", "% of best-case"
+WITHIN, BOUND = "% of best-case within the step's work", "% of best-case that fill, drain and whole microbatches allow"
 
 
 @dataclass(frozen=True, slots=True)
 class ScalingResult:
-    """What came of one size. seconds: of the step. virtual_s: in which the costs arose."""
+    """What came of one size.
+
+    hops: for each peer to compute. seconds: of the step; work_s: of its passes; bound_s: the least that these can take.
+    virtual_s: in which the costs arose.
+    """
 
     peers: int
+    hops: int
     seconds: float
+    work_s: float
+    bound_s: float
     microbatches: int
     best: float
     virtual_s: float
@@ -41,20 +52,20 @@ class ScalingResult:
         return self.microbatches / self.seconds
 
 
-def scenario(peers: int) -> Scenario:
+def scenario(peers: int, hops: int = HOPS) -> Scenario:
     """The file, with so many peers, and steps and trainers to match."""
     read = load(Path(__file__).parent / "swarm.toml")
     return replace(
         read,
         peers=(replace(read.peers[0], count=peers),),
-        model=replace(read.model, microbatches=MICROBATCHES_A_PEER * peers),
+        model=replace(read.model, microbatches=hops * peers // read.model.stages),
         trainers=replace(read.trainers, count=max(1, peers // PEERS_A_TRAINER)),
     )
 
 
-def measure(peers: int, seed: int) -> ScalingResult:
+def measure(peers: int, seed: int, hops: int = HOPS) -> ScalingResult:
     """Simulate one step. Raises SwarmflowError when it does not come to its end."""
-    scene = scenario(peers)
+    scene = scenario(peers, hops)
     simulation = Simulation(scene, seed, POLICY)
     metered = Metered(time.thread_time)
     assert isinstance(simulation.world, World)
@@ -66,22 +77,22 @@ def measure(peers: int, seed: int) -> ScalingResult:
     assert group.forward_s is not None
     assert group.backward_s is not None
     each_s = group.forward_s.at(0.5) + group.backward_s.at(0.5)
-    best = min(_served(peers, scene.model.stages)) / each_s
-    return ScalingResult(peers, only.seconds, scene.model.microbatches, best, report.virtual_s, metered)
-
-
-def _served(peers: int, stages: int) -> list[int]:
-    return [peers // stages + (stage < peers % stages) for stage in range(stages)]
+    best = min(served(peers, scene.model.stages)) / each_s
+    spent = only.seconds, metered.work.seconds, step_bound_s(scene)
+    return ScalingResult(peers, hops, *spent, scene.model.microbatches, best, report.virtual_s, metered)
 
 
 def rows(found: ScalingResult) -> Iterator[Row]:
     """Throughput, and what the decisions cost a peer and the leader."""
-    setting = f"{found.peers} peers"
-    paper = PAPER.get(found.peers, (None, None))
+    setting = f"{found.peers} peers" + (f", {found.hops} hops" if found.hops != HOPS else "")
+    paper = PAPER.get(found.peers, (None, None)) if found.hops == PAPER_HOPS else (None, None)
     yield row(setting, POLICY, THROUGHPUT, [found.throughput], paper[0])
     yield row(setting, POLICY, BEST, [found.best], paper[1])
     share = None if paper[0] is None or paper[1] is None else 100 * paper[0] / paper[1]
-    yield row(setting, POLICY, SHARE, [100 * found.throughput / found.best], share)
+    best_s = found.microbatches / found.best
+    yield row(setting, POLICY, SHARE, [100 * best_s / found.seconds])
+    yield row(setting, POLICY, WITHIN, [100 * best_s / found.work_s], share)
+    yield row(setting, POLICY, BOUND, [100 * best_s / found.bound_s])
     yield from costs(setting, found.metered, found.peers, found.virtual_s)
 
 

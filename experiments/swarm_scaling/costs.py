@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TypeVar
 
@@ -14,8 +14,8 @@ from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
 from swarmflow.core.machines.trainer import TrainerMachine
-from swarmflow.core.protocol.actions import Action, Send
-from swarmflow.core.protocol.events import Event, Received
+from swarmflow.core.protocol.actions import Action, RunForward, Send
+from swarmflow.core.protocol.events import BackwardComputed, Event, LossComputed, Received
 from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.simulator.garbage import searched_rarely
 from swarmflow.simulator.machines import Production, TrainerStart
@@ -71,12 +71,36 @@ class Cost:
         self.calls += event in ("call", "c_call")
 
 
+@dataclass(slots=True)
+class WorkSpan:
+    """When the first pass of a step began and the last one ended."""
+
+    began_s: float | None = field(default=None, init=False)
+    ended_s: float = field(default=0.0, init=False)
+
+    def watch(self, event: Event, actions: list[Action], now: float) -> None:
+        """See what a peer computes."""
+        if isinstance(event, BackwardComputed | LossComputed):
+            self.ended_s = now
+        elif self.began_s is None and any(isinstance(action, RunForward) for action in actions):
+            self.began_s = now
+
+    @property
+    def seconds(self) -> float:
+        """From the beginning to the end. Raises RuntimeError: nothing was computed."""
+        if self.began_s is None:
+            raise RuntimeError("no peer has computed anything")
+        return self.ended_s - self.began_s
+
+
 class _MeteredPeer(PeerMachine):
     cost: Cost
+    work: WorkSpan
     life: RecordedLife | None = None
 
     def handle(self, event: Event, now: float) -> list[Action]:
         actions = self.cost.watch(PeerMachine.handle, self, event, now)
+        self.work.watch(event, actions, now)
         if self.life is not None:
             self.life.events.append((event, now))
             self.life.actions += len(actions)
@@ -91,7 +115,7 @@ class _Leader(TrainerMachine):
 
 
 class Metered(Production):
-    """The production machines, measured. peers: all of them. leader: the trainer that leads.
+    """The production machines, measured. peers: all of them. leader: the trainer that leads. work: of one step.
 
     lives: of one peer in so many (every), if any, all that happened to it.
     """
@@ -99,6 +123,7 @@ class Metered(Production):
     def __init__(self, clock: Callable[[], float], timed: int = 1, every: int = 0) -> None:
         self.clock, self.every = clock, every
         self.peers, self.leader = Cost(clock, timed), Cost(clock, timed)
+        self.work = WorkSpan()
         self.lives: list[RecordedLife] = []
         self._made = 0
 
@@ -113,7 +138,7 @@ class Metered(Production):
     def peer(self, me: ProcessId, lease: LeaderLease, plan: Plan, settings: PeerSettings) -> PeerMachine:
         """Return the machine of a peer, watched."""
         peer = _MeteredPeer(me, lease, plan, settings)
-        peer.cost = self.peers
+        peer.cost, peer.work = self.peers, self.work
         self._made += 1
         if self.every and self._made % self.every == 0:
             peer.life = RecordedLife.of(me, lease, plan, settings)

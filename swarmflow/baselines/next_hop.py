@@ -70,7 +70,7 @@ class StochasticWiring:
 
     def done(self, trip: Trip, process: ProcessId, seconds: float) -> None:
         """Measure a response time, queue and network included."""
-        self._router.links.record_response(process, seconds, None, self._router.links.now_s)
+        self._router.links.record_response(process, seconds, self._router.links.now_s)
         self._router.refresh(process)
 
     def freed(self, trip: Trip) -> None:

@@ -61,8 +61,8 @@ class _Spoilt(StageRunner):
         total, tokens, gradient = super()._loss(*given)
         return total, tokens, None if gradient is None else _broken(gradient, "gradient")
 
-    def backward(self, *given: Any) -> Tensor | None:  # noqa: ANN401
-        gradient = super().backward(*given)
+    def backward(self, *given: Any, **named: Any) -> Tensor | None:  # noqa: ANN401
+        gradient = super().backward(*given, **named)
         return None if gradient is None else _broken(gradient, "gradient")
 
 

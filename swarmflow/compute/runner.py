@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.precision import HalfWeights
+from swarmflow.compute.split_backward import SplitBackward, split
 from swarmflow.compute.stage import Stage
 
 
@@ -45,12 +46,13 @@ class StageRunner:
         self.precision = precision
         self._half = HalfWeights(stage) if precision == "bf16" else None
         self._graphs: dict[Hashable, _Held] = {}
+        self._begun: dict[Hashable, SplitBackward] = {}
         self._hooks: list[RemovableHandle] = []
 
     @property
     def held(self) -> int:
         """Number of microbatches whose graphs are kept."""
-        return len(self._graphs)
+        return len(self._graphs) + len(self._begun)
 
     def forward(self, key: Hashable, x: Tensor, draw: DrawKey | None = None) -> Tensor:
         """Tokens int [B, T] (stage 0) or hidden [B, T, H] -> hidden [B, T, H], keeping the graph under `key`.
@@ -70,27 +72,56 @@ class StageRunner:
         with saved_tensors_hooks(lambda tensor: None, lambda nothing: nothing):
             return self._forward(x, draw)[1].detach()
 
-    def backward(self, key: Hashable, grad: Tensor, number: int = 0) -> Tensor | None:
+    def backward(self, key: Hashable, grad: Tensor, number: int = 0, *, defer: bool = False) -> Tensor | None:
         """Backward of a kept microbatch, from the gradient [B, T, H] of its output; its graph is freed.
 
-        Returns the gradient of its input [B, T, H], None on stage 0. Raises KeyError when no graph is kept.
+        defer: leave the parameters' gradients to `finish`, where that can be (`unfinished`): not on stage 0, not in
+        careful steps. Together they have the bits of one pass. Returns the gradient of its input [B, T, H], None on
+        stage 0. Raises KeyError when no graph is kept.
         """
         held = self._graphs.pop(key)
+        grad = grad.to(self.stage.device)
+        if defer and self._defer(key, held.edge, grad, held.leaf):
+            return held.leaf.grad if held.leaf is not None else None
         with self.stage.gathering(1, number):
-            torch.autograd.backward([held.edge], [grad.to(self.stage.device)])
+            torch.autograd.backward([held.edge], [grad])
             self._check(held.leaf)
         return None if held.leaf is None else held.leaf.grad
 
+    def _defer(self, key: Hashable, edge: GradientEdge, grad: Tensor, leaf: Tensor | None) -> bool:
+        """Compute the gradient of the input alone; return whether that could be."""
+        rest = None if leaf is None or self._hooks else split(edge, grad, leaf)
+        if rest is not None:
+            self._begun[key] = rest
+        return rest is not None
+
+    def unfinished(self, key: Hashable) -> bool:
+        """Whether the parameters' gradients of a microbatch were left to `finish`."""
+        return key in self._begun
+
+    def finish(self, key: Hashable, number: int = 0) -> None:
+        """Compute the parameters' gradients that a pass has left, and free its graph. Raises KeyError: none has."""
+        rest = self._begun.pop(key)
+        with self.stage.gathering(1, number):
+            rest.accumulate()
+
     def loss(
-        self, key: Hashable, x: Tensor, targets: Tensor, draw: DrawKey | None = None, number: int = 0
+        self,
+        key: Hashable,
+        x: Tensor,
+        targets: Tensor,
+        draw: DrawKey | None = None,
+        number: int = 0,
+        *,
+        defer: bool = False,
     ) -> tuple[float, int, Tensor | None]:
         """Forward and backward of the last stage in one go: (sum of the losses, tokens, gradient of the input).
 
-        targets: int [B, T]. Nothing is kept; the key is there for symmetry with `forward`. The gradient is None where
-        the last stage is also the first.
+        targets: int [B, T]. defer: leave the gradients of the parameters before the head to `finish`, as in `backward`;
+        else nothing is kept. The gradient is None where the last stage is also the first.
         """
-        self._graphs.pop(key, None)
-        return self._loss(x, targets, draw, 1, number)
+        self.drop(key)
+        return self._loss(x, targets, draw, 1, number, key if defer else None)
 
     def replay(
         self,
@@ -134,14 +165,16 @@ class StageRunner:
     def drop(self, key: Hashable) -> None:
         """Free the graph of the microbatch `key`, if it is kept."""
         self._graphs.pop(key, None)
+        self._begun.pop(key, None)
 
     def forget_graphs(self) -> None:
         """Free all graphs."""
         self._graphs.clear()
+        self._begun.clear()
 
     def clear(self) -> None:
         """Free all graphs and set the gradients to zero."""
-        self._graphs.clear()
+        self.forget_graphs()
         self.stage.zero_grads()
 
     def begin(self, exponent: int, careful: bool = False) -> None:
@@ -176,25 +209,31 @@ class StageRunner:
         return total
 
     def _loss(
-        self, x: Tensor, targets: Tensor, draw: DrawKey | None, weight: int, number: int
+        self, x: Tensor, targets: Tensor, draw: DrawKey | None, weight: int, number: int, defer: Hashable | None = None
     ) -> tuple[float, int, Tensor | None]:
         targets = targets.to(self.stage.device)
-        total = 0.0
         leaf, hidden = self._forward(x, draw)
         # The head's graph ends at a detached copy, so that the logits of one piece are freed before the next ones.
         top = hidden.detach().requires_grad_()
         with self.stage.gathering(weight, number):
-            for piece, wanted in self.stage.pieces(top, targets):
-                with self._precision():
-                    loss = self.stage.head_loss(piece, wanted)
-                torch.autograd.backward(loss, torch.full_like(loss, self._factor(weight)), inputs=_only(top, weight))
-                total += float(loss.detach())
-            if not math.isfinite(total):
-                raise NotFiniteError("loss")
+            total = self._head(top, targets, weight)
             assert top.grad is not None
-            torch.autograd.backward(hidden, top.grad, inputs=_only(leaf, weight))
+            if defer is None or not self._defer(defer, get_gradient_edge(hidden), top.grad, leaf):
+                torch.autograd.backward(hidden, top.grad, inputs=_only(leaf, weight))
             self._check(leaf)
         return total, targets.numel(), None if leaf is None else leaf.grad
+
+    def _head(self, top: Tensor, targets: Tensor, weight: int) -> float:
+        """Forward and backward of the head, piece by piece; return the sum of the losses. Raises NotFiniteError."""
+        total = 0.0
+        for piece, wanted in self.stage.pieces(top, targets):
+            with self._precision():
+                loss = self.stage.head_loss(piece, wanted)
+            torch.autograd.backward(loss, torch.full_like(loss, self._factor(weight)), inputs=_only(top, weight))
+            total += float(loss.detach())
+        if not math.isfinite(total):
+            raise NotFiniteError("loss")
+        return total
 
     def _check(self, leaf: Tensor | None) -> None:
         """Check the gradients after a backward of a careful step. Raises NotFiniteError with the layer."""

@@ -36,7 +36,7 @@ from swarmflow.core.protocol.events import Event, MicrobatchFormed, Progressed, 
 from swarmflow.core.protocol.messages import Held
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.arithmetic import Weights
-from swarmflow.simulator.executor import Computing, Executor
+from swarmflow.simulator.executor import Computing, Executor, RunWeights
 from swarmflow.simulator.gradient_sums import GradientSums
 from swarmflow.simulator.hop_results import HopResults
 from swarmflow.simulator.kept import KeptState
@@ -117,10 +117,13 @@ class Device:
 
     def finish(self, action: Computing) -> None:
         """Have the result of a computation that has ended delivered to the machine."""
-        if isinstance(action, Apply):
-            self.sums.apply(action)
-        else:
-            self.results.deliver(action)
+        match action:
+            case Apply():
+                self.sums.apply(action)
+            case RunWeights():
+                self.results.deliver_sum(action.of)
+            case _:
+                self.results.deliver(action)
 
     def stage_weights(self) -> Weights:
         """Return the weights of its stage. Raises RuntimeError where it serves none."""

@@ -17,6 +17,10 @@ class Hardware(Protocol):
         """Seconds of `forward`, `loss`, `backward`, `replay` (of one microbatch) or `update` at a stage."""
         ...
 
+    def weights_share(self, name: str, work: str) -> float:
+        """The part of a `loss` or `backward` that is left once the gradient of the input is there."""
+        ...
+
     def load_s(self) -> float | None:
         """Seconds of loading or writing a state; None: it crosses the network, chunk by chunk."""
         ...
@@ -68,6 +72,10 @@ class RandomHardware:
     def compute_s(self, name: str, stage: int, work: str) -> float:
         """Return a random time, the same for all work."""
         return self.random.uniform(*self.work_s)
+
+    def weights_share(self, name: str, work: str) -> float:
+        """Return a third."""
+        return 1 / 3
 
     def load_s(self) -> float | None:
         """Return a random time, the same for all states."""

@@ -11,6 +11,7 @@ from swarmflow.core.protocol.events import (
     ComputeFailed,
     Event,
     ForwardComputed,
+    InputGradientComputed,
     LossComputed,
     Replayed,
 )
@@ -39,11 +40,33 @@ class HopResults:
     def __post_init__(self) -> None:
         self.world, self.process = self.device.world, self.device.process
 
+    def deliver_input_gradient(self, action: RunLoss | RunBackward) -> bool:
+        """Deliver the gradient of the input, or the failure; return whether those of the parameters can follow."""
+        if self._pretends(action):
+            return False
+        failure = self._failure(action)
+        if failure is None:
+            gradient = self._gradient()
+            assert gradient is not None, "the first stage has none"
+            self.world.deliver(self.process, InputGradientComputed(action.microbatch, gradient))
+        else:
+            self.world.deliver(self.process, failure)
+        return failure is None
+
+    def deliver_sum(self, action: RunLoss | RunBackward) -> None:
+        """Deliver the result of a pass whose gradient of the input has been delivered."""
+        if not self._pretends(action):
+            self.world.deliver(self.process, self._accumulated(action, None))
+
+    def _pretends(self, action: RunForward | RunLoss | RunBackward | RunReplay) -> bool:
+        """Return whether it has reported an update that it has not made, with which it would have to be computed."""
+        lies = self.process.name in self.world.liars
+        return lies and not self.device.stage_weights().computes(action.microbatch.epoch.step)
+
     def deliver(self, action: RunForward | RunLoss | RunBackward | RunReplay) -> None:
         """Deliver the result of a computation that has ended, or its failure, to the machine."""
-        lies = self.process.name in self.world.liars
-        if lies and not self.device.stage_weights().computes(action.microbatch.epoch.step):
-            return  # it has reported an update that it has not made
+        if self._pretends(action):
+            return
         event = self._failure(action)
         if event is None:
             event = self._replayed(action) if isinstance(action, RunReplay) else self._computed(action)
@@ -58,10 +81,13 @@ class HopResults:
             forged = self._forgery(microbatch, action.input)
             (self._forged.discard if forged is None else self._forged.add)(microbatch)
             return ForwardComputed(microbatch, self.world.store(self.process, forged or "activation", size_bytes))
-        weights.gradient(microbatch.epoch.step)[microbatch.index] += 1
+        return self._accumulated(action, self._gradient())
+
+    def _accumulated(self, action: RunLoss | RunBackward, gradient: Ref | None) -> Event:
+        microbatch = action.microbatch
+        self.device.stage_weights().gradient(microbatch.epoch.step)[microbatch.index] += 1
         self._spoil(action)
         self.world.counts["backward"] += 1
-        gradient = self._gradient()
         if isinstance(action, RunLoss):
             return LossComputed(microbatch, float(TOKENS), TOKENS, gradient)
         return BackwardComputed(microbatch, gradient)

@@ -29,8 +29,8 @@ class Spent:
     hops: int = field(init=False, default=0)  # first passes of hops, in its whole life
     used_s: float = field(init=False, default=0.0)  # of busy_s, what was committed
     wasted_s: float = field(init=False, default=0.0)  # of busy_s, what was repeated or unused
-    # (step and index of the microbatch, whether it was the forward pass): seconds of the latest time
-    _latest: dict[tuple[int, int, bool], float] = field(init=False, default_factory=dict)
+    # (step and index of the microbatch, part of its hop): seconds of the latest time
+    _latest: dict[tuple[int, int, str], float] = field(init=False, default_factory=dict)
     _in_vain_s: float = field(init=False, default=0.0)
     _twice_s: float = field(init=False, default=0.0)
 
@@ -47,9 +47,9 @@ class Spent:
             self._in_vain_s += seconds
             return
         if work == "replay":
-            self._twice_s += self._latest.pop((step, index, True), 0.0)
+            self._twice_s += self._latest.pop((step, index, "forward"), 0.0)
         self.hops += work in ("forward", "loss")
-        part = (step, index, work == "forward")
+        part = (step, index, work if work in ("forward", "weights") else "backward")
         self._in_vain_s += self._latest.get(part, 0.0)
         self._latest[part] = seconds
 

@@ -27,6 +27,7 @@ class RunPart:
     name: Annotated[str, check.name] = "scenario"
     policy: Annotated[str, check.text] = "swarmflow"
     recompute: Annotated[bool, check.boolean] = True
+    split_backward: Annotated[bool, check.boolean] = True
     router: Annotated[str, check.choice(*ROUTERS)] = "shortest"
     seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
     iterations: Annotated[int, check.integer(1)] = 10

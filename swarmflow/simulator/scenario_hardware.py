@@ -108,6 +108,14 @@ class ScenarioHardware:
             seconds *= 1 + profile.jitter * (2 * self.random.random() - 1)
         return seconds * self._factors[stage]
 
+    def weights_share(self, name: str, work: str) -> float:
+        """Return what is as long as a forward pass, and at most half of the backward pass."""
+        if not self.scenario.run.split_backward:
+            return 0.0
+        profile = self.profiles[name]
+        seconds = profile.backward_s + (work == "loss") * profile.forward_s
+        return min(profile.forward_s, profile.backward_s / 2) / seconds if seconds > 0 else 0.0
+
     def load_s(self) -> float | None:
         """Return None: states cross the network."""
         return None

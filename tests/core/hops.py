@@ -8,7 +8,13 @@ from swarmflow.core.machines.serving.inbound import INBOUND, HopHandler
 from swarmflow.core.pipeline import passes
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action
-from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
+from swarmflow.core.protocol.events import (
+    BackwardComputed,
+    ForwardComputed,
+    InputGradientComputed,
+    LossComputed,
+    Replayed,
+)
 from swarmflow.core.protocol.messages import Message
 from swarmflow.core.protocol.types import ProcessId, Ref
 
@@ -24,9 +30,13 @@ def receive(
 
 
 def computed(
-    hops: HopTable, event: ForwardComputed | LossComputed | BackwardComputed | Replayed, now: float = 0.0
+    hops: HopTable,
+    event: ForwardComputed | InputGradientComputed | LossComputed | BackwardComputed | Replayed,
+    now: float = 0.0,
 ) -> list[Action]:
     match event:
+        case InputGradientComputed():
+            return passes.on_input_gradient_computed(hops, event)
         case ForwardComputed():
             return passes.on_forward_computed(hops, event, now)
         case LossComputed():

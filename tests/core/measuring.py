@@ -28,6 +28,8 @@ def on_path(router: Router, process: ProcessId, seconds: float) -> None:
 
 
 def responded(router: Router, process: ProcessId, seconds: float, service_s: float | None = None) -> None:
-    """A peer has passed a microbatch on so long after it was sent."""
-    router.links.record_response(process, seconds, service_s, router.links.now_s)
+    """A peer has passed a microbatch on so long after it was sent. service_s: that a pass takes there, as it says."""
+    router.links.record_response(process, seconds, router.links.now_s)
+    if service_s is not None:
+        router.links.record_service(process, service_s, router.links.now_s)
     router.refresh(process)

@@ -10,7 +10,7 @@ from swarmflow.core.pipeline import passes, reconciling
 from swarmflow.core.pipeline.admission import Admission
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
-from swarmflow.core.protocol.actions import Action, Discard, RunBackward, RunForward, RunReplay, Send
+from swarmflow.core.protocol.actions import DEFERRED_MIN, Action, Discard, RunBackward, RunForward, RunReplay, Send
 from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed, Tick
 from swarmflow.core.protocol.messages import (
     Accepted,
@@ -25,6 +25,7 @@ from swarmflow.core.protocol.messages import (
     SlotReserved,
 )
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, Ref
+from swarmflow.core.routing.compute_timer import UNKNOWN_S
 from tests.core.hops import computed, receive
 from tests.core.samples import REPAIR, messages, microbatch, of_type
 from tests.core.test_hop_table import (
@@ -49,7 +50,9 @@ def reserve(index: int, attempt: Attempt = FIRST_ATTEMPT, stage: int = 2) -> Res
 
 def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
     machine = hops(stage=2, capacity=1)
-    assert receive(machine, UP, reserve(0)) == [Send(UP, SlotReserved(microbatch(0), 2, FIRST_ATTEMPT))]
+    assert receive(machine, UP, reserve(0)) == [
+        Send(UP, SlotReserved(microbatch(0), 2, FIRST_ATTEMPT, work_s=UNKNOWN_S))
+    ]
     assert messages(receive(machine, UP2, reserve(1)), Denied) == [
         (UP2, Denied(microbatch(1), 2, FIRST_ATTEMPT, "full"))
     ]
@@ -310,14 +313,33 @@ def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_
     hop.move(HopState.DISPATCHED)
     admission.note(hop)
     admission.open(microbatch(2).epoch)
+    assert admission.free(insist=False)
     admission.reserve(microbatch(2), UP, FIRST_ATTEMPT)
-    assert admission.admits(insist=False), "nothing is known yet"
+    assert not admission.free(insist=False), "nothing is known yet of its time, nor of those that come"
     admission.now_s = 2.0
     admission.give_up(microbatch(2), FIRST_ATTEMPT)
     admission.arrive(microbatch(2), kept=True)
     admission.timer.watch(Tick(), [RunForward(microbatch(2), INPUT)], 2.0)
     admission.timer.watch(ForwardComputed(microbatch(2), INPUT), [], 2.4)
     admission.reserve(microbatch(3), UP, FIRST_ATTEMPT)
-    assert admission.admits(insist=False), "0.4 s a pass, four passes, and 2 s on the way"
+    assert admission.free(insist=False), "0.4 s a pass, four passes, and 2 s on the way"
     admission.reserve(microbatch(4), UP, FIRST_ATTEMPT)
-    assert not admission.admits(insist=False)
+    assert not admission.free(insist=False)
+
+
+def test_the_gradients_of_parameters_wait_as_long_as_memory_has_room_for_what_they_keep() -> None:
+    """Each free slot lets one more wait than the two for which memory is kept at any time."""
+    admission = Admission(4)
+    admission.open(microbatch(0).epoch)
+    found = [admission.deferred_max]
+    for index in range(5):
+        admission.note(Hop(microbatch(index), FIRST_ATTEMPT, UP, False, None, INPUT, TARGETS))
+        found.append(admission.deferred_max)
+    assert found == [DEFERRED_MIN + room for room in (4, 3, 2, 1, 0, 0)]
+
+
+@pytest.mark.parametrize(("capacity", "queued"), [(1, 1), (8, 3), (9, 3), (12, 4), (64, 21)])
+def test_a_peer_offers_what_it_will_soon_compute_or_a_third_of_what_memory_holds(capacity: int, queued: int) -> None:
+    admission = Admission(capacity)
+    admission.open(microbatch(0).epoch)
+    assert admission.offered(insist=False) == queued

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmflow.core.pipeline import lateness, offers
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Count, Send
@@ -33,7 +34,7 @@ def test_who_was_refused_counts_a_retry_and_sends_again() -> None:
     dispatcher.open(EPOCH, (OTHER, PEER))
     [sent] = dispatcher.offer(Microbatch(EPOCH, 0), bodies(0), 0.0)
     assert isinstance(sent, Send)
-    count, again = dispatcher.denied(sent.to, Microbatch(EPOCH, 0), FIRST_ATTEMPT, "full", 1.0)
+    count, again = offers.denied(dispatcher, sent.to, Denied(Microbatch(EPOCH, 0), 0, FIRST_ATTEMPT, "full"), 1.0)
     assert count == Count("retries", "full")
     assert isinstance(again, Send)
     assert {sent.to, again.to} == {OTHER, PEER}
@@ -44,4 +45,4 @@ def test_a_death_counts_a_retry_for_each_hop_that_it_held() -> None:
     dispatcher.open(EPOCH, (PEER,))
     for index in range(3):
         dispatcher.offer(Microbatch(EPOCH, index), bodies(index), 0.0)
-    assert dispatcher.gone(PEER, 1.0) == [Count("retries", "gone")] * 3
+    assert lateness.gone(dispatcher, PEER, 1.0) == [Count("retries", "gone")] * 3

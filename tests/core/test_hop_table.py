@@ -59,7 +59,9 @@ def finished() -> tuple[HopTable, list[Ref]]:
 def test_the_way_of_a_microbatch() -> None:
     machine = hops()
     actions = receive(machine, UP, forward(), (INPUT, TARGETS))
-    assert actions == [Send(UP, Accepted(microbatch(0), 1, FIRST_ATTEMPT)), RunForward(microbatch(0), INPUT)]
+    accepted = Accepted(microbatch(0), 1, FIRST_ATTEMPT, queued=1, work_s=machine.work_s)
+    assert actions == [Send(UP, accepted), RunForward(microbatch(0), INPUT)]
+    assert machine.work_s > 0.0, "of a forward and a backward pass, whose times are not known"
     actions = computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     [sent] = [a for a in of_type(actions, Send) if isinstance(a.message, Forward)]
     assert sent.bodies == (OUTPUT, TARGETS)
@@ -145,7 +147,7 @@ def test_an_adoption_under_way_gets_the_gradient_when_it_is_there() -> None:
     machine = hops(stage=2)
     receive(machine, UP, forward(stage=2), (INPUT, TARGETS))
     actions = receive(machine, UP2, Adopt(microbatch(0), 2, REPAIR))
-    assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 2, REPAIR))]
+    assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 2, REPAIR, queued=1, work_s=machine.work_s))]
     assert not messages(actions, Backward)
     machine.gone(UP, 1.0)
     actions = computed(machine, LossComputed(microbatch(0), 1.0, 1, OWN))
@@ -313,10 +315,12 @@ def test_what_is_known_of_the_way_beyond_is_told_to_those_before() -> None:
     machine = HopTable(1, 3, 4, Dispatcher(2, Shortest(), prober=Prober(64 << 20)), LEADER)
     machine.open(EPOCH, (DOWN,), before=(UP, UP2))
     assert [to for to, _ in messages(machine.tick(0.0), Probe)] == [DOWN, DOWN]
+    for sender in (UP, UP2, process("mate")):
+        receive(machine, sender, Probe(EPOCH, loaded=False), (), 0.0)
     receive(machine, DOWN, Probed(EPOCH, loaded=False), (), 0.0)
     told = messages(receive(machine, DOWN, Probed(EPOCH, loaded=True), (), 1.0), DownstreamCost)
-    assert [to for to, _ in told] == [UP, UP2]
-    assert told[0][1].downstream_s == machine.dispatcher.router.downstream_s > 2 * 64.0
+    assert [to for to, _ in told] == [UP, UP2], "who has measured the way here, and goes it"
+    assert told[0][1].downstream_s == machine.dispatcher.router.downstream_s == 2 * 64.0
     assert receive(machine, DOWN, DownstreamCost(EPOCH, 1.0), (), 2.0) == [], "it is about the same"
     assert messages(receive(machine, DOWN, DownstreamCost(EPOCH, 50.0), (), 3.0), DownstreamCost)
     [(to, answer)] = messages(receive(machine, UP, Probe(EPOCH, loaded=True), (Ref(9),), 4.0), Probed)

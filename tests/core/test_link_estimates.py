@@ -28,11 +28,12 @@ def test_times_are_smoothed_by_a_tenth() -> None:
     assert links.transfer_s(A) == pytest.approx(2.1)
     assert links.rate(A) == pytest.approx(BYTES / 2.1)
     assert links.used_s(A) == 20.0
-    links.record_response(A, 8.0, 6.0, 21.0)
-    links.record_response(A, 9.0, None, 22.0)
+    links.record_service(A, 6.0, 21.0)
+    links.record_response(A, 8.0, 21.0)
+    links.record_response(A, 9.0, 22.0)
     assert links.response_s(A) == pytest.approx(8.1)
     assert links.service_s(A) == 6.0
-    links.record_response(B, 18.1, None, 22.0)
+    links.record_response(B, 18.1, 22.0)
     assert links.any_response_s == pytest.approx(9.1)
 
 
@@ -80,13 +81,24 @@ def test_an_old_estimate_counts_until_it_is_measured_or_probed_again() -> None:
 def test_what_is_due_for_renewal_is_replaced() -> None:
     links = LinkEstimates()
     transferred(links, 3.0, 0.0)
-    links.record_response(A, 9.0, 6.0, 1.0)
+    links.record_service(A, 6.0, 1.0)
     links.renew(A)
     transferred(links, 1.0, 20.0)
-    links.record_response(A, 4.0, 3.0, 21.0)
+    links.record_service(A, 3.0, 21.0)
     assert (links.transfer_s(A), links.service_s(A)) == (1.0, 3.0)
     links.renew(B)
     assert links.transfer_s(B) is None
+
+
+def test_what_a_peer_says_of_its_passes_counts_unless_they_took_ten_times_as_long() -> None:
+    links = LinkEstimates()
+    links.record_service(A, 0.0, 1.0)
+    assert links.service_s(A) is None, "it has computed none"
+    links.record_service(A, 2.0, 2.0)
+    links.record_pass(A, 19.0, 3.0)
+    assert links.service_s(A) == 2.0
+    links.record_pass(A, 21.0, 4.0)
+    assert links.service_s(A) == pytest.approx(3.9)
 
 
 def test_what_takes_no_time_or_has_no_bytes_says_nothing_of_a_rate() -> None:
@@ -101,7 +113,7 @@ def test_who_is_not_kept_is_forgotten() -> None:
     links = LinkEstimates()
     for to in (A, B):
         links.record_transfer(to, BYTES, 2.0, 1.0, direct=True)
-        links.record_response(to, 3.0, 1.0, 2.0)
+        links.record_response(to, 3.0, 2.0)
     links.keep(frozenset((B,)))
     assert (links.transfer_s(A), links.rate(A), links.response_s(A), links.used_s(A)) == (None,) * 4
     assert (links.transfer_s(B), links.response_s(B)) == (2.0, 3.0)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.compute_timer import UNKNOWN_S
 from swarmflow.core.routing.shortest import PRIOR_S, RETRY_FACTOR, Shortest
 from tests.core.measuring import on_path, probed, responded, transferred
 from tests.core.samples import process
@@ -45,7 +46,7 @@ def test_a_fast_link_to_a_peer_with_slow_ones_beyond_is_no_fast_way() -> None:
     made.record_downstream(A, 30.0)
     made.record_downstream(B, 4.0)
     assert chosen(made) == B
-    assert made.downstream_s == 2 * 2.0 + 0.001 + 4.0, "forth and back, through it, and what it said"
+    assert made.downstream_s == 2 * 2.0 + 4.0, "forth and back, and what it said; its passes are not known"
     made.record_downstream(A, 1.0)
     assert chosen(made) == A
 
@@ -58,6 +59,20 @@ def test_what_a_peer_takes_to_compute_counts_as_well() -> None:
     assert chosen(made) == A
     responded(made, A, 21.0)
     assert chosen(made) == A, "the time within is not known here"
+
+
+def test_of_two_that_are_as_near_the_one_with_less_to_compute_is_first() -> None:
+    """As each has told when it last took a microbatch; what it has computed since is gone."""
+    made = router(a=1.0, b=1.0)
+    made.links.record_work(A, 9.0, 10.0)
+    made.links.record_work(B, 5.0, 10.0)
+    transferred(made, A, 1.0, 12.0)
+    assert {chosen(made) for _ in range(9)} == {B}
+    assert [made.links.work_s(process) for process in (A, B)] == [7.0, 3.0]
+    made.links.record_work(B, 8.0, 12.0)
+    assert {chosen(made) for _ in range(9)} == {A}
+    transferred(made, A, 1.0, 30.0)
+    assert {chosen(made) for _ in range(30)} == {A, B}, "both have had the time for all of it"
 
 
 def test_a_probe_is_believed_until_something_was_sent() -> None:
@@ -75,7 +90,7 @@ def test_a_probe_is_believed_until_something_was_sent() -> None:
 def test_who_was_slow_once_is_tried_again_with_one_microbatch_and_measured_anew() -> None:
     made = router(a=0.1, b=0.1)
     transferred(made, B, 20.0)  # busy with something else at that moment
-    responded(made, B, 25.0, 5.0)
+    responded(made, B, 25.0, 0.1)
     used_s, waits_s = made.links.now_s, RETRY_FACTOR * (made.delay_s(B) or 0.0)
 
     def opened(after_s: float) -> list[ProcessId | None]:
@@ -111,8 +126,8 @@ def test_who_is_slow_still_costs_a_small_part_of_the_time() -> None:
             transferred(made, B, 10.0, now)
             made.set_pending(B, 0)
             responded(made, B, 15.0, 5.0)
-            tried += 1
-    assert 1 < tried * 25.0 < 0.04 * 10_000.0
+            tried += now > began_s + 100.0  # until then it is found out how slow it is
+    assert 25.0 < (tried - 1) * 25.0 < 10_000.0 / RETRY_FACTOR, "between two trials go so many times what one takes"
 
 
 def test_a_stranger_counts_as_the_mean_of_those_that_are_known() -> None:
@@ -136,10 +151,10 @@ def test_a_peer_that_was_removed_and_joins_again_keeps_what_was_measured_of_it()
     made.remove_peer(B)
     made.begin_epoch((A, C))
     made.begin_epoch((A, B, C))
-    assert made.delay_s(B) == 2 * 20.0 + PRIOR_S
+    assert made.delay_s(B) == 2 * 20.0 + UNKNOWN_S
     made.remove_peer(B)
     made.add_peer(B)
-    assert made.delay_s(B) == 2 * 20.0 + PRIOR_S, "within a step as well"
+    assert made.delay_s(B) == 2 * 20.0 + UNKNOWN_S, "within a step as well"
 
 
 def test_of_equal_peers_the_senders_prefer_different_ones() -> None:
@@ -155,7 +170,7 @@ def test_of_equal_peers_the_senders_prefer_different_ones() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.data())
-def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
+def test_the_choice_is_nearly_the_least_of_all(data: st.DataObject) -> None:
     """Against the plain minimum: what is out of date in the heap is never chosen."""
     peers = [process(f"p{number}") for number in range(data.draw(st.integers(1, 5)))]
     made = Shortest()
@@ -174,43 +189,20 @@ def test_the_choice_is_the_least_of_all(data: st.DataObject) -> None:
             case "probed":
                 probed(made, peer, float(number))
         out = set(data.draw(st.lists(st.sampled_from(peers), max_size=4)))
-        seen = {other: made._peers.get(other, made._shared_estimate) for other in peers}
-        left = {other: seen[other].delay_s for other in peers if other not in out}
-        least = chosen(made, *out)
-        assert (least is None) == (not left)
-        assert least is None or left[least] == min(left.values())
-        assert made.downstream_s == min(peer.path_s for peer in seen.values())
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.data())
-def test_strangers_that_share_an_entry_are_chosen_as_if_each_had_its_own(data: st.DataObject) -> None:
-    """Beside a router that gives each peer an entry of its own at once."""
-    peers = [process(f"p{number}") for number in range(8)]
-    made, plain = Shortest("sender"), Shortest("sender")
-    for _ in range(data.draw(st.integers(1, 30))):
-        peer, number = data.draw(st.sampled_from(peers)), float(data.draw(st.integers(1, 5)))
-        what = data.draw(st.sampled_from(("announce", "enter", "ban", "arrived", "awaits", "told")))
-        present = data.draw(st.lists(st.sampled_from(peers), unique=True))
-        for one in (made, plain):
-            match what:
-                case "announce":
-                    one.begin_epoch(present)
-                case "enter":
-                    one.add_peer(peer)
-                case "ban":
-                    one.remove_peer(peer)
-                case "arrived":
-                    transferred(one, peer, number)
-                case "awaits":
-                    one.set_pending(peer, int(number))
-                case "told":
-                    one.record_downstream(peer, number)
-        for each in peers:
-            plain._own_estimate(each)
-        out = data.draw(st.lists(st.sampled_from(peers), max_size=4))
-        assert chosen(made, *out) == chosen(plain, *out)
-        assert made.downstream_s == plain.downstream_s
+        seen = {other: made._estimate(other) for other in peers}
+        left = [other for other in peers if other not in out]
+        choice = made.choose(out)
+        assert (choice is None) == (not left)
+        if choice is not None:
+            least = min((seen[other] for other in left), key=lambda peer: peer.delay_s)
+            near_s = least.delay_s + max(least.tensor_s, least.service_s)
+            assert seen[choice.process].delay_s <= near_s
+            assert choice.rival is None or (choice.rival in left and seen[choice.rival].delay_s <= near_s)
+            assert choice.rival != choice.process
+        passes_s = made._typical.service_s
+        known = passes_s != UNKNOWN_S or made._typical.tensor_s != PRIOR_S
+        links_s = min(peer.path_s for peer in seen.values()) - (UNKNOWN_S if passes_s == UNKNOWN_S else 0.0)
+        assert made.downstream_s == (max(0.0, links_s) if known else 0.0)
 
 
 def test_a_stranger_with_another_way_is_known_from_then_on() -> None:

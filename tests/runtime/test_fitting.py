@@ -29,9 +29,9 @@ def test_a_stages_memory_is_what_check_tells_of_it() -> None:
     assert [stage_bytes(OF, stage) for stage in range(OF.stages)] == [of.memory_bytes for of in demands]
 
 
-@pytest.mark.parametrize(("room", "fits"), [(2 * ONE, 1), (3 * ONE - 1, 1), (3 * ONE, 2), (5 * ONE, 4), (99 * ONE, 6)])
+@pytest.mark.parametrize(("room", "fits"), [(3 * ONE, 1), (4 * ONE - 1, 1), (4 * ONE, 2), (6 * ONE, 4), (99 * ONE, 6)])
 def test_the_limit_gives_the_capacity(room: int, fits: int) -> None:
-    """One more microbatch than is held needs room while it is computed; six fill a pipeline of two stages."""
+    """Two more than are held need room, for the pass that runs and for gradients that wait; six fill two stages."""
     made = budget(BASE + IMPORTED + 100 * MB + STAGE + room)
     made.check_stage(OF, 1)
     assert made.fitting(OF, 1, ONE) == fits
@@ -57,7 +57,7 @@ def test_a_stage_that_cannot_fit_is_refused_before_it_is_built() -> None:
 
 @pytest.mark.parametrize(("capacity", "what"), [(None, "a microbatch"), (8, "8 microbatches (--capacity)")])
 def test_a_limit_without_room_for_what_is_asked_is_refused(capacity: int | None, what: str) -> None:
-    room = ((capacity or 1) + 1) * ONE
+    room = ((capacity or 1) + 2) * ONE
     limit = BASE + IMPORTED + 100 * MB + STAGE + room
     assert budget(limit, capacity).fitting(OF, 1, ONE) >= (capacity or 1)
     with pytest.raises(ConfigError, match="stage 1 needs ") as refused:
@@ -74,7 +74,7 @@ def test_the_journal_is_part_of_the_limit_and_smaller_with_it() -> None:
 
 def test_what_the_process_used_at_its_start_counts_in_each_life() -> None:
     used = [BASE, 10 * BASE]
-    made = MemoryBudget(CPU, BASE + IMPORTED + STAGE + 3 * ONE, None, 0, lambda: used.pop(0))
+    made = MemoryBudget(CPU, BASE + IMPORTED + STAGE + 4 * ONE, None, 0, lambda: used.pop(0))
     made.begin()
     assert made.fitting(OF, 1, ONE) == 2
     assert made.fitting(OF, 1, ONE) == 2

@@ -32,6 +32,7 @@ from swarmflow.core.protocol.events import (
     BackwardComputed,
     ComputeFailed,
     ForwardComputed,
+    InputGradientComputed,
     LossComputed,
     Overflowed,
     PieceReduced,
@@ -42,6 +43,7 @@ from swarmflow.core.protocol.events import (
 from swarmflow.core.protocol.messages import ReducePart, ReduceSum
 from swarmflow.core.protocol.types import Group, Microbatch, ProcessId, Ref, Slice
 from swarmflow.manifest import Manifest
+from swarmflow.runtime.execution import stage_host
 from tests.runtime.manifests import SHAPE, SUMS, manifest
 from tests.runtime.nodes import DEADLINE_S
 from tests.runtime.stage_peers import EPOCH, GROUPS, Peer, peers
@@ -352,3 +354,20 @@ async def test_a_ballot_that_is_void_before_it_is_sealed_does_no_harm() -> None:
         assert isinstance(last, Sealed)
         assert (void.ballot, last.ballot) == (2, 3)
         assert last.results == alone.results != void.results
+
+
+async def test_of_each_kind_of_pass_what_came_first_goes_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever its number; and what is left of passes whose input's gradient is there is finished in this order too."""
+    monkeypatch.setattr(stage_host, "SPLIT_MIN_S", 0.0)  # every pass is in two parts
+    order = (5, 2, 7, 0, 6, 1, 4, 3)
+    async with peers(manifest()) as [peer]:
+        free = threading.Event()
+        peer.compute.submit((0.0,), lambda: free.wait(DEADLINE_S), lambda _: None)
+        for index in order:
+            peer.driver.perform([RunLoss(Microbatch(EPOCH, index), peer.hidden(index), peer.tokens(index))])
+        await peer.host.warm_up()  # done in the thread that decodes what was queued before
+        free.set()
+        events = [await peer.next() for _ in range(2 * len(order))]
+        given = [event.microbatch.index for event in events if isinstance(event, InputGradientComputed)]
+        finished = [event.microbatch.index for event in events if isinstance(event, LossComputed)]
+        assert given == finished == list(order)

@@ -30,7 +30,7 @@ CASES: dict[str, dict[str, float]] = {
     "compute": {},
     "links": {"FORWARD": 0.01, "UP": 8},
     "all-reduce": {"FORWARD": 0.01, "PEERS": 6, "PARAMETERS": 100_000_000},
-    "pipeline fill": {"STAGES": 12, "PEERS": 12, "MICROBATCHES": 2},
+    "pipeline fill": {"STAGES": 16, "PEERS": 16, "MICROBATCHES": 2},
 }
 
 

@@ -114,7 +114,7 @@ def sums(hops: HopTable) -> tuple[int, int, int, bool]:
     kept = sum(ref.size_bytes for hop in hops.hops.values() for ref in hop.kept)
     kept += sum(ref.size_bytes for entry in hops.dispatcher.flights.entries.values() for ref in entry.bodies)
     held = sum(hop.graph and hop.done is None and not hop.orphan for hop in hops.hops.values())
-    queued = sum(hop.state in COMPUTING for hop in hops.hops.values())
+    queued = sum(hop.state in COMPUTING and hop.gradient is None for hop in hops.hops.values())
     return kept, held, queued, any(hop.orphan for hop in hops.hops.values())
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.protocol.events import Received
 from swarmflow.core.protocol.messages import Granted
@@ -136,8 +137,15 @@ def test_who_wakes_to_two_grants_answers_the_later_one(same: bool) -> None:
 def test_the_only_trainer_sleeps_and_nothing_is_trained_twice(how: str) -> None:
     """Its peers give it up and it gives them up; they find it again with what they held."""
     world = replace(LONG, trainers=1).start(0)
-    world.clock.run(lambda: world.clock.now_s > KILLED_S, KILLED_S + 1.0)
     trainer = world.launcher.latest["t0"]
+    leading = world.trainers[trainer]
+
+    def amid_a_step() -> bool:
+        """Amid the decision peers have different versions, and the older one is gone on from."""
+        step = leading.lead.step if leading.lead is not None else None
+        return world.clock.now_s > KILLED_S and step is not None and step.phase is StepPhase.WORKING
+
+    assert world.clock.run(amid_a_step, KILLED_S + 10.0)
     interventions.freeze(world, trainer, 30.0) if how == "freeze" else interventions.suspend(world, trainer, 30.0)
     assert check(world, 0) == list(range(LONG.settings.steps))
     assert world.counts["gone"] > 5

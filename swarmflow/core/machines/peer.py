@@ -23,6 +23,7 @@ from swarmflow.core.protocol.events import (
     DrainAsked,
     Event,
     ForwardComputed,
+    InputGradientComputed,
     LossComputed,
     Lost,
     Mishandled,
@@ -280,6 +281,7 @@ _LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
     ForwardComputed: microbatches.on_computed,
     LossComputed: microbatches.on_computed,
     BackwardComputed: microbatches.on_computed,
+    InputGradientComputed: microbatches.on_computed,
     ComputeFailed: microbatches.on_compute_failed,
     Overflowed: microbatches.on_overflowed,
     ComputedNotFinite: microbatches.on_not_finite,
@@ -293,5 +295,16 @@ _LOCAL: dict[type, Callable[[PeerState, Any, float], list[Action]]] = {
     Summarized: _on_summarized,
 }
 _WORK = frozenset(
-    (ForwardComputed, LossComputed, BackwardComputed, Replayed, PieceReduced, Sealed, Applied, StateLoaded, Progressed)
+    (
+        ForwardComputed,
+        InputGradientComputed,
+        LossComputed,
+        BackwardComputed,
+        Replayed,
+        PieceReduced,
+        Sealed,
+        Applied,
+        StateLoaded,
+        Progressed,
+    )
 )

@@ -6,11 +6,14 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.hop import COMPUTING, ORPHANED, UNFINISHED, Hop, HopState
-from swarmflow.core.protocol.actions import Discard, RunReplay
+from swarmflow.core.pipeline.next_stage import NextStage
+from swarmflow.core.protocol.actions import DEFERRED_MIN, Discard, RunReplay
 from swarmflow.core.protocol.types import Attempt, Epoch, Microbatch, ProcessId
-from swarmflow.core.routing.compute_timer import ComputeTimer
+from swarmflow.core.routing.compute_timer import UNKNOWN_S, ComputeTimer
 from swarmflow.core.routing.smoothing import smoothed
 
+QUEUED_MIN = 3  # passes: one is computed, one is ready, and one arrives
+QUEUED_SHARE = 3  # of what memory holds a third may be queued
 PASSES = 4  # times a forward pass: what a microbatch without a graph costs (forward, forward again, backward of two)
 
 
@@ -27,6 +30,7 @@ class Admission:
     capacity: int  # microbatches whose graphs fit in memory
     extra: int = 0  # extra slots without a graph, as a multiple of capacity
     timer: ComputeTimer = field(default_factory=ComputeTimer)
+    next_stage: NextStage | None = None  # which the computed ones go to
     steps: set[Epoch] = field(default_factory=set, init=False)  # that take microbatches: none whose ballot is under way
     draining: bool = field(default=False, init=False)
     reserved: dict[Microbatch, tuple[ProcessId, Attempt]] = field(default_factory=dict, init=False)  # by whom, attempt
@@ -79,7 +83,8 @@ class Admission:
         microbatch, unfinished = hop.microbatch, hop.state in UNFINISHED
         (self.held.add if unfinished and hop.graph else self.held.discard)(microbatch)
         (self.without_graph.add if unfinished and not hop.graph else self.without_graph.discard)(microbatch)
-        (self.queued.add if hop.state in COMPUTING else self.queued.discard)(microbatch)
+        waits = hop.state in COMPUTING and hop.gradient is None  # else only its parameters' gradients are left
+        (self.queued.add if waits else self.queued.discard)(microbatch)
         (self.orphans.add if hop.state in ORPHANED else self.orphans.discard)(microbatch)
         if hop.state is HopState.DISPATCHED and hop.graph:
             self.dispatched[microbatch] = hop
@@ -92,6 +97,14 @@ class Admission:
         self.dispatched.pop(microbatch, None)
         for microbatches in (self.held, self.without_graph, self.queued, self.orphans):
             microbatches.discard(microbatch)
+
+    @property
+    def deferred_max(self) -> int:
+        """Passes whose parameters' gradients may wait: those for which memory is kept, and one for each free slot.
+
+        What such a pass keeps beyond its graph is about half as large as that.
+        """
+        return DEFERRED_MIN + max(0, self.capacity - len(self.held))
 
     @property
     def unfinished(self) -> int:
@@ -124,7 +137,8 @@ class Admission:
             hop.graph = True
             hop.move(HopState.ACCUMULATING)
             self.note(hop)
-            begun.append(RunReplay(hop.microbatch, hop.input, hop.targets, hop.gradient_in, 1))
+            tensors = hop.input, hop.targets, hop.gradient_in
+            begun.append(RunReplay(hop.microbatch, *tensors, 1, self.deferred_max))
         return begun
 
     def _first_waiting(self) -> Microbatch | None:
@@ -135,10 +149,6 @@ class Admission:
     def _spared(self) -> Hop | None:
         """Return the hop whose graph gives way to a gradient that is here: the last that was sent on."""
         return next((hop for hop in reversed(self.dispatched.values()) if hop.wanted is None), None)
-
-    def admits(self, insist: bool, epoch: Epoch | None = None, unarrived: int = 0) -> bool:
-        """Return whether there is a slot for one more microbatch of a step: see `free`."""
-        return self.free(insist, epoch, unarrived) > 0
 
     def free(self, insist: bool, epoch: Epoch | None = None, unarrived: int = 0) -> int:
         """Return how many more microbatches of a step are admitted now. None: of any.
@@ -153,14 +163,31 @@ class Admission:
             return self.capacity - taken
         return int(taken < self.capacity * (1 + self.extra) and self._idle)
 
+    def offered(self, insist: bool, epoch: Epoch | None = None, unarrived: int = 0) -> int:
+        """Return how many slots there are for those that ask: as in `free`, but no more than will soon be computed.
+
+        Whoever asks keeps its microbatch meanwhile, and gives it to a peer that comes to it sooner. What is on its way
+        while others are computed is queued all the same. Much memory allows more: a peer of many microbatches, of whose
+        gradients some happen to come together, would else leave all new ones to its mates, and the work that is left at
+        the end of a step would be unequal (case 1 of experiments/dtfm_cases, 64 held: 7.3 s with 8, 6.5 s with 16).
+        """
+        room = self.free(insist, epoch, unarrived)
+        coming = len(self.queued) + len(self.reserved) + unarrived
+        arriving = int(self._transfer_s / (self.timer.forward_s or UNKNOWN_S))
+        queued_max = max(QUEUED_MIN, self.capacity // QUEUED_SHARE)
+        return max(0, min(room, queued_max + arriving - coming))
+
     @property
     def _idle(self) -> bool:
         """Whether nothing is queued, and the reserved microbatches will not take longer to compute than one transfer.
 
         Where the computer is slower than the network, admitting more would only repeat forward passes here that other
-        peers could do once.
+        peers could do once. Nor where the next stage has enough to compute: what it gets sooner it computes no sooner.
         """
-        return not self.queued and len(self.reserved) * PASSES * (self.timer.forward_s or 0.0) <= self._transfer_s
+        if self.next_stage is not None and not self.next_stage.hungry:
+            return False
+        forward_s = self.timer.forward_s or UNKNOWN_S
+        return not self.queued and len(self.reserved) * PASSES * forward_s <= self._transfer_s
 
     def deny(self, sender: ProcessId, insist: bool) -> str:
         """Put a sender on the list for the next credit; return the reason of the denial."""
@@ -221,7 +248,7 @@ class Admission:
     def next_credits(self) -> list[ProcessId]:
         """Pop the denied senders to notify, as many as there are free slots: of others each question is in vain."""
         waiting = self._denied | self._served_last
-        notified = list(waiting)[: self.free(insist=True)] if waiting else []
+        notified = list(waiting)[: self.offered(insist=True)] if waiting else []
         for process in notified:
             self._denied.pop(process, None)
             self._served_last.pop(process, None)

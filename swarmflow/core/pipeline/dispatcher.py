@@ -9,16 +9,8 @@ from dataclasses import dataclass, field
 from swarmflow.core.pipeline.flight_table import FlightTable
 from swarmflow.core.pipeline.in_flight import FlightState, InFlight
 from swarmflow.core.pipeline.next_stage import NextStage
-from swarmflow.core.protocol.actions import Action, Count, Release, Send
-from swarmflow.core.protocol.messages import (
-    Accepted,
-    Cancel,
-    CreditReturned,
-    Forward,
-    HopHandover,
-    Probed,
-    SlotReserved,
-)
+from swarmflow.core.protocol.actions import Action, Release, Send
+from swarmflow.core.protocol.messages import Accepted, Cancel, CreditReturned, Forward, HopHandover, Probed
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Microbatch, Plan, ProcessId, Ref
 from swarmflow.core.routing.link_rates import LinkRates
 from swarmflow.core.routing.prober import Prober
@@ -27,6 +19,7 @@ from swarmflow.core.routing.routers import router_named
 
 LATE_FACTOR = 10.0  # times the usual time: a peer at a tenth of its speed is as good as gone for the microbatch at hand
 FIRST_FACTOR = 8.0  # times the least deadline, as long as no peer has passed anything on
+QUEUE_MAX = 16  # passes: who says that it has more to compute first is given no more time for that
 SLOWEST_BYTES_S = 1.25e6  # 10 Mb/s: no holder is late before its tensor could have crossed such a link
 
 
@@ -38,9 +31,9 @@ class Dispatcher:
     replacement computes the dead peer's hop and asks the stage after it who holds the next hop before it sends
     anything: only the dead peer's own work is repeated (GWTF, V-D).
 
-    A holder is late after LATE_FACTOR times the usual time, and after late_min_s at least. Its microbatch then goes to
-    another peer if there is one, with twice the deadline. Where there is none, and where a gradient or an answer does
-    not arrive, the holder is asked again: a message may have been lost.
+    A holder is late after LATE_FACTOR times the usual time, or that of what it has to compute first, and after
+    late_min_s at least. Its microbatch then goes to another peer if there is one, with twice the deadline. Where there
+    is none, and where a gradient or an answer does not arrive, the holder is asked again: a message may have been lost.
     """
 
     stage: int
@@ -108,16 +101,21 @@ class Dispatcher:
         if not repair:
             return self.route(entry, now)
         entry.asked = self.next_stage.candidates(hint)
-        return self._ask(entry, now)
+        return self.ask(entry, now)
 
     def accepted(self, sender: ProcessId, message: Accepted, now: float) -> None:
         """Record that a peer holds it; the transfer took from sending its bytes until now."""
         entry = self.flights.held_by(sender, message.microbatch, message.attempt)
-        if entry is not None and not entry.reserving and not entry.measured:
+        if entry is not None:
+            entry.unheard = False
+        if entry is not None and not entry.reserving and not entry.measured and entry.arrived_s is None:
             direct = message.microbatch not in self.link_rates.relayed
             self.router.links.record_transfer(sender, entry.size_bytes, now - entry.sent_at_s, now, direct)
+            self.router.links.record_service(sender, message.pass_s, now)
+            self.router.links.record_work(sender, message.work_s, now)
             self.router.refresh(sender)
-            entry.arrived_s = now
+            entry.arrived_s, entry.queued = now, message.queued
+            self.next_stage.record_queued(message.queued)
         self.router.record_downstream(sender, message.downstream_s)
         self._found(sender, message.microbatch, message.attempt)
 
@@ -141,49 +139,9 @@ class Dispatcher:
             self.router.refresh(sender)
         self.router.record_downstream(sender, message.downstream_s)
 
-    def reserved(self, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
-        """Send the bytes that a slot was reserved for, or cancel it: the microbatch may have gone elsewhere meanwhile.
-
-        It may also wait for this very peer with a later attempt: a peer that is asked twice, because its answer was
-        late, can deny the first question and reserve a slot for the second.
-        """
-        self.router.record_downstream(sender, message.downstream_s)
-        entry = self.flights.held_by(sender, message.microbatch, message.attempt)
-        if entry is None:
-            return [Send(sender, Cancel(message.microbatch, message.stage, message.attempt))]
-        if not entry.reserving:
-            return []
-        self.next_stage.answered(entry)
-        self.next_stage.record_free(sender, message.free, now)
-        self.due_s = min(self.due_s, now + self.next_stage.pause_s)
-        return [*self.send(entry, sender, now), *self.retry(now)]
-
-    def denied(
-        self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt, reason: str, now: float
-    ) -> list[Action]:
-        """Ask or try the next peer after a denial; leave a full one alone until it has a free slot."""
-        entry = self.flights.find(microbatch, attempt)
-        if entry is None:
-            return []
-        if sender in entry.asked:
-            return self._unanswered(entry, sender, now)
-        if entry.holder != sender or entry.returned:
-            return []  # a gradient that has returned is not denied any more: a newer attempt has its hop
-        # A peer that lost it (its gradient was invalid, or it was cancelled) may have passed it on before.
-        entry.repair |= reason in ("unknown", "invalid")
-        self.next_stage.denied(sender, reason, now)
-        # The end of a question allows another one: what waits may go to this peer yet, if all of them are draining.
-        self.due_s = -math.inf if entry.reserving else min(self.due_s, now + self.next_stage.pause_s)
-        # What was passed on may have been repaired downstream: an attempt of the next repair is above all of those.
-        fresh = reason in ("full", "draining", "stage")
-        entry.attempt = entry.attempt.next() if fresh else entry.attempt.next_repair()
-        retried: list[Action] = [Count("retries", "asked" if entry.reserving and fresh else reason)]
-        self.next_stage.withdraw(entry, FlightState.WAITING, arrived=True)
-        return retried + self.route(entry, now)
-
     def credit(self, sender: ProcessId, now: float) -> list[Action]:
         """Use the credit of a peer that was full, or return it."""
-        self.next_stage.credit(sender)
+        self.next_stage.availability.credit(sender)
         return self.retry(now) if self.waiting else [Send(sender, CreditReturned(self.stage))]
 
     def routed(
@@ -213,40 +171,10 @@ class Dispatcher:
             return [Release((data,))]
         return self.route(entry, now) if self.flights.refill(entry, data) else []
 
-    def gone(self, process: ProcessId, now: float, lost: Collection[Microbatch] = ()) -> list[Action]:
-        """Re-send what a dead process held to others.
-
-        lost: microbatches of this stage that no process holds any more, whoever the holder seemed to be: its hop may
-        have been an orphan that was taken away.
-        """
-        served, actions = self.next_stage.gone(process), list[Action]()
-        self.prober.gone(process)
-        self.due_s = now
-        for entry in list(self.flights.entries.values()):
-            if process in entry.asked:
-                actions += self._unanswered(entry, process, now)
-            elif entry.holder == process or (entry.returned and entry.microbatch in lost):
-                actions += self._send_again(entry, now)
-        # If only draining peers are left, they have to take what waits.
-        return actions + (self.retry(now) if served else [])
-
     def enter(self, process: ProcessId, share: int, now: float) -> list[Action]:
         """Add a peer of the stage amid the epoch."""
         self.next_stage.enter(process, share)
         return self.retry(now)
-
-    def _send_again(self, entry: InFlight, now: float) -> list[Action]:
-        if entry.reserving:  # the bytes were never sent
-            self.next_stage.withdraw(entry, FlightState.WAITING)
-            return self.route(entry, now)
-        entry.attempt, entry.repair = entry.attempt.next_repair(), True
-        again: list[Action] = [Count("retries", "gone")]
-        if entry.data is None:
-            self.next_stage.withdraw(entry)
-            self.flights.starve(entry)
-            return again
-        self.next_stage.withdraw(entry, FlightState.WAITING)
-        return again + self.route(entry, now)
 
     def forget(self, microbatch: Microbatch) -> list[Action]:
         """Drop a microbatch whose own hop was dropped."""
@@ -255,8 +183,10 @@ class Dispatcher:
         if entry is None:
             return []
         actions: list[Action] = []
-        if entry.reserving and entry.holder is not None:
-            actions.append(Send(entry.holder, Cancel(entry.microbatch, self.stage, entry.attempt)))
+        if entry.reserving:
+            actions = [
+                Send(process, Cancel(entry.microbatch, self.stage, entry.attempt)) for process in entry.candidates
+            ]
             self.due_s = -math.inf  # another one may be asked for instead
         self.next_stage.withdraw(entry)
         return [*actions, Release(entry.bodies)]
@@ -275,12 +205,13 @@ class Dispatcher:
             return self.late_min_s
         links = self.router.links
         usual_s = 0.0 if holder is None else links.response_s(holder) or links.any_response_s
+        queue_s = min(entry.queued, QUEUE_MAX) * (links.any_pass_s or 0.0)
         # No peer has passed anything on yet, so it may wait in a full queue of unknown length.
         least_s = self.late_min_s if usual_s is not None else FIRST_FACTOR * self.late_min_s
         least_s += entry.size_bytes / SLOWEST_BYTES_S
-        return float(max(least_s, LATE_FACTOR * (usual_s or 0.0)) * 2.0**entry.times_late)
+        return float(max(least_s, LATE_FACTOR * max(usual_s or 0.0, queue_s)) * 2.0**entry.times_late)
 
-    def _ask(self, entry: InFlight, now: float) -> list[Action]:
+    def ask(self, entry: InFlight, now: float) -> list[Action]:
         """Ask the peers of `entry.asked` whether they hold it; route it where there is none."""
         if not entry.asked:
             if entry.state is FlightState.ASKING:
@@ -292,7 +223,7 @@ class Dispatcher:
         self.expect(entry, now + self.deadline_s(entry, None))
         return [Send(process, entry.adopt(self.stage)) for process in sorted(entry.asked)]
 
-    def _unanswered(self, entry: InFlight, process: ProcessId, now: float) -> list[Action]:
+    def unanswered(self, entry: InFlight, process: ProcessId, now: float) -> list[Action]:
         """Note that an asked peer does not hold it. After the peer of a hint, ask the rest of the stage."""
         entry.asked.discard(process)
         if entry.asked:
@@ -301,35 +232,42 @@ class Dispatcher:
         if process == entry.hint:
             entry.hint = None
             entry.asked = self.next_stage.candidates(None) - {process}
-        return self._ask(entry, now)
+        return self.ask(entry, now)
 
-    def route(self, entry: InFlight, now: float, but: ProcessId | None = None) -> list[Action]:
-        """Send it to the peer that the router chooses, or let it wait. but: exclude this peer."""
+    def route(self, entry: InFlight, now: float, but: Collection[ProcessId] = ()) -> list[Action]:
+        """Send it to the peer that the router chooses, or let it wait. but: exclude these peers.
+
+        Where the peer is asked for a slot, another one is asked too, and the better one gets it (`offers`).
+        """
         microbatch = entry.microbatch
-        chosen = self.next_stage.choose(but, entry.source)
-        if chosen is None:
+        choice = self.next_stage.choose(but, entry.source)
+        if choice is None:
             self.waiting[microbatch] = None
             return []
         self.waiting.pop(microbatch, None)
         entry.sent_at_s, entry.measured = now, False
+        chosen, rival = choice.process, choice.rival
         if not self.next_stage.asks(chosen):
             self.next_stage.assign(entry, chosen, FlightState.UNREQUESTED)
             return self.send(entry, chosen, now)
         self.next_stage.assign(entry, chosen, FlightState.RESERVING)
+        if rival is not None and self.next_stage.asks(rival):
+            self.next_stage.ask_rival(entry, rival)
         self.expect(entry, now + self.deadline_s(entry, chosen))
-        return [Send(chosen, self.next_stage.question(entry, self.stage))]
+        return [Send(asked, self.next_stage.question(entry, self.stage, asked)) for asked in entry.candidates]
 
     def send(self, entry: InFlight, holder: ProcessId, now: float) -> list[Action]:
         """Send its bytes to its holder."""
-        entry.sent_at_s, entry.arrived_s = now, None
+        entry.sent_at_s, entry.arrived_s, entry.queued, entry.unheard = now, None, 0, False
         self.expect(entry, now + self.deadline_s(entry, holder))
-        how = entry.repair, entry.successor, self.next_stage.insist, entry.settled, entry.handovers
+        how = entry.repair, entry.successor, self.next_stage.availability.insist, entry.settled, entry.handovers
         return [Send(holder, Forward(entry.microbatch, self.stage, entry.attempt, *how), entry.bodies)]
 
     def retry(self, now: float) -> list[Action]:
         """Route what waits, in order, until no peer can take the next."""
         actions: list[Action] = []
-        for microbatch in list(self.waiting):
+        # The present step goes before the one that was begun ahead.
+        for microbatch in sorted(self.waiting, key=lambda microbatch: microbatch.epoch):
             actions += self.route(self.flights.entries[microbatch], now)
             if microbatch in self.waiting:
                 break
@@ -338,5 +276,5 @@ class Dispatcher:
 
 def dispatcher_for(plan: Plan, sender: ProcessId, stage: int) -> Dispatcher:
     """Return the dispatcher of a process to this stage. Token ids, which go to stage 0, are too few to be probed."""
-    prober = Prober(plan.boundary_bytes if stage > 0 else 0)
+    prober = Prober(plan.boundary_bytes if stage > 0 else 0, str(sender))
     return Dispatcher(stage, router_named(plan.router, sender), plan.timeouts.late_s, prober)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from swarmflow.core.pipeline import lateness
+from swarmflow.core.pipeline import lateness, offers
 from swarmflow.core.pipeline.hop import HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action
@@ -24,13 +24,13 @@ Bodies = tuple[Ref, ...]
 
 def on_accepted(hops: HopTable, sender: ProcessId, message: Accepted, bodies: Bodies, now: float) -> list[Action]:
     """Record that the successor holds a microbatch."""
-    hops.dispatcher.accepted(sender, message, now)
-    return hops.report_successor(hops.find(message.microbatch))
+    actions = lateness.accepted(hops.dispatcher, sender, message, now)
+    return actions + hops.report_successor(hops.find(message.microbatch))
 
 
 def on_denied(hops: HopTable, sender: ProcessId, message: Denied, bodies: Bodies, now: float) -> list[Action]:
     """Dispatch a microbatch to another peer after a denial."""
-    actions = hops.dispatcher.denied(sender, message.microbatch, message.attempt, message.reason, now)
+    actions = offers.denied(hops.dispatcher, sender, message, now)
     return actions + hops.report_successor(hops.find(message.microbatch))
 
 
@@ -38,7 +38,7 @@ def on_slot_reserved(
     hops: HopTable, sender: ProcessId, message: SlotReserved, bodies: Bodies, now: float
 ) -> list[Action]:
     """Send the bytes for a reserved slot, and ask for more slots where microbatches wait."""
-    return hops.report_successors(hops.dispatcher.reserved(sender, message, now))
+    return hops.report_successors(offers.reserved(hops.dispatcher, sender, message, now))
 
 
 def on_routed(hops: HopTable, sender: ProcessId, message: Routed, bodies: Bodies, now: float) -> list[Action]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.pipeline import lateness
 from swarmflow.core.pipeline.admission import Admission
 from swarmflow.core.pipeline.dispatcher import Dispatcher
-from swarmflow.core.pipeline.hop import Hop
+from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.journal import Journal
 from swarmflow.core.pipeline.restorer import Restorer
 from swarmflow.core.protocol.actions import Action, Count, Discard, Send
@@ -24,7 +24,6 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.types import NO_EPOCH, WITHOUT_GRAPH, Attempt, Epoch, Microbatch, ProcessId
 from swarmflow.core.routing.compute_timer import ComputeTimer
-from swarmflow.core.routing.prober import AT_ONCE_MAX
 
 COST_CHANGED = 0.1  # of the announced downstream cost, before it is announced again
 
@@ -55,10 +54,13 @@ class HopTable:
     restorer: Restorer = field(init=False)
     timer: ComputeTimer = field(init=False, default_factory=ComputeTimer)  # of the passes of this stage
     admission: Admission = field(init=False)
+    probers: dict[ProcessId, None] = field(default_factory=dict, init=False)  # of the stage before, in this epoch
     _announced_s: float = field(default=0.0, init=False)  # downstream cost, as the stage before knows it
 
     def __post_init__(self) -> None:
-        self.admission = Admission(self.capacity, 0 if self.last else self.without_graph, self.timer)
+        self.admission = Admission(
+            self.capacity, 0 if self.last else self.without_graph, self.timer, self.dispatcher.next_stage
+        )
         self.journal = Journal(self.dispatcher, self.journal_bytes_max, self.hops)
         self.restorer = Restorer(self.stage, self.last, self.capacity, self.dispatcher, self.journal, self.hops)
 
@@ -79,6 +81,7 @@ class HopTable:
         self.dead.clear()
         actions = self.clear()
         self.admission.open(epoch)
+        self.probers.clear()
         self.restorer.before = dict.fromkeys(before)
         return [*actions, *self.dispatcher.open(epoch, next_stage, shares, mates)]
 
@@ -106,6 +109,14 @@ class HopTable:
     def queued(self) -> int:
         """Microbatches that wait for, or are in, computation."""
         return len(self.admission.queued)
+
+    @property
+    def work_s(self) -> float:
+        """The seconds that all that is here takes, with the backward passes whose gradients are awaited."""
+        if self.last:  # with the loss goes its backward pass, and both are timed as one
+            return self.timer.seconds(self.queued, 0)
+        forth = sum(self.hops[each].state is HopState.FORWARD for each in self.admission.queued)
+        return self.timer.seconds(forth, self.admission.unfinished)
 
     @property
     def settling(self) -> bool:
@@ -138,7 +149,7 @@ class HopTable:
             if hop.former is not None and hop.former[0] == process:
                 hop.former = None
         after = self.hops.keys() & set(lost)
-        return self.report_successors(self.dispatcher.gone(process, now, after)) + self.restorer.gone(process)
+        return self.report_successors(lateness.gone(self.dispatcher, process, now, after)) + self.restorer.gone(process)
 
     def unreachable(self, process: ProcessId, now: float) -> list[Action]:
         """Handle a broken connection to a process that may be alive, of the stage before or the next one."""
@@ -194,8 +205,7 @@ class HopTable:
         if abs(downstream_s - self._announced_s) <= COST_CHANGED * self._announced_s:
             return []
         self._announced_s = downstream_s
-        before = list(self.restorer.before)[:AT_ONCE_MAX] if self.stage > 0 else []
-        return [Send(peer, DownstreamCost(self.epoch, downstream_s)) for peer in before]
+        return [Send(peer, DownstreamCost(self.epoch, downstream_s)) for peer in self.probers]
 
     def report_successor(self, hop: Hop | None) -> list[Action]:
         """Tell the predecessor which peer holds the next hop, in case this process dies."""

@@ -64,10 +64,15 @@ class InFlight:
     state: FlightState = field(default=FLIGHT.initial, init=False)
     holder: ProcessId | None = field(default=None, init=False)
     successor: ProcessId | None = field(default=None, init=False)  # to whom the holder has passed it on
+    rival: ProcessId | None = field(default=None, init=False)  # was asked for a slot beside the holder (`offers`)
+    # Of these two, who has reserved a slot: expected seconds until the gradient returns from there.
+    offers: dict[ProcessId, float] = field(default_factory=dict, init=False)
     asked: set[ProcessId] = field(default_factory=set, init=False)  # peers whose answer to an Adopt is awaited
     sent_at_s: float = field(default=0.0, init=False)
     arrived_s: float | None = field(default=None, init=False)
+    queued: int = field(default=0, init=False)  # passes that its holder had to compute with it, as it said
     late_s: float = field(default=0.0, init=False)  # from then on the holder is late
+    unheard: bool = field(default=False, init=False)  # asked again, or cut off: the holder has not answered since
     times_late: int = field(default=0, init=False)  # how often it was late; the deadline doubles with each
     measured: bool = field(default=False, init=False)  # the holder's time has been measured
     restored: bool = field(default=False, init=False)  # the evicted input was brought back, to be re-sent
@@ -92,6 +97,12 @@ class InFlight:
     def reserving(self) -> bool:
         """Whether the holder was asked for a slot and has no bytes yet."""
         return self.state is FlightState.RESERVING
+
+    @property
+    def candidates(self) -> tuple[ProcessId, ...]:
+        """The peers that are asked for a slot: the holder, and a second one."""
+        asked = (self.holder, self.rival) if self.reserving else ()
+        return tuple(process for process in asked if process is not None)
 
     @property
     def held(self) -> bool:

@@ -35,7 +35,7 @@ def on_forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodi
         return [*hops.restorer.offered(hop, bodies), *_take_over(hops, hop, sender, message)]
     admission = hops.admission
     reserved = admission.give_up(message.microbatch, message.attempt)
-    if hop is not None or not (reserved or admission.admits(message.insist, message.microbatch.epoch)):
+    if hop is not None or not (reserved or admission.free(message.insist, message.microbatch.epoch)):
         return [*drop, *hops.deny(sender, message, admission.deny(sender, message.insist))]
     admission.arrive(message.microbatch, reserved)
     return _begin(hops, sender, message, bodies)
@@ -47,13 +47,15 @@ def _begin(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies) 
     origin = message.attempt, sender, message.repair, message.held_by
     hop = Hop(message.microbatch, *origin, data, targets, graph, message.settled)
     hop.handovers = handovers_of(sender, message)
-    work: Action = RunForward(hop.microbatch, data, graph)
     if hops.last:
         hop.move(HopState.ACCUMULATING)
-        work = RunLoss(hop.microbatch, data, targets)
     hops.hops[message.microbatch] = hop
     hops.admission.note(hop)
     hops.journal.weigh(hop)
+    deferred_max = hops.admission.deferred_max
+    work: Action = RunForward(hop.microbatch, data, graph, deferred_max=deferred_max)
+    if hops.last:
+        work = RunLoss(hop.microbatch, data, targets, deferred_max)
     return [Send(sender, _accepted(hops, hop)), work]
 
 
@@ -68,14 +70,14 @@ def on_reserve_slot(
     unarrived = admission.unarrived(sender, message.sent)
     if hop is None or hop.orphan:  # else it needs no slot, and is taken over with the bytes: their sender signs them
         reserved = microbatch in admission.reserved
-        if hop is not None or not (reserved or admission.admits(message.insist, microbatch.epoch, unarrived)):
+        if hop is not None or not (reserved or admission.offered(message.insist, microbatch.epoch, unarrived)):
             return hops.deny(sender, message, admission.deny(sender, message.insist))
         admission.reserve(microbatch, sender, message.attempt)
-    free = admission.free(message.insist, microbatch.epoch, unarrived)
+    free = admission.offered(message.insist, microbatch.epoch, unarrived)
     if not free:
         admission.serve_last(sender)
-    downstream_s = hops.dispatcher.router.downstream_s
-    return [Send(sender, SlotReserved(message.microbatch, hops.stage, message.attempt, downstream_s, free))]
+    costs = hops.dispatcher.router.downstream_s, free, hops.queued, hops.work_s + hops.timer.seconds(1, 0)
+    return [Send(sender, SlotReserved(message.microbatch, hops.stage, message.attempt, *costs))]
 
 
 def on_adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, now: float) -> list[Action]:
@@ -104,11 +106,13 @@ def on_credit_returned(
     hops: HopTable, sender: ProcessId, message: CreditReturned, bodies: Bodies, now: float
 ) -> list[Action]:
     """Give a slot that a sender has no microbatch for to another one."""
-    return hops.grant_credits() if hops.admission.admits(insist=False) else []
+    return hops.grant_credits() if hops.admission.free(insist=False) else []
 
 
 def on_probe(hops: HopTable, sender: ProcessId, message: Probe, bodies: Bodies, now: float) -> list[Action]:
     """Answer a probe of the link to this peer."""
+    if sender in hops.restorer.before:  # peers of the own stage measure their links too
+        hops.probers[sender] = None
     answer = Send(sender, Probed(message.epoch, message.loaded, hops.dispatcher.router.downstream_s))
     return [*([Release(bodies)] if bodies else []), answer]
 
@@ -120,7 +124,10 @@ def _refusal(hops: HopTable, sender: ProcessId, message: Forward | ReserveSlot) 
 
 
 def _accepted(hops: HopTable, hop: Hop) -> Accepted:
-    return Accepted(hop.microbatch, hops.stage, hop.attempt, hops.dispatcher.router.downstream_s)
+    computing = hop.state is (HopState.ACCUMULATING if hops.last else HopState.FORWARD)
+    queued = hops.queued if computing else 0
+    costs = hops.dispatcher.router.downstream_s, queued, hops.timer.forward_s or 0.0, hops.work_s
+    return Accepted(hop.microbatch, hops.stage, hop.attempt, *costs)
 
 
 def _take_over(hops: HopTable, hop: Hop, sender: ProcessId, message: Forward | Adopt) -> list[Action]:
@@ -135,4 +142,5 @@ def _take_over(hops: HopTable, hop: Hop, sender: ProcessId, message: Forward | A
     hop.upstream, hop.attempt, hop.reported, hop.settled = sender, attempt, None, message.settled
     counted: list[Action] = [] if again else [Count("adoptions")]
     actions = [*counted, Send(sender, _accepted(hops, hop)), *hops.report_successor(hop)]
-    return actions + (hops.restorer.give_back(hop) if hop.state is HopState.DONE else [])
+    here = hop.state is HopState.DONE or hop.gradient is not None
+    return actions + (hops.restorer.give_back(hop) if here else [])

@@ -1,28 +1,31 @@
-"""What a sender does when the peer that holds a microbatch is late, or when the connection to it breaks.
+"""What a sender does when the peer that holds a microbatch is late or dies, or when the connection to it breaks.
 
 The holder of a microbatch in flight is the peer of the next stage that it was sent to. It owes an answer, and later
 the gradient; each has a deadline (`InFlight.late_s`). A holder that is late may be dead, slow or well, or the message
-was lost: so it is asked with an Adopt. Whoever has the microbatch answers again; whoever has not denies it, and then it
-is sent anew, as after a death.
+was lost: so it is asked with an Adopt. Whoever has the microbatch answers again, and says whether it has computed it;
+whoever has not denies it, and then it is sent anew, as after a death.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
+from swarmflow.core.pipeline import offers
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.in_flight import FlightState, InFlight
 from swarmflow.core.protocol.actions import Action, Count, Send
-from swarmflow.core.protocol.messages import Cancel
+from swarmflow.core.protocol.messages import Accepted, Cancel
 from swarmflow.core.protocol.types import Microbatch, ProcessId
 
 ASK_AFTER_S = 1.0  # from a broken connection until a peer is asked what has reached it; twice as long each time
+WAITS_MAX = 3  # times: a peer that is late gets no more time for what it answers
 
 
 def next_deadline(dispatcher: Dispatcher) -> float | None:
     """Return when a pause of a peer ends that a waiting microbatch needs, a probe is due, or a holder is late."""
     first = dispatcher.flights.first_late()
-    pause_over_s = dispatcher.next_stage.next_pause_over_s() if dispatcher.waiting else None
+    pause_over_s = dispatcher.next_stage.availability.next_pause_over_s() if dispatcher.waiting else None
     times = (None if first is None else first.late_s, pause_over_s, dispatcher.prober.next_deadline())
     return min((time_s for time_s in times if time_s is not None), default=None)
 
@@ -32,37 +35,72 @@ def tick(dispatcher: Dispatcher, now: float) -> list[Action]:
     if now < dispatcher.due_s:  # a lower bound of all these times: most events end here
         return []
     flights, next_stage, prober = dispatcher.flights, dispatcher.next_stage, dispatcher.prober
-    pauses_ended = next_stage.end_pauses(now)
+    pauses_ended = next_stage.availability.end_pauses(now)
     actions = prober.tick(now)
     while (first := flights.first_late()) is not None and first.late_s <= now:
         actions += _handle_late(dispatcher, first, now)  # which sets a later deadline
-    pauses_ended |= next_stage.end_pauses(now)  # a late holder was asked for a slot, and is not any more
+    pauses_ended |= next_stage.availability.end_pauses(now)  # a late holder was asked for a slot, and is not any more
     actions += dispatcher.retry(now) if pauses_ended else []
-    times = (flights.next_deadline_s, next_stage.next_pause_over_s(), prober.next_deadline())
+    times = (flights.next_deadline_s, next_stage.availability.next_pause_over_s(), prober.next_deadline())
     dispatcher.due_s = min((time_s for time_s in times if time_s is not None), default=math.inf)
     return actions
 
 
 def _handle_late(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Action]:
-    """Move a late holder's microbatch to another peer, where there is one and computing is what it is late with.
+    """Ask, or ask again, whoever is late; move a microbatch to another peer when its holder does not answer.
 
-    Else ask again: whoever was asked for a microbatch and has not answered, the only peer of the stage, or a peer that
-    has passed the microbatch on and owes the gradient, for which the stages after it may be at fault.
+    A peer that has passed the microbatch on and owes the gradient is only asked: the stages after it may be at fault.
     """
     holder, stage = entry.holder, dispatcher.stage
-    entry.times_late += not entry.reserving  # who does not answer at once will not answer later either
+    if entry.offers:  # the other one of two does not answer
+        return offers.take(dispatcher, entry, now)
+    if holder is not None and entry.awaited:
+        if entry.reserving:
+            return _ask_elsewhere(dispatcher, entry, holder, now)
+        due_s = entry.sent_at_s + dispatcher.deadline_s(entry, holder)
+        if not entry.unheard and due_s > now:  # as is known by now: it has more to compute first, or all are slow
+            dispatcher.expect(entry, due_s)
+            return []
+        if dispatcher.next_stage.availability.others(holder):
+            if entry.unheard or entry.arrived_s is None:
+                return _repair_elsewhere(dispatcher, entry, holder, "late", now)
+            entry.unheard = True
+            dispatcher.expect(entry, now + dispatcher.late_min_s)
+            return [Send(holder, entry.adopt(stage))]
+    entry.times_late += 1
     dispatcher.expect(entry, now + dispatcher.deadline_s(entry, holder))
-    if holder is None or not entry.awaited:
-        silent = sorted(entry.asked) if holder is None else [holder]
-        return [Send(process, entry.adopt(stage)) for process in silent]
-    if not dispatcher.next_stage.others(holder):
-        asked = dispatcher.next_stage.question(entry, stage) if entry.reserving else entry.adopt(stage)
-        return [Send(holder, asked)]
-    if entry.reserving:  # the bytes were not sent: it is no repair
-        cancelled = Send(holder, Cancel(entry.microbatch, stage, entry.attempt))
-        dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
-        return [cancelled, *dispatcher.route(entry, now, but=holder)]
-    return _repair_elsewhere(dispatcher, entry, holder, "late", now)
+    silent = sorted(entry.asked) if holder is None else [holder]
+    return [Send(process, entry.adopt(stage)) for process in silent]
+
+
+def _ask_elsewhere(dispatcher: Dispatcher, entry: InFlight, holder: ProcessId, now: float) -> list[Action]:
+    """Ask others for a slot, where there are any: who does not answer at once will not answer later either."""
+    if not dispatcher.next_stage.availability.others(holder):
+        dispatcher.expect(entry, now + dispatcher.deadline_s(entry, holder))
+        return [Send(holder, dispatcher.next_stage.question(entry, dispatcher.stage, holder))]
+    asked = entry.candidates  # the bytes were not sent: it is no repair
+    cancelled = [Send(process, Cancel(entry.microbatch, dispatcher.stage, entry.attempt)) for process in asked]
+    dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
+    return [*cancelled, *dispatcher.route(entry, now, asked)]
+
+
+def accepted(dispatcher: Dispatcher, sender: ProcessId, message: Accepted, now: float) -> list[Action]:
+    """Record that a peer holds a microbatch; if it was late and asked, decide whether to wait on.
+
+    Who has computed it waits for room in the stage after it, and nothing is gained by computing it again. As long as no
+    peer has passed anything on, the others may be as slow.
+    """
+    entry = dispatcher.flights.held_by(sender, message.microbatch, message.attempt)
+    was_late = entry is not None and entry.unheard and entry.awaited and not entry.reserving
+    dispatcher.accepted(sender, message, now)
+    if entry is None or not was_late or not dispatcher.next_stage.availability.others(sender):
+        return []
+    is_slow = message.queued > 0 and dispatcher.router.links.any_pass_s is not None
+    if is_slow or entry.times_late >= WAITS_MAX:
+        return _repair_elsewhere(dispatcher, entry, sender, "late", now)
+    entry.times_late += 1
+    dispatcher.expect(entry, entry.sent_at_s + dispatcher.deadline_s(entry, sender))
+    return []
 
 
 def _repair_elsewhere(
@@ -75,7 +113,41 @@ def _repair_elsewhere(
     cancelled = Send(holder, Cancel(entry.microbatch, dispatcher.stage, entry.attempt))
     entry.attempt, entry.repair = entry.attempt.next_repair(), True
     dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
-    return [Count("retries", reason), cancelled, *dispatcher.route(entry, now, but=holder)]
+    return [Count("retries", reason), cancelled, *dispatcher.route(entry, now, (holder,))]
+
+
+def gone(dispatcher: Dispatcher, process: ProcessId, now: float, lost: Collection[Microbatch] = ()) -> list[Action]:
+    """Re-send what a dead process held to others.
+
+    lost: microbatches of this stage that no process holds any more, whoever the holder seemed to be: its hop may
+    have been an orphan that was taken away.
+    """
+    served, actions = dispatcher.next_stage.gone(process), list[Action]()
+    dispatcher.prober.gone(process)
+    dispatcher.due_s = now
+    for entry in list(dispatcher.flights.entries.values()):
+        if process in entry.asked:
+            actions += dispatcher.unanswered(entry, process, now)
+        elif entry.rival is not None and process in entry.candidates:
+            actions += offers.without(dispatcher, entry, process, now)
+        elif entry.holder == process or (entry.returned and entry.microbatch in lost):
+            actions += _send_again(dispatcher, entry, now)
+    # If only draining peers are left, they have to take what waits.
+    return actions + (dispatcher.retry(now) if served else [])
+
+
+def _send_again(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Action]:
+    if entry.reserving:  # the bytes were never sent
+        dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
+        return dispatcher.route(entry, now)
+    entry.attempt, entry.repair = entry.attempt.next_repair(), True
+    again: list[Action] = [Count("retries", "gone")]
+    if entry.data is None:
+        dispatcher.next_stage.withdraw(entry)
+        dispatcher.flights.starve(entry)
+        return again
+    dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
+    return again + dispatcher.route(entry, now)
 
 
 def on_connection_lost(dispatcher: Dispatcher, process: ProcessId, now: float) -> list[Action]:
@@ -83,22 +155,25 @@ def on_connection_lost(dispatcher: Dispatcher, process: ProcessId, now: float) -
 
     Its microbatches go to other peers. Where it is the only one, it is asked after a while what has reached it.
     """
-    if process not in dispatcher.next_stage:
+    if process not in dispatcher.next_stage.availability:
         return []
-    dispatcher.next_stage.on_connection_lost(process, now)  # which pauses it
+    dispatcher.next_stage.availability.on_connection_lost(process, now)  # which pauses it
     dispatcher.due_s = now  # some deadlines are earlier from here on
     actions: list[Action] = []
     for entry in list(dispatcher.flights.entries.values()):
         if process in entry.asked:
             dispatcher.expect(entry, now + ASK_AFTER_S)
+        elif entry.rival is not None and process in entry.candidates:
+            actions += offers.without(dispatcher, entry, process, now)
         elif entry.holder != process or entry.returned:
             continue
         elif entry.reserving:
             dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
             actions += dispatcher.route(entry, now)
-        elif dispatcher.next_stage.others(process):
+        elif dispatcher.next_stage.availability.others(process):
             actions += _repair_elsewhere(dispatcher, entry, process, "lost", now)
         else:
+            entry.unheard = True
             dispatcher.expect(entry, now + ASK_AFTER_S * 2.0**entry.times_late)
     return actions
 

@@ -7,7 +7,13 @@ from dataclasses import replace
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Release, RunBackward, Send
-from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed
+from swarmflow.core.protocol.events import (
+    BackwardComputed,
+    ForwardComputed,
+    InputGradientComputed,
+    LossComputed,
+    Replayed,
+)
 from swarmflow.core.protocol.messages import Backward, Denied, Done
 from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
 
@@ -25,7 +31,7 @@ def on_forward_computed(hops: HopTable, event: ForwardComputed, now: float) -> l
     handed = hop.attempt, hop.handovers
     actions = hops.dispatcher.offer(hop.microbatch, bodies, now, *handed, hop.repair, hop.held_by)
     actions += hops.report_successor(hop) + hops.restorer.advance(hop)
-    return actions + (hops.grant_credits() if hops.admission.admits(insist=False) else [*hops.admission.replays()])
+    return actions + (hops.grant_credits() if hops.admission.free(insist=False) else [*hops.admission.replays()])
 
 
 def on_backward(
@@ -48,9 +54,20 @@ def on_backward(
     hops.admission.note(hop)
     hops.journal.weigh(hop)
     if hop.graph:
-        return [RunBackward(hop.microbatch, bodies[0])]
+        return [RunBackward(hop.microbatch, bodies[0], hops.admission.deferred_max)]
     hops.admission.waiting[hop.microbatch] = hop
     return [*hops.admission.replays()]
+
+
+def on_input_gradient_computed(hops: HopTable, event: InputGradientComputed) -> list[Action]:
+    """Send the gradient of a hop's input upstream, while those of its parameters are yet to be computed."""
+    hop = hops.find(event.microbatch)
+    if hop is None:
+        return _unused(event.gradient)
+    hop.gradient = event.gradient
+    hops.admission.note(hop)
+    hops.journal.weigh(hop)
+    return [] if hop.orphan else hops.restorer.give_back(hop)
 
 
 def on_loss_computed(hops: HopTable, event: LossComputed) -> list[Action]:
@@ -63,7 +80,7 @@ def on_loss_computed(hops: HopTable, event: LossComputed) -> list[Action]:
 
 
 def on_backward_computed(hops: HopTable, event: BackwardComputed) -> list[Action]:
-    """Report the accumulated gradient to the leader, and send the input's gradient upstream."""
+    """Report the accumulated gradient to the leader, and send the input's gradient upstream, unless it was sent."""
     hop = hops.find(event.microbatch)
     if hop is None:
         return _unused(event.gradient)
@@ -105,15 +122,16 @@ def _done(hops: HopTable, hop: Hop) -> Done:
 
 def _finish(hops: HopTable, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:
     """Report an accumulated hop; subtract it if the ballot counts another holder's."""
-    orphan, hop.gradient = hop.state is HopState.DISOWNED, gradient
+    orphan, given = hop.state is HopState.DISOWNED, hop.gradient is not None
+    hop.gradient = hop.gradient if given else gradient
     hop.done = None if orphan else done
     hop.move(HopState.SUBTRACTING if orphan else HopState.DONE)
     hops.admission.note(hop)
     hops.journal.weigh(hop)
     if orphan:
         return hops.restorer.undo(hop)
-    actions = [*hops.restorer.give_back(hop), Send(hops.leader, done), *hops.journal.evict()]
-    return actions + hops.grant_credits()
+    give = [] if given else hops.restorer.give_back(hop)
+    return [*give, Send(hops.leader, done), *hops.journal.evict(), *hops.grant_credits()]
 
 
 def _unused(gradient: Ref | None) -> list[Action]:

@@ -78,7 +78,7 @@ class Restorer:
         return actions
 
     def give_back(self, hop: Hop) -> list[Action]:
-        """Give a new predecessor the gradient of a hop that is done."""
+        """Give a predecessor the gradient of a hop's input."""
         wanted = self._want(hop)
         wanted.give_back = True
         wanted.asked.pop(False, None)  # the new predecessor is the one to be asked for the input
@@ -112,7 +112,7 @@ class Restorer:
     def on_recalled(self, sender: ProcessId, message: Recalled, bodies: tuple[Ref, ...]) -> list[Action]:
         """Take a neighbour's answer: the tensor, or none where it does not have that hop."""
         hop, gradient = self.hops.get(message.microbatch), message.gradient
-        near = (sender in self.dispatcher.next_stage.alive) if gradient else (sender in self.before)
+        near = (sender in self.dispatcher.next_stage.availability.alive) if gradient else (sender in self.before)
         right = message.stage == self.stage + (1 if gradient else -1)
         drop: list[Action] = [Release(bodies)] if bodies else []
         if hop is None or not (near and right and self._missing(hop, gradient)):
@@ -276,7 +276,7 @@ class Restorer:
         wanted = hop.wanted
         assert wanted is not None, "only what is wanted is asked for"
         known = self.dispatcher.flights.holder(hop.microbatch) if gradient else hop.upstream
-        stage = self.dispatcher.next_stage.alive if gradient else tuple(self.before)
+        stage = self.dispatcher.next_stage.availability.alive if gradient else tuple(self.before)
         whole_stage = whole_stage or known not in stage
         query = wanted.asked.setdefault(gradient, HopQuery(whole_stage=False))
         if query.whole_stage and not again:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 
-from swarmflow.core.pipeline import turnover
+from swarmflow.core.pipeline import lateness, offers, turnover
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.protocol.actions import Action, FormMicrobatch, Release, Send
 from swarmflow.core.protocol.events import MicrobatchFormed
@@ -151,11 +151,11 @@ class MicrobatchSource:
             return []
         match message:
             case Accepted():
-                self.dispatcher.accepted(sender, message, now)
+                return lateness.accepted(self.dispatcher, sender, message, now)
             case SlotReserved():
-                return self.dispatcher.reserved(sender, message, now)
+                return offers.reserved(self.dispatcher, sender, message, now)
             case Denied():
-                return self.dispatcher.denied(sender, microbatch, message.attempt, message.reason, now)
+                return offers.denied(self.dispatcher, sender, message, now)
             case Routed():
                 self.dispatcher.routed(sender, microbatch, message.attempt, message.successor, now)
             case Backward():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from swarmflow.core.pipeline import lateness
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Discard
@@ -49,8 +50,8 @@ def dispatch_on(
     now: float,
 ) -> list[Action]:
     """Begin an epoch whose microbatches are in flight already, with these peers of the stage (`Dispatcher.open`)."""
-    left = [process for process in dispatcher.next_stage.alive if process not in peers]
-    actions = [action for process in left for action in dispatcher.gone(process, now)]
+    left = [process for process in dispatcher.next_stage.availability.alive if process not in peers]
+    actions = [action for process in left for action in lateness.gone(dispatcher, process, now)]
     for process in peers:
         dispatcher.next_stage.enter(process, shares.get(process, 0))
     dispatcher.measure_links(epoch, peers, mates)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.messages import Held, Message, StepResult
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Body, Epoch, Member, Microbatch, ProcessId, Ref, Roster, Snapshot
+
+DEFERRED_MIN = 2  # passes whose parameters' gradients may wait at any time: memory is kept for what they keep
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +31,40 @@ class Release:
 class RunForward:
     """Forward through the stage -> ForwardComputed.
 
-    keep: the graph, for the backward. again: it was done before, and its output is needed once more.
+    keep: the graph, for the backward. again: it was done before, and its output is needed once more. deferred_max:
+    passes whose parameters' gradients may wait from now on, whatever else is to be computed; None: as many as before.
     """
 
     microbatch: Microbatch
     input: Ref
     keep: bool = True
     again: bool = False
+    deferred_max: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RunLoss:
-    """Forward, loss and backward of the last stage in one go -> LossComputed."""
+    """Forward, loss and backward of the last stage -> LossComputed, perhaps after InputGradientComputed.
+
+    deferred_max: as in RunForward.
+    """
 
     microbatch: Microbatch
     input: Ref
     targets: Ref
+    deferred_max: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class RunBackward:
-    """Backward through the kept graph, accumulating -> BackwardComputed."""
+    """Backward through the kept graph, accumulating -> BackwardComputed, perhaps after InputGradientComputed.
+
+    deferred_max: as in RunForward.
+    """
 
     microbatch: Microbatch
     gradient: Ref
+    deferred_max: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +73,7 @@ class RunReplay:
 
     gradient: of the stage's output; None on the last stage, where targets give the loss. weight: 1 where the graph was
     not kept, -1 to take away what the hop once added; 0 accumulates nothing, and is for the gradient of the input alone
-    (not on stage 0).
+    (not on stage 0). deferred_max: as in RunForward.
     """
 
     microbatch: Microbatch
@@ -69,6 +81,7 @@ class RunReplay:
     targets: Ref
     gradient: Ref | None
     weight: int
+    deferred_max: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,8 +63,19 @@ class ForwardComputed:
 
 
 @dataclass(frozen=True, slots=True)
+class InputGradientComputed:
+    """The gradient of a hop's input, in wire form, before those of its parameters: they follow, with another event."""
+
+    microbatch: Microbatch
+    gradient: Ref
+
+
+@dataclass(frozen=True, slots=True)
 class LossComputed:
-    """The last stage is done with a microbatch. gradient: of its input, in wire form (None on a run of one stage)."""
+    """The last stage is done with a microbatch.
+
+    gradient: of its input, in wire form; None on a run of one stage, and after InputGradientComputed.
+    """
 
     microbatch: Microbatch
     loss_sum: float
@@ -74,7 +85,7 @@ class LossComputed:
 
 @dataclass(frozen=True, slots=True)
 class BackwardComputed:
-    """gradient: of the stage's input, in wire form (None on stage 0)."""
+    """gradient: of the stage's input, in wire form; None on stage 0, and after InputGradientComputed."""
 
     microbatch: Microbatch
     gradient: Ref | None
@@ -322,6 +333,7 @@ Event = (
     | Mishandled
     | Tick
     | ForwardComputed
+    | InputGradientComputed
     | LossComputed
     | BackwardComputed
     | Replayed

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.smoothing import smoothed
 
+UNTRUE = 10.0  # times what a peer says that its passes take: then what they took counts
 AGED_S = 600.0  # the next measurement replaces an older estimate
 
 
@@ -31,6 +32,10 @@ class _Estimates:
         former = self.by_process.get(process)
         lasts = former is not None and not former.provisional and now - former.at_s <= AGED_S
         self.by_process[process] = _Estimate(smoothed(former.seconds if former and lasts else None, seconds), now)
+
+    def set(self, process: ProcessId, seconds: float, now: float) -> None:
+        """Record what needs no smoothing."""
+        self.by_process[process] = _Estimate(seconds, now)
 
     def guess(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record a provisional estimate."""
@@ -62,15 +67,17 @@ class LinkEstimates:
     _bytes: _Estimates = field(default_factory=_Estimates, init=False)  # seconds a byte, on the direct link
     _tensor_bytes: int = field(default=0, init=False)  # size of a boundary tensor
     _responses: _Estimates = field(default_factory=_Estimates, init=False)  # from sending to passing on
-    _services: _Estimates = field(default_factory=_Estimates, init=False)  # from arrival to passing on
+    _services: _Estimates = field(default_factory=_Estimates, init=False)  # of one pass, whatever else is queued
+    _works: _Estimates = field(default_factory=_Estimates, init=False)  # of all that a peer has to compute
     _any_response_s: float | None = field(default=None, init=False)  # over all peers
+    _any_pass_s: float | None = field(default=None, init=False)  # of one pass, as measured, over all peers
     _used_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # when the last tensor arrived there
     _direct_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # when the last one took no relay
     now_s: float = field(default=0.0, init=False)  # of the last measurement
 
     def keep(self, processes: frozenset[ProcessId]) -> None:
         """Forget all other processes."""
-        for kind in (self._transfers, self._bytes, self._responses, self._services):
+        for kind in (self._transfers, self._bytes, self._responses, self._services, self._works):
             kind.by_process = {process: found for process, found in kind.by_process.items() if process in processes}
         self._used_s = {process: at_s for process, at_s in self._used_s.items() if process in processes}
         self._direct_s = {process: at_s for process, at_s in self._direct_s.items() if process in processes}
@@ -105,13 +112,34 @@ class LinkEstimates:
         """Record the expected transfer time on a new path, which the next measurement replaces."""
         self._transfers.guess(process, seconds, self.now_s)
 
-    def record_response(self, process: ProcessId, seconds: float, service_s: float | None, now: float) -> None:
-        """Record the time from sending a microbatch until the peer passed it on. service_s: from its arrival."""
+    def record_service(self, process: ProcessId, seconds: float, now: float) -> None:
+        """Record the time of a pass as a peer tells it, smoothed by itself; 0: it does not know."""
+        if seconds > 0.0:
+            self._services.set(process, seconds, now)
+
+    def record_work(self, process: ProcessId, seconds: float, now: float) -> None:
+        """Record what all takes that a peer has to compute, as it tells."""
+        self._works.set(process, seconds, now)
+
+    def work_s(self, process: ProcessId) -> float:
+        """Return what is left of that by now, if the peer has computed since; 0: it is not known."""
+        found = self._works.by_process.get(process)
+        return 0.0 if found is None else max(0.0, found.seconds - (self.now_s - found.at_s))
+
+    def record_pass(self, process: ProcessId, seconds: float, now: float) -> None:
+        """Record what a pass took: its part of the queue. Where the peer tells of far less, this counts."""
+        self._any_pass_s = smoothed(self._any_pass_s, seconds)
+        announced_s = self._services.seconds(process)
+        if announced_s is None:
+            self._services.guess(process, seconds, now)
+        elif seconds > UNTRUE * announced_s:
+            self._services.record(process, seconds, now)
+
+    def record_response(self, process: ProcessId, seconds: float, now: float) -> None:
+        """Record the time from sending a microbatch until the peer passed it on."""
         self.now_s = now
         self._responses.record(process, seconds, now)
         self._any_response_s = smoothed(self._any_response_s, seconds)
-        if service_s is not None:
-            self._services.record(process, service_s, now)
 
     def renew(self, process: ProcessId) -> None:
         """Let the next measurements of a peer replace the former ones: it was not used for long."""
@@ -143,6 +171,11 @@ class LinkEstimates:
     def any_response_s(self) -> float | None:
         """The same over all peers."""
         return self._any_response_s
+
+    @property
+    def any_pass_s(self) -> float | None:
+        """What one pass takes, as measured over all peers; None: none has passed anything on."""
+        return self._any_pass_s
 
     def is_probed(self, process: ProcessId) -> bool:
         """Return whether the rate is known from probes alone, lately."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from random import Random
 
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.messages import Probe, Probed
@@ -25,10 +26,14 @@ def large(boundary_bytes: int) -> bool:
 class Prober:
     """Probes one peer after the other, each with two messages at once: one without a body, and one with a body.
 
-    The difference between the two round-trip times is the transfer time of the body.
+    The difference between the two round-trip times is the transfer time of the body. Each sender probes others: if all
+    began with the same peers, the probes would wait for each other, and these links would seem slow (of 133 peers one
+    got 5 microbatches of a step, the others 30).
     """
 
     boundary_bytes: int = 0  # size of a boundary tensor; 0: unknown, and no peer is probed
+    sender: str = ""
+    _draw: Random = field(init=False)
     _epoch: Epoch | None = None
     _queue: deque[ProcessId] = field(default_factory=deque)  # peers to probe
     _target: ProcessId | None = None  # the peer that is being probed
@@ -36,10 +41,15 @@ class Prober:
     _trip_s: float | None = None  # round-trip time of the probe without a body; None: no answer yet
     _loaded_s: float | None = None  # round-trip time of the probe with a body; None: no answer yet
 
+    def __post_init__(self) -> None:
+        self._draw = Random(self.sender)
+
     def open(self, epoch: Epoch, strangers: Iterable[ProcessId], mates: Iterable[ProcessId] = ()) -> None:
         """Begin an epoch. strangers: unmeasured peers of the next stage; mates: of the own stage, probed after them."""
-        probed = large(self.boundary_bytes)
-        self._queue = deque((*list(strangers)[:AT_ONCE_MAX], *mates) if probed else ())
+        self._queue = deque()
+        if large(self.boundary_bytes):
+            unknown = list(strangers)
+            self._queue += (*self._draw.sample(unknown, min(AT_ONCE_MAX, len(unknown))), *mates)
         self._epoch, self._target = epoch, None
 
     def gone(self, process: ProcessId) -> None:

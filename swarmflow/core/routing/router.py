@@ -12,10 +12,14 @@ from swarmflow.core.routing.link_estimates import LinkEstimates
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The process to send to, and why it was chosen."""
+    """The process to send to, and why it was chosen.
+
+    rival: another one that may be as good. Where peers are asked before anything is sent, both are.
+    """
 
     process: ProcessId
     reason: str
+    rival: ProcessId | None = None
 
 
 class Router(Protocol):

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
-from itertools import repeat
-from statistics import fmean
-from zlib import crc32
+from random import Random
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.compute_timer import UNKNOWN_S
 from swarmflow.core.routing.link_estimates import LinkEstimates
 from swarmflow.core.routing.router import Choice
+from swarmflow.core.routing.smoothing import smoothed
 
 PRIOR_S = 1e-3  # assumed before the first measurement (epsilon in SWARM, Algorithm 1)
 RETRY_FACTOR = 30.0  # an unused peer is tried again after this multiple of its path's time; costs about 3%
+
+
+NEAR = 1.0  # times what one microbatch takes there: by less than this no peer is better than another
+DRAWS = 8  # before it is the best one alone
 
 
 @dataclass(slots=True)
@@ -23,8 +28,8 @@ class _PeerEstimate:
 
     tensor_s: float  # transfer time of a boundary tensor to it
     service_s: float  # time from a microbatch's arrival until it passes it on
-    downstream_s: float  # time of the best path beyond it, forth and back, as it announced
-    tie: int  # order among equal peers, different for each sender
+    downstream_s: float  # time of the best path beyond it, forth and back
+    announced_s: float = 0.0  # the same as it announced it; 0: there is none, or it does not know
     measured: bool = False  # tensor_s was measured or probed
     pending: int = 0  # this sender's microbatches that it has not passed on
     retry_s: float | None = None  # the delay assumed for a trial with one microbatch; None: no trial is due
@@ -32,9 +37,12 @@ class _PeerEstimate:
     @property
     def delay_s(self) -> float:
         """Expected time until the next microbatch's gradient returns, after those that it has not passed on yet."""
-        if self.retry_s is not None and not self.pending:
-            return self.retry_s
-        return self.path_s + self.pending * max(self.tensor_s, self.service_s)
+        return self.assumed_s + self.pending * max(self.tensor_s, self.service_s)
+
+    @property
+    def assumed_s(self) -> float:
+        """The path's time, or what is assumed in its place for a trial."""
+        return self.path_s if self.retry_s is None else self.retry_s
 
     @property
     def path_s(self) -> float:
@@ -47,14 +55,14 @@ class _PeerQueue:
     """A priority queue of peers by a value that changes; stale entries of the heap are skipped."""
 
     current: dict[ProcessId, float] = field(default_factory=dict)
-    heap: list[tuple[float, int, ProcessId]] = field(default_factory=list)  # (value, tie, process)
+    heap: list[tuple[float, ProcessId]] = field(default_factory=list)  # (value, process)
 
-    def put(self, process: ProcessId, value: float, tie: int) -> None:
+    def put(self, process: ProcessId, value: float) -> None:
         """Set the value of a peer."""
         current = self.current
         if current.get(process) != value:
             current[process] = value
-            heapq.heappush(self.heap, (value, tie, process))
+            heapq.heappush(self.heap, (value, process))
 
     def drop(self, process: ProcessId) -> None:
         """Remove a peer."""
@@ -62,11 +70,11 @@ class _PeerQueue:
 
     def first(self, exclude: Collection[ProcessId] = ()) -> ProcessId | None:
         """Return the peer with the least value that is not excluded."""
-        excluded: list[tuple[float, int, ProcessId]] = []
+        excluded: list[tuple[float, ProcessId]] = []
         found: ProcessId | None = None
         heap, current = self.heap, self.current
         while heap and found is None:
-            value, _, process = heap[0]
+            value, process = heap[0]
             if current.get(process) != value:
                 heapq.heappop(heap)
             elif process in exclude:
@@ -100,65 +108,91 @@ class Shortest:
 
     def __init__(self, sender: str = "") -> None:
         self.links = LinkEstimates()
-        self._salt = crc32(sender.encode())  # makes the order among equal peers differ between senders
+        self._draw = Random(sender)  # each sender draws others
         self._peers: dict[ProcessId, _PeerEstimate] = {}  # with an own estimate
         self._delays, self._paths = _PeerQueue(), _PeerQueue()  # the same by delay_s, and by path_s
-        self._shared_estimate = _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)  # the estimate that all unmeasured peers share
+        self._typical = _PeerEstimate(PRIOR_S, UNKNOWN_S, 0.0)  # what is usual, and assumed of unmeasured peers
         self._unmeasured: dict[ProcessId, None] = {}
-        self._order: list[ProcessId] | None = None  # the unmeasured in reverse order; None: not sorted yet
+        self._assumed: dict[ProcessId, None] = {}  # with an own estimate, of which a part was not measured
+        self._names: list[ProcessId] | None = None  # of all peers, to draw from; None: to be listed again
 
     def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers, which hold nothing."""
-        estimate = self._mean_estimate()
-        least_s = self.downstream_s
-        former, former_unmeasured = self._peers, self._unmeasured
-        self._peers, self._unmeasured, self._order = {}, {}, None
+        least_s, former = self.downstream_s, self._peers
+        self._peers, self._unmeasured, self._names = {}, {}, None
         self._delays, self._paths = _PeerQueue(), _PeerQueue()
-        newcomers: list[ProcessId] = []
         for process in processes:
             peer = former.get(process)
-            if peer is not None:
+            if peer is not None and peer.measured:
                 peer.pending, peer.retry_s = 0, None
                 if self._is_unused(process, peer):
                     peer.retry_s = least_s
                     self.links.renew(process)
                 self._add(process, peer)
-            elif process in former_unmeasured:
-                self._unmeasured[process] = None
             elif self.links.is_measured(process):  # it was removed, and is a member again
-                self._add(process, self._measured_estimate(process, estimate))
+                self._add(process, self._measured_estimate(process))
             else:
-                newcomers.append(process)
-        if not self._unmeasured:  # none is left: the newcomers share a new estimate
-            self._shared_estimate, self._unmeasured = estimate, dict.fromkeys(newcomers)
-            return
-        for process in newcomers:  # the shared estimate is older than they are
-            self._add(process, replace(estimate, tie=self._tie(process)))
+                self._unmeasured[process] = None
+        self._assumed.clear()
 
     def add_peer(self, process: ProcessId) -> None:
         """Add a peer to the stage."""
         self._unmeasured.pop(process, None)
-        self._add(process, self._measured_estimate(process, self._mean_estimate()))
+        self._names = None
+        if self.links.is_measured(process):
+            self._add(process, self._measured_estimate(process))
+        else:
+            self._unmeasured[process] = None
 
     def remove_peer(self, process: ProcessId) -> None:
         """Remove a peer from the stage."""
         self._peers.pop(process, None)
+        self._assumed.pop(process, None)
         self._unmeasured.pop(process, None)
+        self._names = None
         self._delays.drop(process)
         self._paths.drop(process)
 
     def choose(self, exclude: Collection[ProcessId] = (), source: ProcessId | None = None) -> Choice | None:
         """Return the peer with the shortest expected delay, None if all are excluded. source: makes no difference."""
-        process = self._delays.first(exclude)
-        peer = self._shared_estimate if process is None else self._peers[process]
-        if self._unmeasured and self._shared_estimate.delay_s <= peer.delay_s:
-            unmeasured = self._first_unmeasured(exclude)
-            if unmeasured is not None and (process is None or self._is_preferred(unmeasured, process)):
-                process, peer = unmeasured, self._shared_estimate
-        if process is None:
+        best = self._best(exclude)
+        if best is None:
             return None
+        least = self._estimate(best)
+        near_s = least.delay_s + NEAR * max(least.tensor_s, least.service_s)
+        process, *others = self._drawn(near_s, exclude) or [best]
+        peer = self._estimate(process)
         reason = f"expected back in {peer.delay_s:.3f} s: {peer.pending} pending, {peer.tensor_s:.3f} s to it"
-        return Choice(process, f"{reason}, {peer.downstream_s:.3f} s beyond it")
+        return Choice(process, f"{reason}, {peer.downstream_s:.3f} s beyond it", others[0] if others else None)
+
+    def _best(self, exclude: Collection[ProcessId]) -> ProcessId | None:
+        """Return the peer with the shortest expected delay."""
+        process = self._delays.first(exclude)
+        delay_s = math.inf if process is None else self._peers[process].delay_s
+        if self._unmeasured and self._typical.delay_s <= delay_s:
+            unmeasured = next((peer for peer in self._unmeasured if peer not in exclude), None)
+            process = process if unmeasured is None else unmeasured
+        return process
+
+    def _drawn(self, near_s: float, exclude: Collection[ProcessId]) -> list[ProcessId]:
+        """Return two peers at most, drawn from those that are expected to be nearly as fast as the best one.
+
+        The first is the one that has less to compute, as far as the two have told: where nobody is asked, it gets the
+        microbatch (the better of two at random: Mitzenmacher, 2001).
+        """
+        if self._names is None:
+            self._names = [*self._peers, *self._unmeasured]
+        found: list[ProcessId] = []
+        for _ in range(DRAWS):
+            process = self._draw.choice(self._names)
+            if process not in exclude and process not in found and self._estimate(process).delay_s <= near_s:
+                found.append(process)
+                if len(found) == 2:
+                    break
+        return sorted(found, key=lambda process: self._estimate(process).assumed_s + self.links.work_s(process))
+
+    def _estimate(self, process: ProcessId) -> _PeerEstimate:
+        return self._peers.get(process, self._typical)
 
     def add_held(self, process: ProcessId, source: ProcessId | None, more: int) -> None:
         """Do nothing: only microbatches that the peer has not passed on yet count."""
@@ -170,7 +204,7 @@ class Shortest:
             peer.pending = count
             if count:
                 peer.retry_s = None  # the trial has begun
-            self._delays.put(process, peer.delay_s, peer.tie)
+            self._delays.put(process, peer.delay_s)
 
     def refresh(self, process: ProcessId) -> None:
         """Use the new estimates for a peer."""
@@ -178,6 +212,7 @@ class Shortest:
         if peer is None:
             return
         self._take_measurements(process, peer)
+        self._learn(process, peer)
         self._requeue(process, peer)
 
     def delay_s(self, process: ProcessId) -> float | None:
@@ -188,73 +223,72 @@ class Shortest:
     def record_downstream(self, process: ProcessId, downstream_s: float) -> None:
         """Record the time of the best path beyond the peer, forth and back."""
         peer = self._own_estimate(process)
-        if peer is not None and peer.downstream_s != downstream_s:
-            peer.downstream_s = downstream_s
-            self._requeue(process, peer)
+        if peer is None or peer.announced_s == downstream_s:
+            return
+        peer.announced_s, first = downstream_s, self._typical.downstream_s == 0.0
+        self._learn(process, peer)
+        for each in self._peers if first else (process,):  # whoever does not know is as good as usual
+            self._take_measurements(each, self._peers[each])
+            self._requeue(each, self._peers[each])
 
     @property
     def downstream_s(self) -> float:
-        """The expected seconds of the best path from here, forth and back, as announced upstream."""
-        process = self._paths.first()
-        if process is None:
-            return self._shared_estimate.path_s if self._unmeasured else 0.0
-        path_s = self._peers[process].path_s
-        return min(path_s, self._shared_estimate.path_s) if self._unmeasured else path_s
+        """The expected seconds of the best path from here, forth and back, as announced upstream; 0: not known.
 
-    def _mean_estimate(self) -> _PeerEstimate:
-        """Return an estimate for peers without measurements: the mean of the others."""
-        known = [peer for peer in self._peers.values() if peer.measured]
-        if not known:
-            return _PeerEstimate(PRIOR_S, PRIOR_S, 0.0, 0)
-        tensor_s, service_s = fmean(peer.tensor_s for peer in known), fmean(peer.service_s for peer in known)
-        return _PeerEstimate(tensor_s, service_s, fmean(peer.downstream_s for peer in known), 0)
+        As long as no peer has told what its passes take, it is that of the links alone, as far as they are measured.
+        """
+        usual, process = self._typical, self._paths.first()
+        unknown_s = UNKNOWN_S if usual.service_s == UNKNOWN_S else 0.0
+        if unknown_s and usual.tensor_s == PRIOR_S:
+            return 0.0
+        paths = [usual.path_s] if self._unmeasured else []
+        paths += [self._peers[process].path_s] if process is not None else []
+        return max(0.0, min(paths, default=unknown_s) - unknown_s)
 
-    def _measured_estimate(self, process: ProcessId, otherwise: _PeerEstimate) -> _PeerEstimate:
-        """Return an own estimate for a peer: what was measured of it before, and `otherwise` for the rest."""
-        peer = replace(otherwise, tie=self._tie(process))
+    def _measured_estimate(self, process: ProcessId) -> _PeerEstimate:
+        """Return an own estimate for a peer: what was measured of it before, and what is usual for the rest."""
+        peer = replace(self._typical)
         self._take_measurements(process, peer)
         return peer
 
+    def _learn(self, process: ProcessId, peer: _PeerEstimate) -> None:
+        """Take what was measured of one peer as usual, and so for those of which nothing was measured yet."""
+        usual, known = self._typical, self.links
+        if known.transfer_s(process) is not None:
+            usual.tensor_s = smoothed(None if usual.tensor_s == PRIOR_S else usual.tensor_s, peer.tensor_s)
+        if known.service_s(process) is not None:
+            usual.service_s = smoothed(None if usual.service_s == UNKNOWN_S else usual.service_s, peer.service_s)
+        if peer.announced_s:
+            usual.downstream_s = smoothed(usual.downstream_s or None, peer.announced_s)
+        for assumed in list(self._assumed):
+            self._take_measurements(assumed, other := self._peers[assumed])
+            self._requeue(assumed, other)
+
     def _take_measurements(self, process: ProcessId, peer: _PeerEstimate) -> None:
         tensor_s, service_s = self.links.transfer_s(process), self.links.service_s(process)
-        if tensor_s is not None:
-            peer.tensor_s, peer.measured = max(PRIOR_S, tensor_s), True
-        if service_s is not None:
-            peer.service_s = max(PRIOR_S, service_s)
+        peer.tensor_s = self._typical.tensor_s if tensor_s is None else max(PRIOR_S, tensor_s)
+        peer.service_s = self._typical.service_s if service_s is None else max(PRIOR_S, service_s)
+        peer.downstream_s = peer.announced_s or self._typical.downstream_s
+        peer.measured |= tensor_s is not None
+        if tensor_s is None or service_s is None or peer.downstream_s != peer.announced_s:
+            self._assumed[process] = None
+        else:
+            self._assumed.pop(process, None)
 
     def _is_unused(self, process: ProcessId, peer: _PeerEstimate) -> bool:
         """Return whether a peer was used, but not for so long that it is worth a trial."""
         used_s = self.links.used_s(process)
         return used_s is not None and self.links.now_s - used_s > RETRY_FACTOR * peer.path_s
 
-    def _first_unmeasured(self, exclude: Collection[ProcessId]) -> ProcessId | None:
-        """Return the first unmeasured peer in this sender's order that is not excluded."""
-        if self._order is None:
-            # Only by library calls: with 312 peers in the stage this is a third of a peer's work to open a step.
-            names = map(str.encode, [process.name for process in self._unmeasured])
-            ties = map(crc32, names, repeat(self._salt))
-            self._order = [process for _, process in sorted(zip(ties, self._unmeasured, strict=True), reverse=True)]
-        while self._order and self._order[-1] not in self._unmeasured:
-            self._order.pop()
-        return next((p for p in reversed(self._order) if p in self._unmeasured and p not in exclude), None)
-
-    def _is_preferred(self, unmeasured: ProcessId, process: ProcessId) -> bool:
-        """Return whether an unmeasured peer is preferred to one with an own estimate."""
-        peer = self._peers[process]
-        return (self._shared_estimate.delay_s, self._tie(unmeasured), unmeasured) < (peer.delay_s, peer.tie, process)
-
     def _own_estimate(self, process: ProcessId) -> _PeerEstimate | None:
         """Return a peer's own estimate, made from the shared one if need be; None: it does not serve the stage."""
         peer = self._peers.get(process)
         if peer is None and process in self._unmeasured:
             del self._unmeasured[process]
-            peer = replace(self._shared_estimate, tie=self._tie(process))
+            peer = replace(self._typical, measured=False)
+            self._assumed[process] = None
             self._add(process, peer)
         return peer
-
-    def _tie(self, process: ProcessId) -> int:
-        """Return the rank of a peer among equal ones, pseudo-random for each pair of sender and peer."""
-        return crc32(process.name.encode(), self._salt)
 
     def _add(self, process: ProcessId, peer: _PeerEstimate) -> None:
         self._peers[process] = peer
@@ -262,5 +296,5 @@ class Shortest:
 
     def _requeue(self, process: ProcessId, peer: _PeerEstimate) -> None:
         """Update the queues after a change of an estimate."""
-        self._delays.put(process, peer.delay_s, peer.tie)
-        self._paths.put(process, peer.path_s, peer.tie)
+        self._delays.put(process, peer.delay_s)
+        self._paths.put(process, peer.path_s)

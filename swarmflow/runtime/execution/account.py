@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 from swarmflow.core.protocol.types import Epoch, Microbatch
 
-Direction = Literal["forward", "loss", "backward", "replay", "undo", "recompute"]
+Direction = Literal["forward", "loss", "backward", "weights", "replay", "undo", "recompute"]
 Outcome = Literal["used", "unused", "twice"]
 
 _ACCUMULATES: Final = ("loss", "backward", "replay")

@@ -5,33 +5,33 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from swarmflow.compute.codec import codec_named, decode_tokens
 from swarmflow.compute.dropout import DrawKey
-from swarmflow.compute.exact import EXPONENT, ExponentOverflowError
-from swarmflow.compute.finite import NotFiniteError, finite
+from swarmflow.compute.exact import EXPONENT
+from swarmflow.compute.finite import finite
 from swarmflow.compute.stage import Stage
-from swarmflow.core.protocol.actions import Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay
+from swarmflow.core.protocol.actions import DEFERRED_MIN, Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay
 from swarmflow.core.protocol.events import (
     BackwardComputed,
     ComputedNotFinite,
-    ComputeFailed,
     Event,
     ForwardComputed,
+    InputGradientComputed,
     LossComputed,
-    Overflowed,
     Replayed,
 )
 from swarmflow.core.protocol.types import Microbatch, Ref
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.account import Account, Direction
+from swarmflow.runtime.execution.computation import FIRST, LATER, Computation, Workplace
 from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.served import Served
 from swarmflow.runtime.execution.step_end import StepEnd
@@ -41,15 +41,18 @@ from swarmflow.runtime.transport.wire import Evaluate
 
 log = logging.getLogger("swarmflow")
 
-# Urgency in the compute thread: an earlier step goes first; of one step, a backward frees memory and feeds the stage
-# before, and a forward only adds work.
-_FIRST, _PASSES, _LATER = (0.0,), 1.0, (2.0,)
-_BACKWARD, _FORWARD = 0.0, 1.0
+# A backward pass that takes so long gives the gradient of its input before it computes those of the parameters. Finding
+# the two parts in the graph takes about a millisecond.
+SPLIT_MIN_S = 0.05
 
 X = TypeVar("X")
 Y = TypeVar("Y")
-Failure = Overflowed | ComputedNotFinite
+Validity = tuple[Callable[[], bool], Callable[[], bool]]  # whether its epoch is the present one; and it is wanted
 Evaluated = memoryview | tuple[float, int] | FrameError
+
+
+def nothing() -> None:
+    """Do nothing more."""
 
 
 class StageHost:
@@ -69,9 +72,14 @@ class StageHost:
         self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
         self._run = 0
         self._discards: Counter[Microbatch] = Counter()
+        self._whole_s = 0.0  # that a backward pass took in one part
+        self._deferred_max = DEFERRED_MIN
+        # What is left of passes, the oldest first.
+        self._deferred: dict[Microbatch, Computation[None, None]] = {}
         settled = driver.metrics.settled_seconds
         self._codec_bytes = driver.metrics.codec_bytes
         self._account = Account(lambda outcome, seconds: settled.at(outcome).inc(seconds))
+        self._workplace = Workplace(compute, codec, driver, self._account)
         self.end = StepEnd(driver, compute, self._serving, self._account)
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
@@ -88,12 +96,13 @@ class StageHost:
 
     async def warm_up(self) -> None:
         """Use the codec once: its imports take seconds, for which a step should not wait."""
-        await self._codec_thread.call(_FIRST, lambda: self._codec.encode(torch.zeros(1, 1)))
+        await self._codec_thread.call(FIRST, lambda: self._codec.encode(torch.zeros(1, 1)))
 
     # --- microbatches -------------------------------------------------------------------------------------------------
 
     def run_forward(self, action: RunForward) -> None:
         """Decode, forward, encode."""
+        self._defer(action.deferred_max)
         data = self._driver.store.get(action.input)
 
         def computed(output: Tensor) -> None:
@@ -110,44 +119,95 @@ class StageHost:
     def run_loss(self, action: RunLoss) -> None:
         """Decode, forward, loss, backward, encode."""
         data, targets = self._driver.store.get(action.input), self._driver.store.get(action.targets)
+        microbatch, validity = action.microbatch, self._validity(action.microbatch)
+        self._defer(action.deferred_max)
 
-        def compute(served: Served, x: tuple[Tensor, Tensor]) -> tuple[float, int, Tensor | None]:
-            mb = action.microbatch
-            return served.runner(mb.epoch.step).loss(mb, x[0], x[1], self._draw(mb), self._number(mb))
+        def compute(served: Served, x: tuple[Tensor, Tensor]) -> tuple[float, int, Tensor | None, bool]:
+            runner, how = served.runner(microbatch.epoch.step), (self._draw(microbatch), self._number(microbatch))
+            found = self._in_parts(served, lambda defer: runner.loss(microbatch, *x, *how, defer=defer))
+            return *found, runner.unfinished(microbatch)
 
-        def computed(result: tuple[float, int, Tensor | None]) -> None:
-            loss_sum, tokens, gradient = result
-            if gradient is None:
-                self._driver.post(LossComputed(action.microbatch, loss_sum, tokens, None))
-            else:
-                event = partial(LossComputed, action.microbatch, loss_sum, tokens)
-                self._encode(action.microbatch, gradient, event, "gradient")
+        def computed(result: tuple[float, int, Tensor | None, bool]) -> None:
+            loss_sum, tokens, gradient, unfinished = result
+            event = partial(LossComputed, microbatch, loss_sum, tokens)
+            self._tell(microbatch, gradient, event, validity if unfinished else None)
 
         self._decode(
-            action.microbatch,
-            "loss",
-            lambda stage: (self._input(stage, data), self._targets(targets)),
-            compute,
-            computed,
+            microbatch, "loss", lambda stage: (self._input(stage, data), self._targets(targets)), compute, computed
         )
 
     def run_backward(self, action: RunBackward) -> None:
         """Decode, backward, encode."""
         data, number = self._driver.store.get(action.gradient), self._number(action.microbatch)
+        microbatch, validity = action.microbatch, self._validity(action.microbatch)
+        self._defer(action.deferred_max)
 
-        def compute(served: Served, x: Tensor) -> Tensor | None:
-            return served.runner(action.microbatch.epoch.step).backward(action.microbatch, x, number)
+        def compute(served: Served, x: Tensor) -> tuple[Tensor | None, bool]:
+            runner = served.runner(microbatch.epoch.step)
+            found = self._in_parts(served, lambda defer: runner.backward(microbatch, x, number, defer=defer))
+            return found, runner.unfinished(microbatch)
 
-        def computed(gradient: Tensor | None) -> None:
-            if gradient is None:
-                self._driver.post(BackwardComputed(action.microbatch, None))
-            else:
-                self._encode(action.microbatch, gradient, partial(BackwardComputed, action.microbatch), "gradient")
+        def computed(result: tuple[Tensor | None, bool]) -> None:
+            gradient, unfinished = result
+            self._tell(microbatch, gradient, partial(BackwardComputed, microbatch), validity if unfinished else None)
 
-        self._decode(action.microbatch, "backward", lambda stage: self._boundary_tensor(stage, data), compute, computed)
+        self._decode(microbatch, "backward", lambda stage: self._boundary_tensor(stage, data), compute, computed)
+
+    def _in_parts(self, served: Served, run: Callable[[bool], X]) -> X:
+        """Run a pass in the compute thread, in two parts where it takes long enough for that to pay."""
+        if self._whole_s >= SPLIT_MIN_S:
+            return run(True)
+        began_s = served.clock()
+        result = run(False)
+        self._whole_s = served.clock() - began_s
+        return result
+
+    def _tell(
+        self,
+        microbatch: Microbatch,
+        gradient: Tensor | None,
+        event: Callable[[Ref | None], Event],
+        unfinished: Validity | None,
+    ) -> None:
+        """Encode the gradient of the input, and report the pass; an unfinished one when it is finished."""
+        if gradient is None:
+            self._driver.post(event(None))
+        elif unfinished is None:
+            self._encode(microbatch, gradient, event, "gradient")
+        else:
+            early = partial(InputGradientComputed, microbatch)
+            self._encode(microbatch, gradient, early, "gradient", partial(self._finish, microbatch, event, unfinished))
+
+    def _finish(self, microbatch: Microbatch, event: Callable[[Ref | None], Event], validity: Validity) -> None:
+        """Compute the parameters' gradients of a pass when nothing else waits; where too many wait, the oldest ones."""
+        served, number = self._serving(), self._number(microbatch)
+        runner = served.runner(microbatch.epoch.step)
+        is_current, is_wanted = validity
+
+        def is_left() -> bool:  # it is queued once more where it has become urgent
+            return is_wanted() and runner.unfinished(microbatch)
+
+        def compute(served: Served, nothing: None) -> None:
+            runner.finish(microbatch, number)
+
+        def computed(nothing: None) -> None:
+            self._deferred.pop(microbatch, None)
+            self._driver.post(event(None))
+
+        rest = Computation(microbatch, "weights", served, compute, computed, is_current, is_left)
+        self._deferred[microbatch] = rest
+        rest.begin(None, self._workplace)
+        self._defer(None)
+
+    def _defer(self, deferred_max: int | None) -> None:
+        """Let no more passes than these wait for the gradients of their parameters; None: no more than before."""
+        self._deferred_max = self._deferred_max if deferred_max is None else deferred_max
+        for oldest in list(self._deferred.values())[: -self._deferred_max]:
+            replace(oldest, urgent=True).begin(None, self._workplace)
 
     def run_replay(self, action: RunReplay) -> None:
         """Decode, forward, backward; encode, where the gradient of the input is needed."""
+        self._defer(action.deferred_max)
         store, draw = self._driver.store, self._draw(action.microbatch)
         data, targets = store.get(action.input), store.get(action.targets)
         gradient = None if action.gradient is None else store.get(action.gradient)
@@ -175,13 +235,15 @@ class StageHost:
     def discard(self, action: Discard) -> None:
         """Discard a hop that another peer computes: its graph now, queued work when its turn comes."""
         self._discards[action.microbatch] += 1
+        self._deferred.pop(action.microbatch, None)
         runner = self._serving().runner(action.microbatch.epoch.step)
-        self._compute.submit(_FIRST, lambda: runner.drop(action.microbatch), lambda _: None)
+        self._compute.submit(FIRST, lambda: runner.drop(action.microbatch), lambda _: None)
 
     def reset(self, action: Reset) -> None:
         """Begin an epoch with nothing accumulated."""
         self._run += 1
         self._discards.clear()
+        self._deferred.clear()
         self._account.void()
         self.end.begin()
         served = self._serving()
@@ -191,7 +253,7 @@ class StageHost:
                 runner.begin(EXPONENT, action.careful)
             served.runner(served.version).begin(action.exponent, action.careful)
 
-        self._compute.submit(_FIRST, work, lambda _: None)
+        self._compute.submit(FIRST, work, lambda _: None)
 
     def unload(self) -> None:
         """Stop serving: running work is dropped, and is in no commit."""
@@ -231,7 +293,7 @@ class StageHost:
                 log.exception("a validation batch of %s could not be computed", message.asker[-6:])
                 return FrameError(f"it could not be computed ({type(error).__name__})")
 
-        self._compute.submit(_LATER, guarded, done)
+        self._compute.submit(LATER, guarded, done)
 
     # --- details ------------------------------------------------------------------------------------------------------
 
@@ -249,20 +311,23 @@ class StageHost:
         done: Callable[[Y], None],
     ) -> None:
         """Codec thread, then compute thread, then `done` on the loop, unless the epoch is over by then."""
-        run, discards = self._run, self._discards[microbatch]
-        _Computation(
-            microbatch,
-            direction,
-            self._serving(),
-            decode,
-            compute,
-            done,
-            is_current=lambda: run == self._run,
-            is_wanted=lambda: run == self._run and discards == self._discards[microbatch],
-        ).begin(self._codec_thread, self._compute, self._driver, self._account)
+        computation = Computation(microbatch, direction, self._serving(), compute, done, *self._validity(microbatch))
+        computation.decode(decode, self._workplace)
 
-    def _encode(self, microbatch: Microbatch, tensor: Tensor, event: Callable[[Ref], Event], value: str) -> None:
-        """Encode a tensor, unless it is not finite. value: its name in the report."""
+    def _validity(self, microbatch: Microbatch) -> Validity:
+        """Return whether the epoch of this moment is the present one, and whether the microbatch is wanted too."""
+        run, discards = self._run, self._discards[microbatch]
+        return lambda: run == self._run, lambda: run == self._run and discards == self._discards[microbatch]
+
+    def _encode(
+        self,
+        microbatch: Microbatch,
+        tensor: Tensor,
+        event: Callable[[Ref], Event],
+        value: str,
+        then: Callable[[], None] = nothing,
+    ) -> None:
+        """Encode a tensor, unless it is not finite. value: its name in the report. then: called after the event."""
         run = self._run
 
         def encode() -> Buffer | None:
@@ -278,8 +343,9 @@ class StageHost:
                 self._codec_bytes.at(value, "plain").inc(tensor.numel() * self._dtype.itemsize)
                 self._codec_bytes.at(value, "encoded").inc(len(buffer))
                 self._driver.post(event(self._driver.store.add(buffer)))
+                then()
 
-        self._codec_thread.submit(_FIRST, encode, encoded)
+        self._codec_thread.submit(FIRST, encode, encoded)
 
     def _input(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
         return self._targets(data, rows) if stage.first else self._boundary_tensor(stage, data, rows)
@@ -303,71 +369,3 @@ class StageHost:
         if not self.manifest.dropout:
             return None
         return DrawKey(self.manifest.seed, microbatch.epoch.step, microbatch.index)
-
-
-@dataclass(frozen=True, slots=True)
-class _Computation(Generic[X, Y]):
-    """A pass of a microbatch through the served stage, in either direction."""
-
-    microbatch: Microbatch
-    direction: Direction
-    served: Served
-    decode: Callable[[Stage], X]  # from the wire, in the codec thread
-    compute: Callable[[Served, X], Y]  # in the compute thread
-    done: Callable[[Y], None]  # on the event loop
-    is_current: Callable[[], bool]  # whether its epoch is still the present one
-    is_wanted: Callable[[], bool]  # the same, and no other peer computes the microbatch instead
-
-    def begin(self, codec: Worker, compute: Worker, driver: Driver, account: Account) -> None:
-        """Queue it; whatever is not current any more on its way is dropped."""
-
-        def decoded(value: X | ComputeFailed) -> None:
-            if not self.is_current():
-                return
-            if isinstance(value, ComputeFailed):
-                driver.post(value)
-                return
-            tensor: X = value
-            compute.submit(self._urgency, lambda: self._work(tensor), finished)
-
-        def finished(outcome: tuple[Y, float] | Failure | None) -> None:
-            if isinstance(outcome, Failure):
-                if self.is_current():
-                    driver.post(outcome)
-            elif outcome is not None:
-                self._finish(*outcome, driver, account)
-
-        codec.submit(_FIRST, self._decode, decoded)
-
-    @property
-    def _urgency(self) -> tuple[float, float, float, float]:
-        direction = _FORWARD if self.direction in ("forward", "loss") else _BACKWARD
-        return _PASSES, float(self.microbatch.epoch.step), direction, float(self.microbatch.index)
-
-    def _decode(self) -> X | ComputeFailed:
-        try:
-            return self.decode(self.served.stage)
-        except FrameError as error:
-            return ComputeFailed(self.microbatch, str(error))
-
-    def _work(self, value: X) -> tuple[Y, float] | Failure | None:
-        if not self.is_wanted():
-            return None
-        began_s = self.served.clock()
-        try:
-            result = self.compute(self.served, value)
-        except ExponentOverflowError:
-            return Overflowed(self.microbatch)
-        except NotFiniteError as error:
-            return ComputedNotFinite(self.microbatch.epoch, self.microbatch.index, error.value, error.layer)
-        return result, self.served.clock() - began_s
-
-    def _finish(self, result: Y, seconds: float, driver: Driver, account: Account) -> None:
-        driver.metrics.compute_seconds.at(self.direction).inc(seconds)
-        driver.metrics.pass_seconds.at(self.direction).observe(seconds)
-        driver.metrics.microbatches.at(self.served.stage.layout.stage, self.direction).inc()
-        if not self.is_current():
-            account.wasted(seconds)
-            return
-        account.spent(self.microbatch, self.direction, seconds)
-        self.done(result)

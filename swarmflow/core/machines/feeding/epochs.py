@@ -64,7 +64,7 @@ def on_member_failed(trainer: TrainerState, message: MemberFailed, now: float) -
     trainer.peers.discard(message.process)
     first = {Microbatch(trainer.epoch, index) for stage, index in message.lost if stage == 0}
     first |= {Microbatch(trainer.epoch.following, index) for stage, index in message.lost_ahead if stage == 0}
-    return actions + trainer.source.dispatcher.gone(message.process, now, first)
+    return actions + lateness.gone(trainer.source.dispatcher, message.process, now, first)
 
 
 def on_suspect(trainer: TrainerState, message: Suspect, now: float) -> list[Action]:

@@ -10,6 +10,7 @@ from swarmflow.core.protocol.events import (
     ComputedNotFinite,
     ComputeFailed,
     ForwardComputed,
+    InputGradientComputed,
     LossComputed,
     Overflowed,
     Received,
@@ -52,7 +53,9 @@ def on_negotiate(peer: PeerState, event: Received, now: float) -> list[Action]:
     return peer.flows.received(event.sender, event.message, now) if peer.flows is not None else []
 
 
-def on_computed(peer: PeerState, event: ForwardComputed | LossComputed | BackwardComputed, now: float) -> list[Action]:
+def on_computed(
+    peer: PeerState, event: ForwardComputed | InputGradientComputed | LossComputed | BackwardComputed, now: float
+) -> list[Action]:
     """Take a result of computing; one of a stage that this process serves no more is dropped."""
     if peer.hops is None:
         ref = event.output if isinstance(event, ForwardComputed) else event.gradient
@@ -60,6 +63,8 @@ def on_computed(peer: PeerState, event: ForwardComputed | LossComputed | Backwar
     match event:
         case ForwardComputed():
             return passes.on_forward_computed(peer.hops, event, now)
+        case InputGradientComputed():
+            return passes.on_input_gradient_computed(peer.hops, event)
         case LossComputed():
             return passes.on_loss_computed(peer.hops, event)
         case BackwardComputed():

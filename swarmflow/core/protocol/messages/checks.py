@@ -89,7 +89,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
     count, count_or_none, seconds, rate = (0, COUNT_MAX), (-1, COUNT_MAX), (0.0, SECONDS_MAX), (0.0, 1e30)
     loss, norm = (-1e30, 1e30), (0.0, 1e300)
     counts = "step version oldest durable newest term ballot piece elements retries queued held sent done peers hops"
-    counts += " free"
+    counts += " free queued"
     return {
         **dict.fromkeys(("stage", "stages"), stage),
         **{f"{kind}.stage": stage_or_none for kind in ("Member", "Recall", "Recalled", "Backward", "Negotiate")},
@@ -112,7 +112,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "followed": stage,
         "named": (0, MEMBERS_MAX),
         "microbatches": (0, microbatches),
-        **dict.fromkeys(("downstream_s", "wait_s", "seconds", "rebalance_s"), seconds),
+        **dict.fromkeys(("downstream_s", "work_s", "pass_s", "wait_s", "seconds", "rebalance_s"), seconds),
         **dict.fromkeys(("compute_s", "used_s", "wasted_s"), seconds),
         "speed": (0.0, 1e15),
         "metrics_port": (0, 65535),

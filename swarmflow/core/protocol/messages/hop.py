@@ -53,9 +53,10 @@ class ReserveSlot:
 
 @dataclass(frozen=True, slots=True)
 class SlotReserved:
-    """A slot is reserved: send the bytes. downstream_s: as in Accepted.
+    """A slot is reserved: send the bytes, or cancel it. downstream_s: as in Accepted. queued: passes to compute.
 
-    free: slots that are left; with none the sender gets a credit for the next one, as after a denial.
+    free: slots that are left; with none the sender gets a credit for the next one, as after a denial. work_s: that
+    all that is here takes, with the forward pass of this one.
     """
 
     microbatch: Microbatch
@@ -63,6 +64,8 @@ class SlotReserved:
     attempt: Attempt
     downstream_s: float = 0.0
     free: int = 0
+    queued: int = 0
+    work_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +85,19 @@ class Adopt:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The sender holds the hop. downstream_s: time of the best path beyond it, forth and back."""
+    """The sender holds the hop. downstream_s: time of the best path beyond it, forth and back.
+
+    queued: passes that it has to compute, whoever they are for; 0: it has computed this one. pass_s: that one takes;
+    0: not known. work_s: as in SlotReserved, with this one.
+    """
 
     microbatch: Microbatch
     stage: int
     attempt: Attempt
     downstream_s: float = 0.0
+    queued: int = 0
+    pass_s: float = 0.0
+    work_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +136,7 @@ class Probed:
 
 @dataclass(frozen=True, slots=True)
 class DownstreamCost:
-    """Announce a changed downstream_s (as in Accepted) to the stage before."""
+    """Announce a changed downstream_s (as in Accepted) to those that have probed the link to here."""
 
     epoch: Epoch
     downstream_s: float

@@ -1,0 +1,98 @@
+"""What follows from the answers of peers that were asked for a slot, or sent a microbatch without asking.
+
+Where a sender asks, it asks two peers, and the one that would return the gradient first gets the microbatch.
+
+What a sender has measured of a peer says little of what others have sent there since: in a stage of many peers each
+sender meets a peer once a step. Of two that are asked at random the better one is nearly as good as the best of all
+(Mitzenmacher, 2001), and costs two small messages more.
+"""
+
+from __future__ import annotations
+
+import math
+
+from swarmflow.core.pipeline.dispatcher import Dispatcher
+from swarmflow.core.pipeline.in_flight import FlightState, InFlight
+from swarmflow.core.protocol.actions import Action, Count, Send
+from swarmflow.core.protocol.messages import Cancel, Denied, SlotReserved
+from swarmflow.core.protocol.types import ProcessId
+
+
+def reserved(dispatcher: Dispatcher, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
+    """Send the bytes to who reserves the better slot, or cancel it: the microbatch may have gone elsewhere meanwhile.
+
+    It may also wait for this very peer with a later attempt: a peer that is asked twice, because its answer was
+    late, can deny the first question and reserve a slot for the second.
+    """
+    dispatcher.router.record_downstream(sender, message.downstream_s)
+    entry = dispatcher.flights.find(message.microbatch, message.attempt)
+    if entry is not None and sender == entry.holder and not entry.reserving:
+        return []
+    if entry is None or sender not in entry.candidates:
+        return [Send(sender, Cancel(message.microbatch, message.stage, message.attempt))]
+    next_stage = dispatcher.next_stage
+    next_stage.availability.record_free(sender, message.free, now)
+    next_stage.record_queued(message.queued)
+    dispatcher.due_s = min(dispatcher.due_s, now + next_stage.availability.pause_s)
+    tensor_s = dispatcher.router.links.transfer_s(sender) or 0.0
+    entry.offers[sender] = 2.0 * tensor_s + message.work_s + message.downstream_s
+    if entry.rival is not None and len(entry.offers) == 1:
+        # Who takes more than twice as long to answer is not waited for.
+        dispatcher.expect(entry, now + (now - entry.sent_at_s))
+        return []
+    return take(dispatcher, entry, now)
+
+
+def take(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Action]:
+    """Send a microbatch to the better one of those that have reserved a slot for it, and cancel the other."""
+    assert entry.holder is not None, "who is asked is the holder"
+    best = min(entry.offers, key=lambda process: (entry.offers[process], process != entry.holder))
+    if best != entry.holder:
+        dispatcher.next_stage.swap(entry)
+    cancelled = cancel_rival(dispatcher, entry)
+    dispatcher.next_stage.answered(entry)
+    return [*cancelled, *dispatcher.send(entry, best, now), *dispatcher.retry(now)]
+
+
+def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: float) -> list[Action]:
+    """Ask or try the next peer after a denial; leave a full one alone until it has a free slot."""
+    entry, reason = dispatcher.flights.find(message.microbatch, message.attempt), message.reason
+    if entry is None:
+        return []
+    if sender in entry.asked:
+        return dispatcher.unanswered(entry, sender, now)
+    if sender not in (entry.holder, entry.rival) or entry.returned:
+        return []  # a gradient that has returned is not denied any more: a newer attempt has its hop
+    dispatcher.next_stage.availability.denied(sender, reason, now)
+    # The end of a question allows another one: what waits may go to this peer yet, if all of them are draining.
+    dispatcher.due_s = (
+        -math.inf if entry.reserving else min(dispatcher.due_s, now + dispatcher.next_stage.availability.pause_s)
+    )
+    if entry.rival is not None:
+        return without(dispatcher, entry, sender, now)
+    # A peer that lost it (its gradient was invalid, or it was cancelled) may have passed it on before.
+    entry.repair |= reason in ("unknown", "invalid")
+    # What was passed on may have been repaired downstream: an attempt of the next repair is above all of those.
+    fresh = reason in ("full", "draining", "stage")
+    entry.attempt = entry.attempt.next() if fresh else entry.attempt.next_repair()
+    retried: list[Action] = [Count("retries", "asked" if entry.reserving and fresh else reason)]
+    dispatcher.next_stage.withdraw(entry, FlightState.WAITING, arrived=True)
+    return retried + dispatcher.route(entry, now)
+
+
+def without(dispatcher: Dispatcher, entry: InFlight, process: ProcessId, now: float) -> list[Action]:
+    """Go on with the other one of two that were asked: this one denies it, is gone, or cannot be reached."""
+    assert entry.rival is not None, "two were asked"
+    if process == entry.holder:
+        dispatcher.next_stage.swap(entry)
+    dispatcher.next_stage.end_rival(entry)
+    return take(dispatcher, entry, now) if entry.offers else []
+
+
+def cancel_rival(dispatcher: Dispatcher, entry: InFlight) -> list[Action]:
+    """Take the question back from the second one that was asked, if there is one."""
+    if entry.rival is None:
+        return []
+    cancelled = Send(entry.rival, Cancel(entry.microbatch, dispatcher.stage, entry.attempt))
+    dispatcher.next_stage.end_rival(entry)
+    return [cancelled]
