@@ -16,7 +16,7 @@ from swarmflow.simulator.flow.paths import find_paths, over_capacity
 from swarmflow.simulator.flow.rounds import Rounds
 
 POLICIES = ("greedy", "gwtf", "gwtf-sum", "swarmflow")
-GWTF_ROUNDS = 120  # GWTF, VI, Ablation studies: at most 120 iterations
+GWTF_ROUNDS = 240  # GWTF, VI, Ablation studies: at most 120 iterations, here each a request and its reply
 ROUNDS = 60
 ROUNDS_OF_MANY = 120  # with several data nodes
 ROUNDS_A_STAGE = 12  # of a pipeline that is so long that the others are too few

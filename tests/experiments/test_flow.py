@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from experiments.flow.instance import OURS, SETTINGS, Instance, draw, read, symmetric
-from experiments.flow.policies import POLICIES, greedy, make, negotiate
+from experiments.flow.policies import GWTF_ROUNDS, POLICIES, greedy, make, negotiate
 from swarmflow.errors import ConfigError
 from swarmflow.simulator.flow.delays import Delays
 from swarmflow.simulator.flow.paths import find_paths, over_capacity
@@ -79,6 +79,27 @@ def test_no_node_is_ever_over_its_capacity_in_any_round() -> None:
         assert over_capacity(swarm.nodes) == []
     swarm.settle()
     assert find_paths(swarm.nodes, len(instance.stages)).torn == 0
+
+
+@pytest.mark.parametrize(
+    ("policy", "setting", "seed"), [("gwtf-sum", "2", 2), ("gwtf-sum", "5", 0), ("gwtf", "3", 1), ("gwtf", "5", 0)]
+)
+def test_gwtfs_negotiation_tears_no_unit_and_exceeds_no_capacity(policy: str, setting: str, seed: int) -> None:
+    instance = draw(SETTINGS[setting], seed)
+    swarm = Rounds(make(instance, policy, seed))
+    for _ in range(GWTF_ROUNDS):
+        swarm.step()
+        assert over_capacity(swarm.nodes) == []
+    swarm.settle()
+    found = find_paths(swarm.nodes, len(instance.stages))
+    assert (len(found.paths), found.torn) == (instance.flow, 0)
+
+
+@pytest.mark.parametrize("setting", ["1", "5"])
+def test_gwtfs_negotiation_is_cheaper_than_greedy_over_some_instances(setting: str) -> None:
+    instances = [draw(SETTINGS[setting], seed) for seed in range(3)]
+    gwtf = sum(negotiate(instance, "gwtf-sum", 0).cost(instance) for instance in instances)
+    assert gwtf < sum(greedy(instance).cost(instance) for instance in instances)
 
 
 def test_the_same_seed_sends_the_same_messages() -> None:

@@ -78,9 +78,9 @@ class GwtfRelay:
             case RequestRedirect():
                 return self.swaps.redirect_requested(sender, message)
             case RedirectAccepted():
-                return self.swaps.redirect_accepted(message)
+                return self.swaps.redirect_accepted(message) + self._take_over(sender, message)
             case SwapRefused():
-                self.swaps.refused()
+                return self.swaps.refused(message)
             case UpstreamChanged():
                 return self.flows.upstream_changed(message)
             case DownstreamChanged():
@@ -169,6 +169,15 @@ class GwtfRelay:
                 denial = FlowDenied(unit.upstream.flow, unit.flow, self.view.me)
                 sends.append(FlowSend(unit.upstream.node, denial, "no node offers an outflow"))
         return sends
+
+    def _take_over(self, sender: ProcessId, message: RedirectAccepted) -> list[FlowSend]:
+        """Take over a redirected outflow; without room, because it comes too late, both of its ends are unpaired."""
+        if self.held < self.view.capacity:
+            return self.swaps.take_over(message)
+        denial = FlowDenied(message.upstream_flow, message.flow, sender)
+        dropped = FlowDropped(message.downstream_flow, sender, message.flow)
+        reason = "redirected too late"
+        return [FlowSend(message.upstream, denial, reason), FlowSend(message.downstream, dropped, reason)]
 
     def _consider_swaps(self, now: float) -> list[FlowSend]:
         return self.swaps.consider(now, room=self.held < self.view.capacity)

@@ -65,6 +65,8 @@ class Outflows:
     table: dict[FlowId, Outflow] = field(init=False, default_factory=dict)
     redirected: dict[FlowId, FlowTransfer] = field(init=False, default_factory=dict)  # by own outflow
     swapped: dict[FlowId, FlowTransfer] = field(init=False, default_factory=dict)  # by outflow of the next stage
+    # An unpaired outflow that is removed when this node takes over another one; it is paired with none meanwhile.
+    spare: FlowId | None = field(init=False, default=None)
     announced: dict[ProcessId, float] = field(init=False, default_factory=dict)  # lowest cost, by data node
     made: int = field(init=False, default=0)  # names issued so far
 
@@ -78,10 +80,38 @@ class Outflows:
         """Return the unpaired inflows of a relay: those without a downstream end."""
         return [unit for unit in self.table.values() if unit.downstream is None]
 
+    @property
+    def unpaired(self) -> list[Outflow]:
+        """Return the unpaired outflows: those without an upstream end."""
+        return [unit for unit in self.table.values() if unit.upstream is None]
+
+    @property
+    def closed(self) -> list[tuple[Outflow, FlowEnd, FlowEnd]]:
+        """Return the outflows that have both ends, with their upstream and downstream ends."""
+        return [
+            (unit, unit.upstream, unit.downstream)
+            for unit in self.table.values()
+            if unit.upstream is not None and unit.downstream is not None
+        ]
+
     def cheapest(self, source: ProcessId) -> Outflow | None:
         """Return the cheapest unpaired outflow to this data node, if any."""
-        free = [unit for unit in self.table.values() if unit.upstream is None and unit.source == source]
+        free = [unit for unit in self.unpaired if unit.source == source and unit.flow != self.spare]
         return min(free, key=lambda unit: (unit.cost, unit.flow), default=None)
+
+    def costliest(self) -> Outflow | None:
+        """Return the unpaired outflow that costs most, if any."""
+        return max(self.unpaired, key=lambda unit: (unit.cost, unit.flow), default=None)
+
+    def give_up(self) -> list[FlowSend]:
+        """Remove the spare outflow, if it is still there; the next stage is notified."""
+        unit = None if self.spare is None else self.table.get(self.spare)
+        self.spare = None
+        if unit is None or unit.upstream is not None or unit.downstream is None:
+            return []
+        del self.table[unit.flow]
+        dropped = FlowDropped(unit.downstream.flow, self.view.me, unit.flow)
+        return [FlowSend(unit.downstream.node, dropped, "a redirected flow takes its room")]
 
     def broadcast(self) -> list[FlowSend]:
         """Send the costs of the cheapest unpaired outflows to the stage before, where they have changed."""
@@ -167,12 +197,15 @@ class Outflows:
         """Replace the upstream end of an outflow; forward the message where the outflow was redirected."""
         unit = self.table.get(message.flow)
         if unit is not None:
-            if message.sender_changes > unit.own_sender_changes:
-                unit.upstream, unit.own_sender_changes = (
-                    FlowEnd(message.upstream, message.upstream_flow),
-                    message.sender_changes,
-                )
-            return []
+            if message.sender_changes <= unit.own_sender_changes:
+                return []
+            unit.upstream = FlowEnd(message.upstream, message.upstream_flow)
+            unit.own_sender_changes = message.sender_changes
+            if not message.forwards:
+                return []
+            # The sender does not know yet that the outflow has moved: news of it may have followed a stale transfer.
+            moved = DownstreamChanged(message.upstream_flow, self.view.me, unit.flow, unit.own_holder_changes)
+            return [FlowSend(message.upstream, moved, "it sends to a former holder")]
         transfer = self.redirected.get(message.flow)
         return [] if transfer is None else self._forward(transfer.to, message)
 

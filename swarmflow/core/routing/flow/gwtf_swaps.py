@@ -49,7 +49,7 @@ GWTF_SWAP_STATES = Transitions(
             GwtfSwapState.IDLE: "all have answered, and there is no swap to ask for",
         },
         GwtfSwapState.REQUESTING: {
-            GwtfSwapState.IDLE: "the swap is accepted, refused, or dropped for the other relay's own request",
+            GwtfSwapState.IDLE: "the swap is accepted or refused, or the other relay is dead or asks first",
             GwtfSwapState.QUERYING: "the relay has not answered in time",
         },
     },
@@ -77,12 +77,15 @@ class GwtfSwaps:
         self.state = GwtfSwapState.IDLE
         self._sent_at = 0.0  # when the query or the request was sent
         self._answers: dict[ProcessId, FlowReport] = {}  # to the query, by relay
-        self._pending: RequestChange | RequestRedirect | None = None  # None unless the state is REQUESTING
+        self._pending: SwapCandidate | None = None  # None unless the state is REQUESTING
+        # Changes whose answer has not come in time. It still may, so the outflow takes part in no other swap.
+        self._overdue: dict[FlowId, SwapCandidate] = {}
 
     @property
     def redirects(self) -> bool:
-        """Return whether the pending request is a redirect to this node, which would take a unit of its capacity."""
-        return isinstance(self._pending, RequestRedirect)
+        """Return whether the pending request is a redirect to this node, which would take a unit of free capacity."""
+        redirect = self._pending is not None and isinstance(self._pending.message, RequestRedirect)
+        return redirect and self.flows.spare not in self.flows.table
 
     def waits(self, now: float) -> bool:
         """Return whether an answer to the query or the request is awaited and not overdue."""
@@ -90,57 +93,70 @@ class GwtfSwaps:
 
     def query(self, now: float) -> list[FlowSend]:
         """Ask the other relays of the stage for their flows."""
+        late = self._pending
+        if late is not None and isinstance(late.message, RequestChange):
+            self._overdue[late.message.requester_flow] = late
         self._answers, self._sent_at = {}, now
         self._move(GwtfSwapState.QUERYING, None)
-        return [FlowSend(node, FlowQuery(), "no flow to request") for node in self.flows.view.beside]
+        queries = [FlowSend(node, FlowQuery(), "no flow to request") for node in self.flows.view.beside]
+        return queries + self.flows.broadcast()
 
     def answered(self, sender: ProcessId, message: FlowReport) -> None:
         """Store the answer to a query."""
         if self.state is GwtfSwapState.QUERYING:
             self._answers[sender] = message
 
-    def refused(self) -> None:
-        """End the pending request: the other relay has refused it."""
-        self._end_request()
+    def refused(self, message: SwapRefused) -> list[FlowSend]:
+        """End the request: the other relay has refused it."""
+        self._end_request(message.flow)
+        return self.flows.broadcast()
 
     def gone(self, process: ProcessId) -> None:
-        """Drop the answer of a dead relay."""
+        """Drop the answer of a dead relay, and the requests to it."""
         self._answers.pop(process, None)
+        for request in (*self._overdue.values(), self._pending):
+            if request is not None and request.to == process:
+                self._end_request(_requested_flow(request.message))
 
     def consider(self, now: float, room: bool) -> list[FlowSend]:
-        """Request the best swap once all have answered; if none saves cost, a random one, where annealing accepts it.
+        """Request the best swap once all have answered; if none saves cost, one that annealing accepts, if any.
 
-        room: whether this node has a free unit of capacity, which a redirect takes.
+        room: whether this node has a free unit of capacity, which a redirect takes. Where it has none, an unpaired
+        outflow gives way: it carries nothing yet.
         """
         if self.state is not GwtfSwapState.QUERYING or len(self._answers) < len(self.flows.view.beside):
             return []
-        swaps = [*self._changes(), *(self._redirects() if room else ())]
+        spare = None if room else self.flows.costliest()
+        swaps = [*self._changes(), *(self._redirects() if room or spare else ())]
         best = max(swaps, key=lambda swap: swap.gain, default=None)
         if best is not None and best.gain <= 0:
-            best = swaps[int(self.random.random() * len(swaps))]
-            best = best if self.annealing.wants(best.gain) else None
+            self.random.shuffle(swaps)
+            best = next((swap for swap in swaps if self.annealing.wants(swap.gain)), None)
         if best is None:
             self._move(GwtfSwapState.IDLE, None)
             return []
         self._sent_at = now
-        self._move(GwtfSwapState.REQUESTING, best.message)
-        return [FlowSend(best.to, best.message, f"saves {best.gain:g}")]
+        self._move(GwtfSwapState.REQUESTING, best)
+        request = FlowSend(best.to, best.message, f"saves {best.gain:g}")
+        if spare is None or isinstance(best.message, RequestChange):
+            return [request]
+        self.flows.spare = spare.flow
+        return [request, *self.flows.broadcast()]
 
     def report(self) -> FlowReport:
-        """Return the flows of this node, as the answer to a query; the one of its pending request is left out."""
+        """Return the flows that have both ends, as the answer to a query, without those of the own requests."""
         cost = self.flows.view.cost
-        pending = None if self._pending is None else _requested_flow(self._pending)
         swappable = tuple(
             ReportedFlow(
                 unit.flow,
                 unit.source,
-                None if unit.upstream is None else unit.upstream.node,
-                unit.downstream.node,
-                INFINITE if unit.upstream is None else cost.get(unit.upstream.node, INFINITE),
-                cost[unit.downstream.node],
+                upstream.node,
+                downstream.node,
+                cost.get(upstream.node, INFINITE),
+                cost[downstream.node],
             )
-            for unit in self.flows.table.values()
-            if unit.downstream is not None and unit.flow != pending
+            for unit, upstream, downstream in self.flows.closed
+            if not self._busy(unit.flow)
         )
         return FlowReport(swappable, tuple((node, cost[node]) for node in self.flows.view.after))
 
@@ -177,7 +193,7 @@ class GwtfSwaps:
 
     def change_accepted(self, sender: ProcessId, message: ChangeAccepted) -> list[FlowSend]:
         """Give the own outflow the downstream end of the other relay's, as requested."""
-        pending = self._end_request()
+        pending = self._end_request(message.requester_flow)
         unit = self.flows.table.get(message.requester_flow)
         if pending is None or unit is None or unit.downstream is None:
             return []
@@ -207,6 +223,7 @@ class GwtfSwaps:
         if gain <= 0 and not message.anneal:
             return refused
         del self.flows.table[unit.flow]
+        self.flows.swapped.pop(downstream.flow, None)
         self.flows.redirected[unit.flow] = FlowTransfer(sender, unit.flow, unit.flow, downstream, upstream)
         self.annealing.changed()
         accepted = RedirectAccepted(
@@ -225,9 +242,18 @@ class GwtfSwaps:
         return [FlowSend(sender, accepted, f"saves {gain:g}")]
 
     def redirect_accepted(self, message: RedirectAccepted) -> list[FlowSend]:
+        """End the request for a redirect; the spare outflow gives way to the one that is taken over."""
+        asked = None if self._pending is None else self._pending.message
+        if not isinstance(asked, RequestRedirect) or asked.flow != message.flow:
+            return []
+        dropped = self.flows.give_up()
+        self._end_request(message.flow)
+        return dropped
+
+    def take_over(self, message: RedirectAccepted) -> list[FlowSend]:
         """Take over an outflow as requested, and notify both of its ends."""
-        self._end_request()
         self.flows.redirected.pop(message.flow, None)
+        self.flows.swapped.pop(message.downstream_flow, None)
         unit = self.flows.table[message.flow] = Outflow(
             message.flow,
             message.source,
@@ -267,11 +293,11 @@ class GwtfSwaps:
         """Return the possible changes: pairs of own and other outflows with one data node and different receivers."""
         found = []
         cost = self.flows.view.cost
-        own = [(unit, unit.downstream) for unit in self.flows.table.values() if unit.downstream is not None]
+        own = [closed for closed in self.flows.closed if not self._busy(closed[0].flow)]
         for node, answer in self._answers.items():
             costs = dict(answer.link_costs)
             for reported in answer.swappable:
-                for unit, downstream in own:
+                for unit, _, downstream in own:
                     if unit.source != reported.source or downstream.node == reported.downstream:
                         continue
                     pair = cost[downstream.node], cost.get(reported.downstream, INFINITE)
@@ -298,7 +324,7 @@ class GwtfSwaps:
         cost = self.flows.view.cost
         for node, answer in self._answers.items():
             for reported in answer.swappable:
-                if reported.upstream is None:
+                if reported.upstream is None:  # nothing comes in that could be redirected
                     continue
                 new = cost.get(reported.upstream, INFINITE) + cost.get(reported.downstream, INFINITE)
                 gain = reported.upstream_cost + reported.downstream_cost - new
@@ -308,31 +334,34 @@ class GwtfSwaps:
 
     def _yields(self, sender: ProcessId, message: RequestChange) -> bool:
         """Drop the own request if both relays request the same change and the sender's id is smaller. True: dropped."""
-        own = self._pending
+        own = None if self._pending is None else self._pending.message
         if not isinstance(own, RequestChange) or (own.requester_flow, own.responder_flow) != (
             message.responder_flow,
             message.requester_flow,
         ):
             return False
         if sender < self.flows.view.me:
-            self._end_request()
+            self._end_request(own.requester_flow)
             return True
         return False
 
     def _busy(self, flow: FlowId) -> bool:
-        """Return whether the pending request is about this own outflow."""
-        return self._pending is not None and _requested_flow(self._pending) == flow
+        """Return whether a request is open that would change this own outflow."""
+        return flow in self._overdue or (self._pending is not None and _requested_flow(self._pending.message) == flow)
 
-    def _end_request(self) -> RequestChange | RequestRedirect | None:
-        """End the pending request, if there is one, and return it."""
-        pending = self._pending
-        if self.state is GwtfSwapState.REQUESTING:
+    def _end_request(self, flow: FlowId) -> RequestChange | RequestRedirect | None:
+        """End the request about this outflow, in time or overdue, and return it. None: there is none."""
+        request = self._overdue.pop(flow, None)
+        if self._pending is not None and _requested_flow(self._pending.message) == flow:
+            request = self._pending
             self._move(GwtfSwapState.IDLE, None)
-        return pending
+        return None if request is None else request.message
 
-    def _move(self, to: GwtfSwapState, pending: RequestChange | RequestRedirect | None) -> None:
+    def _move(self, to: GwtfSwapState, pending: SwapCandidate | None) -> None:
         assert (pending is not None) == (to is GwtfSwapState.REQUESTING), f"{pending} is pending at {to}"
         self.state, self._pending = GWTF_SWAP_STATES.move(self.state, to), pending
+        if pending is None:
+            self.flows.spare = None
 
 
 def _requested_flow(request: RequestChange | RequestRedirect) -> FlowId:
