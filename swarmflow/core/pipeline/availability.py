@@ -125,6 +125,8 @@ class Availability:
     def end_question(self, process: ProcessId) -> None:
         """Note that a peer has answered, or that its answer is not awaited any more."""
         self._asking[process] -= 1
+        if not self._asking[process]:
+            del self._asking[process]  # who is asked nothing is looked at by no choice
         self._freed = True
 
     @property

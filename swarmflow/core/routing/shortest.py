@@ -16,10 +16,9 @@ from swarmflow.core.routing.smoothing import smoothed
 
 PRIOR_S = 1e-3  # assumed before the first measurement (epsilon in SWARM, Algorithm 1)
 RETRY_FACTOR = 30.0  # an unused peer is tried again after this multiple of its path's time; costs about 3%
-
-
 NEAR = 1.0  # times what one microbatch takes there: by less than this no peer is better than another
 DRAWS = 8  # before it is the best one alone
+CHANGED = 0.1  # of what is usual, before those of which it is assumed are estimated anew: a sender assumes it of dozens
 
 
 @dataclass(slots=True)
@@ -114,6 +113,7 @@ class Shortest:
         self._typical = _PeerEstimate(PRIOR_S, UNKNOWN_S, 0.0)  # what is usual, and assumed of unmeasured peers
         self._unmeasured: dict[ProcessId, None] = {}
         self._assumed: dict[ProcessId, None] = {}  # with an own estimate, of which a part was not measured
+        self._assumed_s = (0.0, 0.0, 0.0)  # what was usual when these were estimated
         self._names: list[ProcessId] | None = None  # of all peers, to draw from; None: to be listed again
 
     def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
@@ -260,6 +260,10 @@ class Shortest:
             usual.service_s = smoothed(None if usual.service_s == UNKNOWN_S else usual.service_s, peer.service_s)
         if peer.announced_s:
             usual.downstream_s = smoothed(usual.downstream_s or None, peer.announced_s)
+        usual_s = usual.tensor_s, usual.service_s, usual.downstream_s
+        if all(abs(now - then) <= CHANGED * then for now, then in zip(usual_s, self._assumed_s, strict=True)):
+            return
+        self._assumed_s = usual_s
         for assumed in list(self._assumed):
             self._take_measurements(assumed, other := self._peers[assumed])
             self._requeue(assumed, other)
