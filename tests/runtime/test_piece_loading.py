@@ -27,6 +27,7 @@ from tests.runtime.test_followed_pieces import stage_of, step
 pytestmark = pytest.mark.asyncio
 WIDE = model_config({**GIVEN["gpt2"], "n_embd": 96})  # two layers: 14 pieces
 FIRST_VERSION = 2
+LOADED_S = 30.0
 
 
 def never() -> None:
@@ -140,6 +141,29 @@ async def test_a_donor_that_dies_costs_what_it_was_asked_for(tmp_path: Path) -> 
         assert loader.state.digest() == second.state.digest()
         state_bytes = sum(map(loader.pieces.state_bytes, loader.pieces.all()))
         assert load.received_bytes <= state_bytes + 8 * loader.pieces.state_bytes(loader.pieces.all()[0])
+
+
+async def test_a_grant_that_names_a_later_version_as_the_last_piece_is_written_is_followed(tmp_path: Path) -> None:
+    """All pieces are at the version that the donor has told, which is not enough any more."""
+    [donor], loader = donors_of(of(), 1), stage_of(of())
+    async with processes(tmp_path, 2) as (reader, giver):
+        serve_pieces(giver.session.requests, here(donor), ignored, never)
+        load = load_of(reader, loader)
+        written = 0
+
+        async def compute(work: Callable[[], None]) -> None:
+            nonlocal written
+            work()
+            written += 1
+            if written == len(loader.pieces.all()):
+                step(donor, donor.version, reduced=True)
+                load.set_donors(members(giver), donor.version)
+
+        load.compute = compute
+        load.set_donors(members(giver), FIRST_VERSION)
+        async with asyncio.timeout(LOADED_S):
+            assert await load.run() == FIRST_VERSION + 1
+        assert loader.state.digest() == donor.state.digest()
 
 
 async def test_a_load_without_donors_keeps_what_it_has_for_the_next_ones(tmp_path: Path) -> None:

@@ -93,8 +93,8 @@ class PieceLoad:
 
     @property
     def target(self) -> int:
-        """The newest version that a donor has, or that a piece is at."""
-        return max(self._table.newest, self._newest)
+        """The newest version that a donor has, or that a piece is at, or that the last grant has named."""
+        return max(self._table.newest, self._newest, self.least)
 
     @property
     def _newest(self) -> int:
@@ -120,8 +120,8 @@ class PieceLoad:
                     raise NetworkError(f"stage {self.stage} could not be loaded: {reason}")
                 if not fresh:
                     version = self.target
-                    if version >= self.least and self._table.all_at(version) and await self._verified(version):
-                        return version
+                    if self._table.all_at(version) and await self._verified(version) and version >= self.least:
+                        return version  # no grant has named a later one meanwhile
                     self._give_up_later()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(AHEAD_S):
