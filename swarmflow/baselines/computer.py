@@ -8,45 +8,80 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from swarmflow.baselines.messages import Trip
+from swarmflow.core.protocol.actions import DEFERRED_MIN
+from swarmflow.core.routing.smoothing import smoothed
 from swarmflow.simulator.causes import COMPUTE
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.measure import Meter, Spent
 
-_URGENCY = {"update": 0, "backward": 1, "loss": 2, "forward": 2}
+_URGENCY = {"update": 0, "backward": 1, "replay": 1, "loss": 2, "forward": 2}
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """One computation: a pass of a microbatch, or the update."""
+
+    work: str
+    trip: Trip | None  # None: the update
+    done: Callable[[], None]  # called at its end
+    given: Callable[[], None] | None  # called when the gradient of the input is there, where that is before the end
+    share: float  # of its time, that is left then; 0: it is computed in one part
+    wanted: bool = field(init=False, default=True)  # it was not dropped
+    rest: bool = field(init=False, default=False)  # only the gradients of the parameters are left of it
 
 
 @dataclass(slots=True)
 class Computer:
-    """Computes tasks of `seconds(work)` each, in the order in which swarmflow computes them."""
+    """Computes tasks of `seconds(work)` each. The rest of a pass in two parts comes last, as in swarmflow."""
 
     clock: Clock
     meter: Meter
     seconds: Callable[[str], float]
+    weights_share: Callable[[str], float]  # of a work's time, that is left when the gradient of the input is there
     alive: bool = field(init=False, default=True)
     spent: Spent = field(init=False, default_factory=Spent)
-    # A heap of (urgency, index of the microbatch, number of the task, work, microbatch, what to call when it is done).
-    _queue: list[tuple[int, int, int, str, Trip | None, Callable[[], None]]] = field(init=False, default_factory=list)
+    forward_s: float | None = field(init=False, default=None)  # smoothed, of the forward passes so far
+    # A heap of (urgency, index of the microbatch, number of the task, task).
+    _queue: list[tuple[int, int, int, Task]] = field(init=False, default_factory=list)
+    _deferred: list[Task] = field(init=False, default_factory=list)  # of which the rest is left, the oldest first
+    _deferred_max: int = field(init=False, default=DEFERRED_MIN)
     _queued: int = field(init=False, default=0)  # tasks that were ever queued
-    _since_s: float | None = field(init=False, default=None)  # when the current task began
+    _current: Task | None = field(init=False, default=None)
+    _since_s: float = field(init=False, default=0.0)  # when the current task began
 
-    def add(self, work: str, trip: Trip | None, done: Callable[[], None]) -> None:
-        """Compute `forward`, `loss` or `backward` of a microbatch, or the `update`, and call `done`."""
+    def add(
+        self,
+        work: str,
+        trip: Trip | None,
+        done: Callable[[], None],
+        given: Callable[[], None] | None = None,
+        room: int = 0,
+    ) -> None:
+        """Compute `forward`, `loss`, `backward` or `replay` of a microbatch, or the `update`, and call `done`.
+
+        given: called when the gradient of the input is there; only the other gradients are computed after it.
+        room: graphs that there is memory for: as in swarmflow, for each one more pass may be unfinished.
+        """
+        self._deferred_max = DEFERRED_MIN + room
         self._queued += 1
         index = -1 if trip is None else trip.index
-        heapq.heappush(self._queue, (_URGENCY[work], index, self._queued, work, trip, done))
-        if self._since_s is None:
-            self._begin()
+        task = Task(work, trip, done, given, 0.0 if given is None or work == "replay" else self.weights_share(work))
+        heapq.heappush(self._queue, (_URGENCY[work], index, self._queued, task))
+        self._begin()
 
     def drop(self, trip: Trip | None = None) -> None:
-        """Cancel the tasks of this microbatch (None: all tasks) that have not begun."""
-        self._queue = [entry for entry in self._queue if trip is not None and entry[4] != trip]
+        """Cancel the tasks of this microbatch (None: all tasks) that have not begun, and what is left of others."""
+        self._queue = [entry for entry in self._queue if trip is not None and entry[3].trip != trip]
         heapq.heapify(self._queue)
+        self._deferred = [task for task in self._deferred if trip is not None and task.trip != trip]
+        if self._current is not None and (trip is None or self._current.trip == trip):
+            self._current.wanted = False
 
     def die(self) -> None:
         """Stop: what was computed and not learnt is lost."""
         self.alive = False
         self.spent.die(self._part_s(), self.meter)
-        self._since_s = None
+        self._current = None
 
     @property
     def busy_s(self) -> float:
@@ -54,20 +89,31 @@ class Computer:
         return self.spent.busy_s + self._part_s()
 
     def _part_s(self) -> float:
-        return 0.0 if self._since_s is None else self.clock.now_s - self._since_s
+        return 0.0 if self._current is None else self.clock.now_s - self._since_s
 
     def _begin(self) -> None:
-        if self._queue:
-            _, index, _, work, _, done = heapq.heappop(self._queue)
-            seconds = self.seconds(work)
-            self._since_s = self.clock.now_s
-            self.clock.after(seconds, partial(self._end, work, index, seconds, done), COMPUTE)
+        """Begin the most urgent task, if none runs; where too many are unfinished, the oldest of those."""
+        if self._current is not None or not (self._queue or self._deferred):
+            return
+        rest = len(self._deferred) > self._deferred_max or not self._queue
+        task = self._deferred.pop(0) if rest else heapq.heappop(self._queue)[3]
+        seconds = self.seconds(task.work) * (task.share if task.rest else 1.0 - task.share)
+        self._current, self._since_s = task, self.clock.now_s
+        self.clock.after(seconds, partial(self._end, task, seconds), COMPUTE)
 
-    def _end(self, work: str, index: int, seconds: float, done: Callable[[], None]) -> None:
+    def _end(self, task: Task, seconds: float) -> None:
         if not self.alive:
             return
-        self._since_s = None
-        self.spent.add(work, 0, index, seconds)
-        done()
-        if self._since_s is None:  # `done` may have begun the next task
-            self._begin()
+        self._current = None
+        index = -1 if task.trip is None else task.trip.index
+        self.spent.add("weights" if task.rest else task.work, 0, index, seconds)
+        if task.work == "forward":
+            self.forward_s = smoothed(self.forward_s, seconds)
+        if task.share and not task.rest and task.given is not None:
+            task.rest = True
+            if task.wanted:
+                self._deferred.append(task)
+            task.given()
+        else:
+            task.done()
+        self._begin()

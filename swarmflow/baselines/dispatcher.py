@@ -201,6 +201,11 @@ class BaselineDispatcher:
         entry = self.in_flight.get(trip)
         return () if entry is None else entry.path
 
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a microbatch that is ready waits for a peer with room."""
+        return bool(self._waiting)
+
     def drop(self, trip: Trip) -> None:
         """Give a microbatch up, and tell its holder."""
         self._waiting.pop(trip, None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from enum import StrEnum
 from functools import partial
 
+from swarmflow.baselines.admission import BaselineAdmission
 from swarmflow.baselines.dispatcher import BaselineDispatcher, Repair
+from swarmflow.baselines.hop import BaselineHop, BaselineHopState
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import (
     BaselineAbandon,
@@ -25,55 +27,8 @@ from swarmflow.baselines.messages import (
 )
 from swarmflow.baselines.next_hop import NextHop
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.transitions import Transitions
 
 ORPHAN_S = 30.0  # how long a hop whose predecessor is dead waits for another one
-
-
-class BaselineHopState(StrEnum):
-    """How far one microbatch is at one peer."""
-
-    RESERVED = "reserved"  # a slot is kept, its tensors are not here
-    FORWARD = "forward"  # its forward pass (at the last stage: with loss and backward pass) waits or runs
-    COMPUTED = "computed"  # its forward pass is done
-    BACKWARD = "backward"  # its backward pass waits or runs
-    DONE = "done"  # its gradient is computed, and its slot is free
-
-
-HOP_STATES = Transitions(
-    "hop of a baseline",
-    BaselineHopState.RESERVED,
-    {
-        BaselineHopState.RESERVED: {BaselineHopState.FORWARD: "its tensors arrive"},
-        BaselineHopState.FORWARD: {
-            BaselineHopState.COMPUTED: "the forward pass is done",
-            BaselineHopState.DONE: "the loss is computed, with its gradient",
-        },
-        BaselineHopState.COMPUTED: {BaselineHopState.BACKWARD: "the gradient of its output is here"},
-        BaselineHopState.BACKWARD: {BaselineHopState.DONE: "the backward pass is done"},
-        BaselineHopState.DONE: {},
-    },
-)
-
-
-@dataclass(slots=True)
-class BaselineHop:
-    """One microbatch at one peer, forward and backward."""
-
-    trip: Trip
-    source: ProcessId  # its trainer
-    upstream: ProcessId  # its sender, which gets its gradient
-    attempt: int  # of `upstream`
-    repair: tuple[int, ...]  # how often each sender from the trainer on has sent it again
-    state: BaselineHopState = field(init=False, default=HOP_STATES.initial)
-    gradient: bool = field(init=False, default=False)  # of its output: it is here, even before the forward pass is done
-    orphan: bool = field(init=False, default=False)  # `upstream` is dead, and no other process has asked for it
-    path: Path = field(init=False, default=())  # the peers that computed the gradients after it
-
-    def enter(self, state: BaselineHopState) -> None:
-        """Move to a state. Raises IllegalTransition, and leaves the hop as it was, where it cannot follow."""
-        self.state = HOP_STATES.move(self.state, state)
-        assert self.state is not BaselineHopState.BACKWARD or self.gradient, f"{self.trip} has no gradient"
 
 
 @dataclass(slots=True)
@@ -85,13 +40,13 @@ class BaselineHopTable:
     stages: int  # how many there are
     next_hop: NextHop
     repair: Repair
+    on_finished: Callable[[], None]  # called when all gradients of a microbatch are computed
     hops: dict[Trip, BaselineHop] = field(init=False, default_factory=dict)
     dispatcher: BaselineDispatcher = field(init=False)
-    _capacity: int = field(init=False)
+    admission: BaselineAdmission = field(init=False)
     _denied: dict[ProcessId, None] = field(init=False, default_factory=dict)  # to notify when there is room
 
     def __post_init__(self) -> None:
-        self._capacity = self.runtime.capacity(self.stage)
         self.dispatcher = BaselineDispatcher(
             self.runtime,
             self.stage + 1,
@@ -101,6 +56,9 @@ class BaselineHopTable:
             on_broken=self._broken,
             on_stale=self.drop,
         )
+        # The last stage holds a microbatch only while it computes it.
+        own = self.runtime.capacity(self.stage), 0 if self.last else self.runtime.without_graph
+        self.admission = BaselineAdmission(self.runtime, self.hops, self.dispatcher, *own)
 
     @property
     def last(self) -> bool:
@@ -108,9 +66,9 @@ class BaselineHopTable:
         return self.stage == self.stages - 1
 
     @property
-    def slots(self) -> int:
-        """Slots in use."""
-        return sum(hop.state is not BaselineHopState.DONE for hop in self.hops.values())
+    def unfinished(self) -> bool:
+        """Whether gradients of parameters are left to compute of microbatches whose gradients were sent."""
+        return any(hop.state is BaselineHopState.GIVEN for hop in self.hops.values())
 
     def open(self, opened: BaselineOpen) -> None:
         """Begin an iteration."""
@@ -140,10 +98,11 @@ class BaselineHopTable:
             self.drop(message.trip)
         for older in [trip for trip in self.hops if trip.index == index and trip.turn < turn]:
             self.drop(older)
-        if message.claim or self.slots >= self._capacity:
+        if message.claim or not self.admission.admits:
             self._deny(sender, message, "unknown" if message.claim else "full")
             return
-        self.hops[message.trip] = BaselineHop(message.trip, message.source, sender, message.attempt, message.repair)
+        origin = message.source, sender, message.attempt, message.repair
+        self.hops[message.trip] = BaselineHop(message.trip, *origin, self.runtime.now_s)
         self.runtime.send(sender, BaselineAccepted(message.trip, message.attempt))
         if not self.last:
             # This peer stands in the path where it served another stage before.
@@ -157,8 +116,11 @@ class BaselineHopTable:
             return
         if hop.state is not BaselineHopState.RESERVED:
             return
-        hop.enter(BaselineHopState.FORWARD)
-        self.runtime.compute("loss" if self.last else "forward", hop.trip, partial(self._computed, hop))
+        self.admission.arrived(hop)
+        if self.last:
+            self._compute_gradients("loss", hop)
+        else:
+            self.runtime.compute("forward", hop.trip, partial(self._computed, hop), room=self.admission.room)
 
     def backward(self, sender: ProcessId, message: BaselineBackward) -> None:
         """Take the gradient of a hop's output."""
@@ -190,7 +152,7 @@ class BaselineHopTable:
         self.runtime.drop(trip)
         self.dispatcher.drop(trip)
         if hop.state is not BaselineHopState.DONE:
-            self._notify_denied()
+            self._go_on()
 
     def _deny(self, sender: ProcessId, message: BaselineAsk, reason: str) -> None:
         if reason == "full":
@@ -205,41 +167,65 @@ class BaselineHopTable:
         self.runtime.send(
             sender, BaselineAccepted(hop.trip, message.attempt, held=True, path=self.dispatcher.path(hop.trip))
         )
-        if hop.state is BaselineHopState.DONE:
+        if hop.given:
             self._give_back(hop)
 
     def _computed(self, hop: BaselineHop) -> None:
         if self.hops.get(hop.trip) is not hop:
             return
-        if self.last:
-            self._finished(hop)
-            return
         hop.enter(BaselineHopState.COMPUTED)
         self.runtime.send(hop.upstream, Computed(hop.trip, hop.attempt))
         self.dispatcher.ready(hop.trip)
         self._run_backward(hop)
+        self._go_on()
 
     def _run_backward(self, hop: BaselineHop) -> None:
-        if hop.state is BaselineHopState.COMPUTED and hop.gradient:
+        if hop.state is not BaselineHopState.COMPUTED or not hop.gradient:
+            return
+        if hop.graph:
             hop.enter(BaselineHopState.BACKWARD)
-            self.runtime.compute("backward", hop.trip, partial(self._finished, hop))
+            self._compute_gradients("backward", hop)
+        else:
+            hop.enter(BaselineHopState.NO_MEMORY)
+            self._replay()
+
+    def _replay(self) -> None:
+        for hop in self.admission.replays():
+            self._compute_gradients("replay", hop)
+
+    def _compute_gradients(self, work: str, hop: BaselineHop) -> None:
+        finished, given = partial(self._finished, hop), partial(self._given, hop)
+        self.runtime.compute(work, hop.trip, finished, given, self.admission.room)
+
+    def _given(self, hop: BaselineHop) -> None:
+        """Send the gradient of the input, before those of the parameters are computed."""
+        if self.hops.get(hop.trip) is hop:
+            hop.enter(BaselineHopState.GIVEN)
+            self._give_back(hop)
+            self._go_on()
 
     def _finished(self, hop: BaselineHop) -> None:
         if self.hops.get(hop.trip) is not hop:
             return
+        given = hop.given
         hop.enter(BaselineHopState.DONE)
-        self._give_back(hop)
-        self._notify_denied()
+        if not given:
+            self._give_back(hop)
+        self._go_on()
+        self.on_finished()
+
+    def _go_on(self) -> None:
+        """Use what memory or time has become free."""
+        self._replay()
+        if self.admission.admits:
+            denied, self._denied = self._denied, {}
+            for process in denied:
+                self.runtime.send(process, BaselineRoom())
 
     def _give_back(self, hop: BaselineHop) -> None:
         if not hop.orphan:
             size = self.runtime.tensor_bytes(self.stage, "gradient") if self.stage > 0 else 0
             self.runtime.send(hop.upstream, BaselineBackward(hop.trip, (self.runtime.me, *hop.path)), size)
-
-    def _notify_denied(self) -> None:
-        denied, self._denied = self._denied, {}
-        for process in denied:
-            self.runtime.send(process, BaselineRoom())
 
     def _routed(self, trip: Trip, path: Path) -> None:
         hop = self.hops[trip]
@@ -250,7 +236,7 @@ class BaselineHopTable:
 
     def _expire(self, hop: BaselineHop, attempt: int) -> None:
         still = self.hops.get(hop.trip) is hop and hop.orphan and hop.attempt == attempt
-        if still and hop.state is not BaselineHopState.DONE:
+        if still and not hop.given:
             self.drop(hop.trip)
 
     def _output_bytes(self) -> int:

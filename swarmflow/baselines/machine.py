@@ -31,8 +31,29 @@ class BaselineRuntime(Protocol):
         """Send a message, with tensors of so many bytes."""
         ...
 
-    def compute(self, work: str, trip: Trip | None, done: Callable[[], None]) -> None:
-        """Compute `work` of a microbatch after more urgent work, then call `done`."""
+    @property
+    def forward_s(self) -> float | None:
+        """How long a forward pass takes on the own computer, as measured there; None: it has computed none."""
+        ...
+
+    @property
+    def without_graph(self) -> int:
+        """Microbatches that a peer admits without a graph, for each one with a graph."""
+        ...
+
+    def compute(
+        self,
+        work: str,
+        trip: Trip | None,
+        done: Callable[[], None],
+        given: Callable[[], None] | None = None,
+        room: int = 0,
+    ) -> None:
+        """Compute `work` of a microbatch after more urgent work, then call `done`.
+
+        given: called when the gradient of the input is there, where the pass is computed in two parts. room: graphs
+        that there is memory for beside those that are kept: for each one more pass may wait between its parts.
+        """
         ...
 
     def drop(self, trip: Trip | None = None) -> None:
@@ -48,7 +69,7 @@ class BaselineRuntime(Protocol):
         ...
 
     def capacity(self, stage: int) -> int:
-        """Return how many microbatches of a stage this computer holds at a time."""
+        """Return of how many microbatches of a stage this computer keeps the graphs at a time."""
         ...
 
     def tensor_bytes(self, stage: int, kind: str) -> int:

@@ -18,6 +18,7 @@ from swarmflow.core.routing.flow.node_types import FlowSend, Link, View
 ROUND_S = 0.5  # GWTF, VI, Ablation studies: 120 iterations are "roughly a minute"
 ROUNDS = 120  # before the first iteration
 ASKED = (CheapestOutflow, FlowReport, FlowQuery)  # messages that change no flow
+EVEN_SHARES = 2  # of the microbatches, that a relay offers to carry beyond its capacity (docs/baselines.md)
 TRAINER = -1  # the stage of a trainer, which comes before the first one and after the last
 
 Place = tuple[str, int]  # a process' name and its stage
@@ -96,10 +97,17 @@ class GwtfNegotiation:
             self.received(sender, message)
 
     def _units(self, present: Present) -> int:
-        """Return how many microbatches this process holds, or (a trainer) sends in an iteration."""
+        """Return how many units of flow this process has: of a trainer, its microbatches of an iteration.
+
+        A relay has as many as it keeps graphs of. Where that is less than EVEN_SHARES times its even share of all
+        microbatches, it offers that, as far as it takes so many without their graphs.
+        """
         if self.runtime.me in present.trainers:
             return len(shares(present.trainers, self.microbatches)[self.runtime.me])
-        return self.runtime.capacity(self._stage[self.runtime.me])
+        stage = self._stage[self.runtime.me]
+        capacity = self.runtime.capacity(stage)
+        share = -(-EVEN_SHARES * self.microbatches // len(present.stages[stage]))
+        return max(capacity, min(share, capacity * (1 + self.runtime.without_graph)))
 
     def _tick(self, node: GwtfRelay | GwtfSource) -> None:
         if self.node is node:

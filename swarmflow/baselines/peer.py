@@ -73,7 +73,12 @@ class BaselinePeer:
     @property
     def slots(self) -> int:
         """Microbatches that it holds."""
-        return 0 if self.hops is None else self.hops.slots
+        return 0 if self.hops is None else self.hops.admission.taken
+
+    @property
+    def graphs(self) -> int:
+        """Microbatches whose graphs it keeps."""
+        return 0 if self.hops is None else self.hops.admission.graphs
 
     def start(self) -> None:
         """Join."""
@@ -100,8 +105,7 @@ class BaselinePeer:
                 self.lost(message.process)
             case Aggregate():
                 self.reduction = BaselineReduction(self.runtime, message, self._reduced)
-                self.reduction.start()
-                self._take_early()
+                self._reduce_if_done()
             case BaselinePart() | BaselineSum():
                 self._reduce(sender, message)
             case BaselineAsk() if message.trip.iteration < self.iteration:
@@ -165,9 +169,8 @@ class BaselinePeer:
             return
         self.reduction = None
         if self.hops is None:
-            self.hops = BaselineHopTable(
-                self.runtime, self.stage, self.settings.stages, self.next_hop(), self.settings.repair
-            )
+            how = self.next_hop(), self.settings.repair, self._reduce_if_done
+            self.hops = BaselineHopTable(self.runtime, self.stage, self.settings.stages, *how)
         self.hops.open(opened)
         self._take_early()
 
@@ -176,13 +179,21 @@ class BaselinePeer:
         for sender, message in early:
             self.received(sender, message)
 
+    def _reduce_if_done(self) -> None:
+        """Begin to sum, unless gradients of parameters are left to compute."""
+        waits = self.hops is not None and self.hops.unfinished
+        if self.reduction is not None and not self.reduction.started and not waits:
+            self.reduction.start()
+            self._take_early()
+
     def _reduce(self, sender: ProcessId, message: BaselinePart | BaselineSum) -> None:
-        if self.reduction is None or self.reduction.aggregate.iteration < message.iteration:
+        reduction = self.reduction
+        if reduction is None or not reduction.started or reduction.aggregate.iteration < message.iteration:
             self._early.append((sender, message))
-        elif self.reduction.aggregate.iteration == message.iteration and isinstance(message, BaselinePart):
-            self.reduction.add_part(message)
-        elif self.reduction.aggregate.iteration == message.iteration and isinstance(message, BaselineSum):
-            self.reduction.take_sum(message)
+        elif reduction.aggregate.iteration == message.iteration and isinstance(message, BaselinePart):
+            reduction.add_part(message)
+        elif reduction.aggregate.iteration == message.iteration and isinstance(message, BaselineSum):
+            reduction.take_sum(message)
 
     def _reduced(self) -> None:
         self.runtime.compute("update", None, self._updated)

@@ -23,14 +23,18 @@ class BaselineReduction:
     runtime: BaselineRuntime
     aggregate: Aggregate
     done: Callable[[], None]  # called once, when all groups are reduced
+    started: bool = field(init=False, default=False)  # the own gradient is complete
     _open: dict[str, tuple[ProcessId, ...]] = field(init=False, default_factory=dict)  # unreduced groups: their members
     _parts: Counter[str] = field(init=False, default_factory=Counter)  # addends received, by group
     _sums: Counter[str] = field(init=False, default_factory=Counter)  # sums received, by group
 
-    def start(self) -> None:
-        """Send each member its part."""
+    def __post_init__(self) -> None:
         mine = [(name, members) for name, members in self.aggregate.groups if self.runtime.me in members]
         self._open = {name: members for name, members in mine if len(members) > 1}
+
+    def start(self) -> None:
+        """Send each member its part."""
+        self.started = True
         for name in self._open:
             self._send(name, BaselinePart(self.aggregate.iteration, name))
         self._finish()
@@ -64,7 +68,7 @@ class BaselineReduction:
             self._finish()
 
     def _finish(self) -> None:
-        if not self._open:
+        if self.started and not self._open:
             self.done()
 
     def _send(self, group: str, message: BaselinePart | BaselineSum) -> None:

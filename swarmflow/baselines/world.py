@@ -35,7 +35,7 @@ from swarmflow.simulator.hardware import Hardware
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
-from swarmflow.simulator.settings import Environment, Settings
+from swarmflow.simulator.settings import Environment, Settings, noticed_s
 from swarmflow.simulator.swarm import PeerLife
 from swarmflow.simulator.transfer import Transfer
 
@@ -92,6 +92,7 @@ class BaselineWorld:
     stopwatch: Callable[[], float] | None = field(init=False, default=None)  # of the computer that simulates
     network: Network = field(init=False)
     hardware: Hardware = field(init=False)
+    noticed_s: Callable[[], float] = field(init=False)  # until it shows that a process that was asked is dead
     leader_machine: BaselineLeader | None = field(init=False, default=None)
     leader: ProcessId | None = field(init=False, default=None)
     _trainers: dict[ProcessId, None] = field(init=False, default_factory=dict)
@@ -101,6 +102,7 @@ class BaselineWorld:
     def __post_init__(self, make_environment: Callable[[Random], Environment]) -> None:
         environment = make_environment(Random(self.seed))
         self.network, self.hardware = environment.network, environment.hardware
+        self.noticed_s = partial(noticed_s, self.hardware, self.settings)
 
     # --- processes ----------------------------------------------------------------------------------------------------
 
@@ -189,13 +191,18 @@ class BaselineWorld:
         return ProcessId(name, self._incarnations)
 
     def _begin(self, process: ProcessId, machine: BaselineMachine) -> None:
-        computer = Computer(self.clock, self.meter, partial(self._compute_s, process))
+        hardware = partial(self._compute_s, process), partial(self._weights_share, process)
+        computer = Computer(self.clock, self.meter, *hardware)
         self.processes[process] = BaselineProcess(machine, computer, self.clock.now_s)
         self.write_trace(process, "starts")
         machine.start()
 
     def _compute_s(self, process: ProcessId, work: str) -> float:
         return self.hardware.compute_s(process.name, self.processes[process].stage, work)
+
+    def _weights_share(self, process: ProcessId, work: str) -> float:
+        """Return the part of a pass that is left when the gradient of the input is there; none on the first stage."""
+        return self.hardware.weights_share(process.name, work) if self.processes[process].stage > 0 else 0.0
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -246,9 +253,11 @@ class BaselineWorld:
         life = self.processes[process]
         if isinstance(life.machine, BaselinePeer) and life.machine.stage >= 0:
             life.stage = life.machine.stage
-            held, capacity = life.machine.slots, self.hardware.capacity(process.name, life.stage)
-            if held > capacity:
-                raise InvariantViolated(f"seed {self.seed}: {process} holds {held} microbatches of {capacity}")
+            held, graphs = life.machine.slots, life.machine.graphs
+            capacity = self.hardware.capacity(process.name, life.stage)
+            if graphs > capacity or held > capacity * (1 + self.settings.without_graph):
+                what = f"{held} microbatches, {graphs} of them with graphs"
+                raise InvariantViolated(f"seed {self.seed}: {process} holds {what}, and its capacity is {capacity}")
 
     def after(self, process: ProcessId, delay_s: float, callback: Callable[[], None]) -> None:
         """Run a callback of a process after a delay, unless it is dead by then."""
@@ -323,9 +332,28 @@ class SimulatedRuntime:
         """Send a message."""
         self.world.send(self.me, to, message, tensor_bytes)
 
-    def compute(self, work: str, trip: Trip | None, done: Callable[[], None]) -> None:
+    @property
+    def forward_s(self) -> float | None:
+        """The smoothed time of the own computer's forward passes."""
+        return self.world.processes[self.me].computer.forward_s
+
+    @property
+    def without_graph(self) -> int:
+        """By the rules of the run."""
+        return self.world.settings.without_graph
+
+    def compute(
+        self,
+        work: str,
+        trip: Trip | None,
+        done: Callable[[], None],
+        given: Callable[[], None] | None = None,
+        room: int = 0,
+    ) -> None:
         """Queue work for the own computer."""
-        self.world.processes[self.me].computer.add(work, trip, partial(self.world.act, self.me, done))
+        act = partial(self.world.act, self.me)
+        computer = self.world.processes[self.me].computer
+        computer.add(work, trip, partial(act, done), None if given is None else partial(act, given), room)
 
     def drop(self, trip: Trip | None = None) -> None:
         """Cancel queued work of a trip, or all; what runs already is finished."""

@@ -78,8 +78,9 @@ class Simulation:
             rebalance_s=run.rebalance_s,
             timeout_s=run.timeout_s,
             peers_first=sum(fitting),
-            journal_bytes_max=1 << 62,
+            journal_bytes_max=run.journal_bytes_max,
             recompute=run.recompute,
+            relays=run.relays,
         )
         self.world = policy.swarm(settings, self.seed, self._make_environment)
         self.world.trace, self.world.on_result = self.trace, self._result

@@ -28,6 +28,7 @@ class RunPart:
     policy: Annotated[str, check.text] = "swarmflow"
     recompute: Annotated[bool, check.boolean] = True
     split_backward: Annotated[bool, check.boolean] = True
+    relays: Annotated[bool, check.boolean] = True
     router: Annotated[str, check.choice(*ROUTERS)] = "shortest"
     seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
     iterations: Annotated[int, check.integer(1)] = 10
@@ -39,6 +40,7 @@ class RunPart:
     silence_s: Annotated[float, check.number(above=0)] = 8.0
     timeout_s: Annotated[float, check.number(at_least=0)] = 0.0
     checkpoint_every: Annotated[int, check.integer(0)] = 0
+    journal_bytes_max: Annotated[int, check.integer(0, SIZE_MAX)] = 1 << 30
 
     @property
     def timeouts(self) -> Timeouts:

@@ -30,12 +30,18 @@ class Settings:
     rebalance_s: float = 0.0  # of every peer, as the next two
     journal_bytes_max: int = 1 << 30
     recompute: bool = True
+    relays: bool = True
     unusable: float = 0.0  # the share of computations whose input does not decode
     poisoned: int = -1  # the microbatch of each step whose values are not finite on any computer, -1: none
     keeps: bool = True  # of every peer: it keeps copies on its disk
     uncertified: float = 0.0  # share of the peers that have no certificate, and so no vote
     peers_first: int = 0  # peers that have to be ready before the first step is opened
     timeout_s: float = 0.0  # of the baseline swarm-restart
+
+    @property
+    def without_graph(self) -> int:
+        """Microbatches that a peer admits without a graph, for each one with a graph."""
+        return self.plan.without_graph if self.recompute else 0
 
     def timed(self, **seconds: float) -> Settings:
         """Return these settings with other timeouts."""
@@ -58,7 +64,8 @@ class Settings:
 
     def of_peer(self, join: Join) -> PeerSettings:
         """Return the settings of a peer that joins with this message."""
-        return PeerSettings(join, journal_bytes_max=self.journal_bytes_max, recompute=self.recompute, stores=self.keeps)
+        how = self.recompute, self.relays, self.keeps
+        return PeerSettings(join, None, False, self.journal_bytes_max, *how)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +74,14 @@ class Environment:
 
     network: Network
     hardware: Hardware
+
+
+def noticed_s(hardware: Hardware, settings: Settings) -> float:
+    """Return the seconds until a process notices that another one that it asked is dead.
+
+    Its connection breaks, or the leader reports its silence.
+    """
+    return hardware.broken_s() or settings.plan.timeouts.silence_s
 
 
 def random_environment(settings: Settings, random: Random) -> Environment:

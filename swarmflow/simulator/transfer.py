@@ -40,6 +40,11 @@ class Carrier(Protocol):
         """Return whether a process is alive."""
         ...
 
+    @property
+    def noticed_s(self) -> Callable[[], float]:
+        """Return the seconds until a process notices that another one that it asked is dead."""
+        ...
+
 
 @dataclass(slots=True)
 class Transfer:
@@ -59,13 +64,8 @@ class Transfer:
             self.world.clock.after(0.0, self._finish)
             return
         named, size_bytes = self.wanted.pop(0)
-
-        def donors() -> list[ProcessId]:
-            alive = [donor for donor in named if self.world.alive(donor)]
-            return alive if self.together else alive[:1]
-
-        what = size_bytes, self.begin, self.part, self.hold
-        StageTransfer(self.world, self.to, donors, lambda _: None, *what).begin()
+        what = size_bytes, self.begin, self.part, self.hold, self.together
+        StageTransfer(self.world, self.to, lambda: named, lambda _: None, *what).begin()
 
     def _finish(self) -> None:
         if self.world.alive(self.to):
@@ -74,23 +74,28 @@ class Transfer:
 
 @dataclass(slots=True)
 class StageTransfer:
-    """Loads a stage from all donors that are alive, from each as fast as it can give, beside all other traffic."""
+    """Loads a stage from all its donors, from each as fast as it can give, beside all other traffic.
+
+    That a donor is dead shows when what was asked of it does not come.
+    """
 
     world: Carrier
     to: ProcessId
     donors: Callable[[], list[ProcessId]]  # as they are named now
     share: Callable[[ProcessId], float | None]  # of its uplink, that a donor gives a load however busy it is
     left_bytes: int
-    done: Callable[[], None]  # called at the end, or when no donor is alive: the receiver checks
+    done: Callable[[], None]  # called at the end, or when no donor is left: the receiver checks
     part: Callable[[], None] | None = None  # called with each piece that has arrived
     hold: Callable[[], bool] = never  # whether nothing may be asked for at the moment
+    together: bool = True  # from all donors at a time, and not from the first one that answers
+    _gone: set[ProcessId] = field(init=False, default_factory=set)  # donors that were noticed to be dead
     _looks: bool = field(init=False, default=False)  # whether it still is, soon
     _asked: Counter[ProcessId] = field(init=False, default_factory=Counter)  # pieces on their way, by donor
 
     def begin(self) -> None:
         """Ask every donor for the next pieces. At the end, what one owes another is asked for too."""
-        alive = [donor for donor in self.donors() if self.world.alive(donor)]
-        if self.left_bytes <= 0 or not alive:
+        answering = [donor for donor in self.donors() if donor not in self._gone]
+        if self.left_bytes <= 0 or not answering:
             self.left_bytes, self.donors = 0, list
             self.world.clock.after(0.0, self._finish)
             return
@@ -99,7 +104,7 @@ class StageTransfer:
                 self._looks = True
                 self.world.clock.after(HELD_POLL_S, self._look)
             return
-        for donor in alive:
+        for donor in answering if self.together else answering[:1]:
             ahead = LOADS_AHEAD_SHARED if self.share(donor) else LOADS_AHEAD
             while self._asked[donor] < ahead:
                 self._asked[donor] += 1
@@ -112,7 +117,10 @@ class StageTransfer:
             self.begin()
 
     def _answer(self, donor: ProcessId) -> None:
-        if self.left_bytes <= 0 or not self.world.alive(donor):
+        if not self.world.alive(donor):
+            self.world.clock.after(self.world.noticed_s(), partial(self._lost, donor))
+            return
+        if self.left_bytes <= 0:
             self._arrived(donor)
             return
         size_bytes = min(LOAD_BYTES, self.left_bytes)
@@ -126,11 +134,18 @@ class StageTransfer:
         due_s = piece.next_s(self.world.clock.now_s)
         if due_s is not None:
             self.world.clock.at(due_s, partial(self._wait, donor, piece, size_bytes))
+        elif self.world.alive(donor):
+            self._arrived(donor, size_bytes)
         else:
-            self._arrived(donor, size_bytes if self.world.alive(donor) else 0)
+            self.world.clock.after(self.world.noticed_s(), partial(self._lost, donor))
+
+    def _lost(self, donor: ProcessId) -> None:
+        """Ask others for what a donor did not give: it is dead."""
+        self._gone.add(donor)
+        self._arrived(donor)
 
     def _arrived(self, donor: ProcessId, size_bytes: int = 0) -> None:
-        """Count a piece that is here, and ask for the next one. 0: the donor has died."""
+        """Count a piece that is here, and ask for the next one. 0: it did not come."""
         self._asked[donor] -= 1
         if self.left_bytes <= 0 or not self.world.alive(self.to):
             return

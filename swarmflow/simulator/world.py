@@ -26,7 +26,7 @@ from swarmflow.simulator.launcher import Launcher
 from swarmflow.simulator.machines import PRODUCTION, Machines
 from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Network
-from swarmflow.simulator.settings import Environment, Settings, random_environment
+from swarmflow.simulator.settings import Environment, Settings, noticed_s, random_environment
 from swarmflow.simulator.spoiling import Spoiling
 from swarmflow.simulator.swarm import PeerLife
 from swarmflow.simulator.transport import Transport
@@ -52,6 +52,7 @@ class World:
     random: Random = field(init=False)
     network: Network = field(init=False)
     hardware: Hardware = field(init=False)
+    noticed_s: Callable[[], float] = field(init=False)  # until it shows that a process that was asked is dead
     disks: Disks = field(init=False)  # of all processes
     clock: Clock = field(init=False, default_factory=Clock)
     transport: Transport = field(init=False)
@@ -85,6 +86,7 @@ class World:
         else:
             environment = make_environment(self.random)
         self.network, self.hardware = environment.network, environment.hardware
+        self.noticed_s = partial(noticed_s, self.hardware, self.settings)
         self.disks = Disks(self.settings.plan.stages)
         self.transport, self.directory, self.launcher = Transport(self), LeaderDirectory(self), Launcher(self)
         self.clock.after(INTRODUCE_EVERY_S, self.directory.introduce)

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
+from experiments.gwtf_churn.pairs import mean, ratio
 from experiments.gwtf_churn.paper import THROUGHPUT, TIME, reported
 from experiments.gwtf_churn.setting import ChurnSetting, links, scenario, settings
+from experiments.gwtf_churn.steps import STEPS
 from experiments.gwtf_optimal.__main__ import scenario as optimal
 from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
@@ -53,3 +57,22 @@ def test_the_optimum_has_three_peers_a_stage() -> None:
     assert found.latency is not None
     assert found.latency[2][5] == 0.0, "trainer 2 and peer 2"
     assert optimal(4) == found != optimal(5)
+
+
+def test_pairs_are_drawn_together() -> None:
+    theirs = [1.0, 2.0, 5.0, 3.0]
+    halved = ratio([value / 2 for value in theirs], theirs)
+    assert (halved.value, halved.low, halved.high) == pytest.approx((0.5, 0.5, 0.5))
+    spread = mean(theirs)
+    assert spread.value == pytest.approx(2.75)
+    assert spread.low < spread.value < spread.high
+    with pytest.raises(ValueError, match="no pairs"):
+        ratio([1.0], theirs)
+
+
+def test_the_steps_switch_off_what_they_say() -> None:
+    _, without, relayed, recomputed = STEPS[:4]
+    setting = next(setting for setting in settings() if setting.heterogeneous and setting.chance == 0.1)
+    reports = [step.report(setting, 0) for step in (without, relayed, recomputed)]
+    assert [report.counts.get("detours", 0) > 0 for report in reports] == [False, True, True]
+    assert [report.over(lambda row: row.twice_s)[0] > 0 for report in reports] == [False, False, True]

@@ -7,7 +7,7 @@ from enum import StrEnum
 import pytest
 
 from swarmflow.baselines.dispatcher import HOLDERS, BaselineInFlight, HolderState
-from swarmflow.baselines.hop_table import HOP_STATES, BaselineHop, BaselineHopState
+from swarmflow.baselines.hop import HOP_STATES, BaselineHop, BaselineHopState
 from swarmflow.baselines.leader import NEGOTIATIONS, PHASES, BaselinePhase, NegotiationState
 from swarmflow.baselines.messages import Trip
 from swarmflow.core.protocol.types import ProcessId

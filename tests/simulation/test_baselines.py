@@ -25,13 +25,17 @@ ALL = (*ROUTED, "gpipe", "dtfm")
 
 
 @pytest.mark.parametrize("policy", ALL)
-def test_a_pipeline_takes_what_can_be_worked_out_by_hand(tmp_path: Path, policy: str) -> None:
-    _, report = simulated(tmp_path, PIPELINE, policy)
+@pytest.mark.parametrize(("split", "waited_s"), [("false", 9.0), ("true", 7.0)])
+def test_a_pipeline_takes_what_can_be_worked_out_by_hand(
+    tmp_path: Path, policy: str, split: str, waited_s: float
+) -> None:
+    _, report = simulated(tmp_path, PIPELINE.replace("[model]", f"split_backward = {split}\n[model]"), policy)
     assert (report.outcome, report.violations) == ("finished", ())
-    # Three forwards and backwards; four ways of 0.1 s + 1 MB at 80 Mb/s; three times there and back to ask; tokens out
+    # Three forwards and backwards, of which the gradients of the parameters of two stages, a second each, are computed
+    # beside if they come last; four ways of 0.1 s + 1 MB at 80 Mb/s; three times there and back to ask; tokens out
     # and the word of the last gradient back to the trainer; the words that begin the update, end it, and open the next.
     for row in report.measured:
-        assert row.seconds == pytest.approx(9.0 + 4 * 0.2 + 3 * 0.2 + 2 * 0.1 + 0.1 + 0.1 + 0.1, abs=0.11)
+        assert row.seconds == pytest.approx(waited_s + 4 * 0.2 + 3 * 0.2 + 2 * 0.1 + 0.1 + 0.1 + 0.1, abs=0.11)
         assert row.useful_s == pytest.approx(9.0)
         assert (row.wasted_s, row.lost_s) == (0.0, 0.0)
         assert row.communication_s == pytest.approx(4 * 0.2, abs=0.11)
@@ -66,7 +70,24 @@ def test_every_microbatch_is_learnt_under_churn(
     assert report.waste()[1] > 0
     computed_s = sum(simulation.world.life(process).busy_s for process in simulation.world.peers())
     meter = simulation.world.meter
-    assert meter.useful_s + meter.wasted_s + meter.lost_s == pytest.approx(computed_s, rel=0.02)
+    assert meter.useful_s + meter.twice_s + meter.wasted_s + meter.lost_s == pytest.approx(computed_s, rel=0.02)
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_what_has_no_room_for_its_graph_is_computed_twice(tmp_path: Path, policy: str) -> None:
+    """Three stages of one peer with memory for one graph, and links that take far longer than a pass."""
+    text = PIPELINE.replace("capacity = 4", "capacity = 1").replace("microbatches = 1", "microbatches = 4")
+    text = text.replace("forward_s = 1.0\nbackward_s = 2.0", "forward_s = 0.01\nbackward_s = 0.02")
+    _, report = simulated(tmp_path, text, policy)
+    _, without = simulated(tmp_path, text.replace("[model]", "recompute = false\n[model]"), policy)
+    assert (report.outcome, without.outcome) == ("finished", "finished")
+    # All but the first one of four, at the two stages that wait for gradients.
+    assert [row.twice_s for row in report.measured] == pytest.approx([2 * 3 * 0.01] * 3)
+    assert [row.twice_s for row in without.measured] == [0.0] * 3
+    for row in (*report.measured, *without.measured):
+        assert row.useful_s == pytest.approx(4 * 3 * 0.03)
+        assert row.wasted_s == 0.0
+    assert report.over(lambda row: row.seconds)[0] < 0.6 * without.over(lambda row: row.seconds)[0]
 
 
 def test_a_restart_wastes_what_a_resend_keeps(tmp_path: Path) -> None:
@@ -89,6 +110,7 @@ def test_a_restart_comes_when_the_gradient_was_out_as_long_as_ever(tmp_path: Pat
     each = "forward_s = 1.0\nbackward_s = 2.0\ncapacity = 4\nup_mbps = 80\n"
     head, rest = PIPELINE.split("[[peers]]")
     text = head + stages.replace("[[peers]]\n", f"[[peers]]\n{each}") + "[network]" + rest.split("[network]")[1]
+    text = text.replace("[model]", "split_backward = false\n[model]")
 
     def seconds(struck: int) -> tuple[float, float]:
         """How long an iteration takes when a peer of stage 1 dies that has handed on what it had; and undisturbed."""
@@ -242,6 +264,7 @@ def test_microbatches_go_along_flows_over_fast_ways(tmp_path: Path) -> None:
     (tmp_path / "mbps.csv").write_text(table + "\n", encoding="utf-8")
     text = PIPELINE.replace("count = 3", "count = 6").replace("microbatches = 1", "microbatches = 8")
     text = text.replace("up_mbps = 80\n", "") + "mbps_matrix = 'mbps.csv'\n"
+    text = text.replace("[model]", "recompute = false\n[model]")
     lines: list[str] = []
     report = Simulation(scenario(tmp_path, text), 0, "gwtf", lines.append).run()
     assert report.outcome == "finished"

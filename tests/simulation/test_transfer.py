@@ -15,20 +15,26 @@ from swarmflow.simulator.transfer import LOAD_BYTES, LOADS_AHEAD, Transfer
 
 DONORS, RECEIVER = [ProcessId("a", 1), ProcessId("b", 1)], ProcessId("c", 1)
 MB = 1_000_000
+NOTICED_S = 5.0  # until it shows that a process is dead
 STATE_BYTES = 400 * MB
 AHEAD_BYTES = 2 * LOADS_AHEAD * LOAD_BYTES  # that are on their way at a time
 
 
 @dataclass
 class Machines:
-    """Two donors and a receiver behind 10 MB/s each, all of them alive."""
+    """Two donors and a receiver behind 10 MB/s each."""
 
     clock: Clock = field(default_factory=Clock)
     meter: Meter = field(default_factory=Meter)
     network: Network = field(default_factory=lambda: Shared(Spread(Constant(0.0), Constant(INFINITE), 0), ports()))
 
+    dead: set[ProcessId] = field(default_factory=set)
+
     def alive(self, process: ProcessId) -> bool:
-        return True
+        return process not in self.dead
+
+    def noticed_s(self) -> float:
+        return NOTICED_S
 
     def copied_s(self, held_s: tuple[float, float]) -> float:
         """When a state is copied; in the time held_s nothing may be asked for."""
@@ -58,3 +64,15 @@ def test_a_copy_takes_its_bytes_over_the_receivers_link() -> None:
 def test_a_copy_that_is_held_up_ends_as_much_later(held_s: tuple[float, float]) -> None:
     before_s = AHEAD_BYTES / (10 * MB)  # what was asked for before comes meanwhile
     assert 60.0 - before_s - 0.5 <= Machines().copied_s(held_s) <= 60.5
+
+
+def test_a_dead_donor_is_asked_until_it_shows() -> None:
+    machines = Machines(dead=set(DONORS))
+    assert machines.copied_s((0.0, 0.0)) == pytest.approx(NOTICED_S, rel=0.01)
+
+
+def test_the_rest_comes_from_the_donor_that_is_alive() -> None:
+    machines = Machines()
+    machines.clock.after(20.0, lambda: machines.dead.add(DONORS[0]))
+    # The receiver's link is the limit: the other donor alone fills it, once what the dead one owed is asked of it.
+    assert 40.0 <= machines.copied_s((0.0, 0.0)) <= 40.0 + NOTICED_S + 0.5

@@ -60,7 +60,8 @@ class PeerMachine(PeerState):
     _next_join_s: float = field(init=False, default=0.0)
 
     def __post_init__(self) -> None:
-        relayed_bytes = 0 if self.plan.delay else self.plan.boundary_bytes  # with a delay no link is idle for long
+        idle_links = self.settings.relays and not self.plan.delay  # with a delay no link is idle for long
+        relayed_bytes = self.plan.boundary_bytes if idle_links else 0
         self.counter, self.relays = MessageCounter(self.me), Relays(self.me, relayed_bytes)
         self.checks = checks_of(self.plan)
         self.memory = Memory(self.settings.join.held)
@@ -161,7 +162,8 @@ class PeerMachine(PeerState):
         # Without a leader it shows which candidates are dead too: what is sent to them is lost.
         recipients = leaders.possible_leaders(self) if self.lease.lost else [self.leader]
         actions += self.counter.sent([Send(process, beat) for process in recipients])
-        if self.hops is not None and (rates := self.hops.dispatcher.link_rates.report(self.elements)) is not None:
+        hops = self.hops if self.settings.relays else None
+        if hops is not None and (rates := hops.dispatcher.link_rates.report(self.elements)) is not None:
             actions += self.counter.sent([Send(process, rates) for process in (self.leader, *self.relays.near)])
         return actions
 

@@ -31,6 +31,7 @@ class PeerSettings:
     stay: bool = False  # after the last step
     journal_bytes_max: int = 1 << 30
     recompute: bool = True  # when idle it takes microbatches for whose graphs there is no memory
+    relays: bool = True  # it relays tensors, and reports its links, by which the pieces of an all-reduce are shared out
     stores: bool = False  # it has a folder, in which its stage outlives the process
 
 

@@ -1,0 +1,91 @@
+"""`python -m experiments.gwtf_churn.steps`: what each of swarmflow's means gives, and the same of baselines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import click
+
+from experiments.common.arguments import options, progress, run
+from experiments.common.rows import Row, row, write_json
+from experiments.gwtf_churn.pairs import mean, ratio, show_estimates
+from experiments.gwtf_churn.paper import TIME
+from experiments.gwtf_churn.setting import ChurnSetting, scenario, settings
+from swarmflow.errors import SwarmflowError
+from swarmflow.forecast.simulation import Simulation
+from swarmflow.simulator.report import SimulationReport
+
+SEEDS, SEEDS_QUICK = 50, 2
+MODEL = "LLaMA-like"
+COLUMNS = tuple(setting.column for setting in settings() if setting.model == MODEL)
+CLAIMED = ("Homogeneous 0%", "Heterogeneous 10%")
+
+
+@dataclass(frozen=True, slots=True)
+class ChurnStep:
+    """A policy with some of the means."""
+
+    name: str
+    policy: str
+    router: str = "shortest"
+    relays: bool = True  # and shared all-reduces
+    recompute: bool = True
+
+    def report(self, setting: ChurnSetting, seed: int) -> SimulationReport:
+        """Simulate one repetition. Raises SwarmflowError where it does not end."""
+        base = scenario(setting, seed, self.router)
+        run = replace(base.run, relays=self.relays, recompute=self.recompute)
+        report = Simulation(replace(base, run=run), seed, self.policy).run()
+        if report.outcome != "finished":
+            why = "; ".join(report.violations) or report.outcome
+            raise SwarmflowError(f"{setting.name}, {self.name}, seed {seed}: {why}")
+        return report
+
+    def minutes(self, setting: ChurnSetting, seed: int) -> float:
+        """Simulate one repetition; return minutes a microbatch."""
+        return self.report(setting, seed).over(lambda row: row.minutes_a_microbatch)[0]
+
+
+BASELINES = ("swarm", "swarm-restart", "gwtf")
+STEPS = (
+    ChurnStep("swarmflow, no extras", "swarmflow", "iwrr", relays=False, recompute=False),
+    ChurnStep("+ shortest", "swarmflow", relays=False, recompute=False),
+    ChurnStep("+ relays and shared all-reduce", "swarmflow", recompute=False),
+    ChurnStep("+ recompute", "swarmflow"),
+    *(ChurnStep(f"{name}, no recompute", name, recompute=False) for name in BASELINES),
+    *(ChurnStep(name, name) for name in BASELINES),
+)
+OURS = STEPS[3]
+
+
+@click.command("gwtf_churn.steps")
+@options
+@click.option("--seeds", type=click.IntRange(1), help=f"Of each setting, the same for all. [default: {SEEDS}]")
+@click.option("--setting", "columns", type=click.Choice(COLUMNS), multiple=True, default=CLAIMED, show_default=True)
+def steps(quick: bool, seed: int, json_file: Path | None, seeds: int | None, columns: tuple[str, ...]) -> None:
+    """What each of swarmflow's means gives in GWTF's Table II, on paired seeds."""
+    tried = range(seed, seed + (seeds or (SEEDS_QUICK if quick else SEEDS)))
+    chosen = [setting for setting in settings() if setting.model == MODEL and setting.column in columns]
+    work = [(setting, step) for setting in chosen for step in STEPS]
+    found = {
+        (setting.column, step.name): [step.minutes(setting, each) for each in tried]
+        for setting, step in progress(work, len(work), "gwtf_churn.steps")
+    }
+    names = [setting.column for setting in chosen]
+    means = [(step.name, [mean(found[name, step.name]) for name in names]) for step in STEPS]
+    ratios = [
+        (f"swarmflow / {step.name}", [ratio(found[name, OURS.name], found[name, step.name]) for name in names])
+        for step in STEPS
+        if step is not OURS
+    ]
+    title = f"{MODEL}, {len(tried)} paired seeds, with 95% intervals"
+    show_estimates(f"Minutes a microbatch: {title}", ["", *names], means)
+    show_estimates(f"Ratio of the means: {title}", ["", *names], ratios)
+    if json_file is not None:
+        rows: list[Row] = [row(name, step, TIME, values) for (name, step), values in found.items()]
+        write_json(json_file, rows)
+
+
+if __name__ == "__main__":
+    run(steps)

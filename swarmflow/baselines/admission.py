@@ -1,0 +1,105 @@
+"""Which microbatches a peer of a baseline admits, and which graphs it keeps: by the rules of swarmflow's own peers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from swarmflow.baselines.dispatcher import BaselineDispatcher, Repair
+from swarmflow.baselines.hop import BaselineHop, BaselineHopState
+from swarmflow.baselines.machine import BaselineRuntime
+from swarmflow.baselines.messages import Trip
+from swarmflow.core.pipeline.admission import PASSES
+from swarmflow.core.routing.compute_timer import UNKNOWN_S
+from swarmflow.core.routing.smoothing import smoothed
+
+QUEUED = (BaselineHopState.FORWARD, BaselineHopState.NO_MEMORY, BaselineHopState.BACKWARD)
+
+
+@dataclass(slots=True)
+class BaselineAdmission:
+    """The slots and the graphs of one peer (`swarmflow/core/pipeline/admission.py` has those of swarmflow).
+
+    A peer admits as many microbatches as have room for their graphs. Beyond that it admits more while it would be idle,
+    keeps no graph of what does not fit, and does the forward pass of those again when their gradient is here.
+    """
+
+    runtime: BaselineRuntime
+    hops: dict[Trip, BaselineHop]  # of the current iteration
+    dispatcher: BaselineDispatcher  # to the next stage
+    capacity: int  # microbatches whose graphs fit in memory
+    extra: int  # microbatches without a graph, as a multiple of `capacity`
+    _transfer_s: float | None = field(init=False, default=None)  # smoothed, from a reservation to the tensors' arrival
+
+    @property
+    def taken(self) -> int:
+        """Slots in use."""
+        return sum(hop.state is not BaselineHopState.DONE for hop in self.hops.values())
+
+    @property
+    def graphs(self) -> int:
+        """Microbatches whose graphs are kept, or will be when they are computed."""
+        return sum(hop.graph and hop.state is not BaselineHopState.DONE for hop in self.hops.values())
+
+    @property
+    def room(self) -> int:
+        """Graphs that there is memory for beside those, in which passes may wait between their two parts.
+
+        None in a fixed pipeline, whose share of the next iteration goes by how soon its gradients return.
+        """
+        return 0 if self.dispatcher.repair is Repair.PIPELINE else max(0, self.capacity - self.graphs)
+
+    @property
+    def admits(self) -> bool:
+        """Whether there is a slot for one more microbatch."""
+        taken = self.taken
+        return taken < self.capacity or (taken < self.capacity * (1 + self.extra) and self._idle)
+
+    def arrived(self, hop: BaselineHop) -> None:
+        """Begin a hop whose tensors are here: it gets a graph if there is memory for one."""
+        self._transfer_s = smoothed(self._transfer_s, self.runtime.now_s - hop.reserved_s)
+        hop.graph = self.graphs < self.capacity
+        hop.enter(BaselineHopState.FORWARD)
+
+    def replays(self) -> list[BaselineHop]:
+        """Begin the backward passes without a graph for which there is memory now.
+
+        Where all graphs wait for their gradients, and there is nothing else to compute, the one that was kept last
+        gives way.
+        """
+        begun: list[BaselineHop] = []
+        for hop in [hop for hop in self.hops.values() if hop.state is BaselineHopState.NO_MEMORY]:
+            if self.graphs >= self.capacity:
+                spared = None if begun else self._spared()
+                if spared is None:
+                    break
+                spared.graph = False
+            hop.graph = True
+            hop.enter(BaselineHopState.BACKWARD)
+            begun.append(hop)
+        return begun
+
+    def _spared(self) -> BaselineHop | None:
+        """Return the hop whose graph gives way; None: there is something else to compute, or no graph waits."""
+        if any(hop.state in (BaselineHopState.FORWARD, BaselineHopState.BACKWARD) for hop in self.hops.values()):
+            return None
+        waits = (h for h in reversed(self.hops.values()) if h.graph and h.state is BaselineHopState.COMPUTED)
+        return next(waits, None)
+
+    @property
+    def _idle(self) -> bool:
+        """Whether nothing is queued, and what is on its way takes no longer to compute than to arrive.
+
+        Until something has arrived, all is admitted. Nor is a peer idle whose results wait for room at the next stage,
+        where tensors arrive sooner than they are computed: what is computed sooner there is only computed twice. A
+        fixed pipeline takes it all the same: it was slower without (docs/baselines.md).
+        """
+        if any(hop.state in QUEUED for hop in self.hops.values()):
+            return False
+        if self._transfer_s is None:
+            return True
+        forward_s = self.runtime.forward_s or UNKNOWN_S
+        routed = self.dispatcher.repair is not Repair.PIPELINE
+        if routed and self._transfer_s < forward_s and self.dispatcher.has_waiting:
+            return False
+        reserved = sum(hop.state is BaselineHopState.RESERVED for hop in self.hops.values())
+        return reserved * PASSES * forward_s <= self._transfer_s
