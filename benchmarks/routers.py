@@ -22,7 +22,7 @@ UNLIKE_MBPS = (4.0, 10.0, 40.0)  # one of each in every stage
 ALIKE_MBPS = 12.0
 TRAINER_MBPS = 100.0
 CAPACITY = 6
-ROUTERS = ("iwrr", "flow", "shortest")
+ROUTERS = ("iwrr", "flow", "gwtf", "gwtf-sum", "shortest")
 RUN_S = 900.0
 
 

@@ -89,7 +89,7 @@ class TrainSection:
     codec: Annotated[str, check.choice("blockwise8", "fp16", "none")] = "blockwise8"
     reduce_codec: Annotated[str, check.choice("blockwise16", "none")] = "blockwise16"
     delay: Annotated[int, check.integer(0, 1)] = 0
-    router: Annotated[str, check.choice("shortest", "iwrr", "flow")] = "shortest"
+    router: Annotated[str, check.choice("shortest", "iwrr", "flow", "gwtf", "gwtf-sum")] = "shortest"
     seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
     checkpoint_every: Annotated[int, check.integer(1)] = 50
     validate_every: Annotated[int, check.integer(0)] = 0

@@ -142,7 +142,11 @@ def test_model_from_a_table_and_a_cut(tmp_path: Path) -> None:
         ("optimizer", "warmup_steps = 101", "optimizer.warmup_steps = 101: must be at most train.steps = 100"),
         ("optimizer", "learning_rate = 1", "unknown key optimizer.learning_rate = 1"),
         ("optimizer", "weight_decai = 1", "(did you mean weight_decay?); allowed in [optimizer]: name, lr, betas"),
-        ("train", 'router = "flows"', 'must be "shortest" or "iwrr" or "flow" (did you mean flow?)'),
+        (
+            "train",
+            'router = "flows"',
+            'must be "shortest" or "iwrr" or "flow" or "gwtf" or "gwtf-sum" (did you mean flow?)',
+        ),
         ("train", 'precision = "BF16"', 'train.precision = "BF16": must be "fp32" or "bf16" (did you mean bf16?)'),
         ("train", 'codec = "blockwise"', '"blockwise8" or "fp16" or "none" (did you mean blockwise8?)'),
         ("optimizer", 'schedule = "cosin"', 'must be "constant" or "cosine" or "linear" (did you mean cosine?)'),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from swarmflow.core.protocol.messages.gwtf import FlowReport
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.gwtf_messages import FlowReport
 from swarmflow.simulator.causes import LINKS, REDUCE, TIMER
 from swarmflow.simulator.sizes import FRAME, HEADER, MEMBER, PROCESS
 
@@ -77,7 +77,7 @@ class Present:
 class BaselineNegotiate:
     """Among neighbours: a message of the negotiation of flows."""
 
-    payload: Any  # of core/routing/flow/gwtf_messages.py
+    payload: Any  # of core/protocol/messages/gwtf.py
 
 
 @dataclass(frozen=True, slots=True)

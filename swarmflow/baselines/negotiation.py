@@ -8,10 +8,10 @@ from random import Random
 
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import BaselineNegotiate, Present
+from swarmflow.core.protocol.messages.gwtf import CheapestOutflow, FlowQuery, FlowReport
 from swarmflow.core.protocol.shares import shares
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.gwtf import GwtfRelay
-from swarmflow.core.routing.flow.gwtf_messages import CheapestOutflow, FlowQuery, FlowReport
 from swarmflow.core.routing.flow.gwtf_source import GwtfSource
 from swarmflow.core.routing.flow.node_types import FlowSend, Link, View
 

@@ -345,7 +345,7 @@ NETWORK: Final = Dashboard(
         Panel(
             "Choices of the next peer",
             "ops",
-            "With the router `flow`, along a flow or not",
+            "With a router that follows flows, along a flow or not",
             {"{{by}}": "sum by (by) (rate(swarmflow_routed_total[1m]))"},
         ),
     ),

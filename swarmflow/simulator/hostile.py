@@ -63,6 +63,7 @@ from swarmflow.core.protocol.messages import (
     Unrepairable,
 )
 from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX, NAMED_TUPLES, PROOF_BYTES_MAX
+from swarmflow.core.protocol.messages.gwtf import InOrder, OrderedGwtfMessage
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
 from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.core.routing.flow.plausibility import RELIABLE_TYPES
@@ -174,6 +175,9 @@ class Mint:
         kind, before = self.random.choice(typing.get_args(FlowMessage)), self.poisoned
         if kind is Reliable:
             message: Any = Reliable(self.random.randint(0, 9), self._made(self.random.choice(RELIABLE_TYPES)))
+        elif kind is InOrder:
+            numbers = self.random.randint(0, 3), self.random.randint(1, 3), self.random.randint(0, 3)
+            message = InOrder(*numbers, self._made(self.random.choice(typing.get_args(OrderedGwtfMessage))))
         else:
             message = self._made(kind)
         self.poisoned = before
@@ -277,7 +281,7 @@ class Attack:
 def swarm_of(seed: int) -> FuzzSwarm:
     """The swarm of a seed."""
     draw = Random(f"hostile {seed}")
-    router = draw.choice(("shortest", "iwrr", "flow"))
+    router = draw.choice(("shortest", "iwrr", "flow", "gwtf"))
     plan = Plan(draw.choice((1, 2, 3)), draw.choice((4, 8)), draw.random() < 0.5, (), router, draw.choice((0, 8 << 20)))
     settings = Settings(
         plan,

@@ -20,6 +20,7 @@ from swarmflow.core.protocol.messages import (
     Prepare,
     RosterDelta,
 )
+from swarmflow.core.protocol.messages.gwtf import FlowReport, InOrder
 from swarmflow.core.protocol.messages.negotiation import (
     ApplyExchange,
     Audit,
@@ -40,6 +41,7 @@ MEMBER = 215  # a process with its stage, its capacity and an address
 NUMBER = 9  # as a float
 ENTRY = 5  # (index, attempt) in a manifest
 DONE = 130
+NAMES = 3  # further processes in a message of GWTF's negotiation, about
 
 
 def wire_bytes(message: Message) -> int:
@@ -82,6 +84,10 @@ def _flow_message(message: FlowMessage) -> int:
     match message:
         case Reliable():
             return _flow_message(message.message)
+        case InOrder():
+            return NAMES * PROCESS + _flow_message(message.message)
+        case FlowReport():
+            return (4 * PROCESS + 3 * NUMBER) * len(message.swappable) + (PROCESS + NUMBER) * len(message.link_costs)
         case Label():
             return (PROCESS + NUMBER) * len(message.costs)
         case UnitsReserved():

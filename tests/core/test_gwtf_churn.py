@@ -6,9 +6,7 @@ from random import Random
 
 import pytest
 
-from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.gwtf import GwtfRelay
-from swarmflow.core.routing.flow.gwtf_messages import (
+from swarmflow.core.protocol.messages.gwtf import (
     CheapestOutflow,
     DownstreamChanged,
     FlowApproved,
@@ -23,6 +21,8 @@ from swarmflow.core.routing.flow.gwtf_messages import (
     SwapRefused,
     UpstreamChanged,
 )
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.gwtf import GwtfRelay
 from swarmflow.core.routing.flow.gwtf_source import GwtfSource
 from swarmflow.core.routing.flow.gwtf_swaps import ANSWER_TIMEOUT_ROUNDS, GWTF_SWAP_STATES, GwtfSwapState
 from swarmflow.core.routing.flow.node_types import INFINITE, View
@@ -123,6 +123,15 @@ def test_a_flow_that_was_redirected_to_a_node_that_dies_is_unpaired_at_both_ends
         (accepted.downstream, FlowDropped(accepted.downstream_flow, relay.view.me, accepted.flow)),
         (accepted.upstream, FlowDenied(accepted.upstream_flow, accepted.flow, relay.view.me)),
     ]
+
+
+def test_an_inflow_without_an_outflow_that_the_stage_before_drops_is_removed() -> None:
+    relay, flow = connected()
+    [a0, c0] = STAGES[0][0], STAGES[2][0]
+    relay.handle(c0, FlowDenied(flow, FlowId(c0, 1), c0), 1.0)
+    assert [unit.flow for unit in relay.flows.loose] == [flow]
+    relay.handle(a0, FlowDropped(flow, a0, FlowId(a0, 1)), 1.0)
+    assert relay.held == 0
 
 
 def test_a_message_that_a_newer_one_has_overtaken_changes_nothing() -> None:

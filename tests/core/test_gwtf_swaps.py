@@ -9,7 +9,7 @@ import pytest
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.gwtf import GwtfRelay
-from swarmflow.core.routing.flow.gwtf_messages import (
+from swarmflow.core.protocol.messages.gwtf import (
     ChangeAccepted,
     CheapestOutflow,
     DownstreamChanged,

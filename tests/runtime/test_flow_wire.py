@@ -12,13 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmflow.core.protocol.messages import Negotiate
+from swarmflow.core.protocol.messages.gwtf import InOrder, OrderedGwtfMessage
 from swarmflow.core.protocol.messages.negotiation import ExchangeTurn, FlowMessage, Label, Reliable, TraceFlow
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import FrameError
 from swarmflow.runtime.transport.wire import decode_header, encode_header, message_name
 
 A, B = ProcessId("a", 1), ProcessId("b", 2)
-KINDS = [kind for kind in get_args(FlowMessage) if kind is not Reliable]
+KINDS = [kind for kind in get_args(FlowMessage) if kind not in (Reliable, InOrder)]
 
 
 def comparable(value: object) -> bool:
@@ -33,7 +34,9 @@ def comparable(value: object) -> bool:
 def payloads() -> st.SearchStrategy[FlowMessage]:
     plain = st.one_of([st.from_type(kind) for kind in KINDS])
     insisted = st.builds(Reliable, st.integers(0, 99), st.from_type(TraceFlow))
-    return (plain | insisted).filter(lambda payload: comparable(astuple(payload)))
+    numbers = [st.integers(0, 99)] * 3
+    ordered = st.builds(InOrder, *numbers, st.one_of([st.from_type(kind) for kind in get_args(OrderedGwtfMessage)]))
+    return (plain | insisted | ordered).filter(lambda payload: comparable(astuple(payload)))
 
 
 @given(payloads())
@@ -53,12 +56,15 @@ def test_every_payload_is_decoded_as_it_was_encoded(payload: FlowMessage) -> Non
         ("Reliable", {"number": 1, "message": ["Reliable", {"number": 2, "message": ["RetraceFlows", {}]}]}),
         ("Reliable", {"number": 1, "message": ["ExchangeTurn", {"idle": 0}]}),
         ("Reliable", {"number": 1}),
+        ("InOrder", {"session": 1, "number": 1, "known": 0, "message": ["ExchangeTurn", {"idle": 0}]}),
+        ("InOrder", {"session": 1, "number": 1, "known": 0, "message": ["InOrderAck", {"session": 1, "number": 1}]}),
+        ("InOrder", {"session": 1, "number": 1, "known": 0}),
         "ExchangeTurn",
     ],
     ids=str,
 )
 def test_anything_else_is_refused(payload: object) -> None:
-    header = msgspec.msgpack.encode(("Negotiate", {"stage": 0, "word": payload, "origin": None, "to": None}))
+    header = msgspec.msgpack.encode(("Negotiate", {"stage": 0, "flow": payload, "origin": None, "to": None}))
     with pytest.raises(FrameError):
         decode_header(header)
 

@@ -32,11 +32,14 @@ forward_s = 0.5
 latency_s = { uniform = [0.01, 0.1] }
 mbps = { uniform = [50, 500] }
 """
-BYTES_PER_S_MAX = 1000.0  # of background negotiation, a process
 
 
-def test_in_a_calm_swarm_flows_carry_what_the_trainers_form(tmp_path: Path) -> None:
-    simulation, report = simulated(tmp_path, CALM)
+@pytest.mark.parametrize(("router", "bytes_per_s_max"), [("flow", 1000.0), ("gwtf", 5000.0), ("gwtf-sum", 5000.0)])
+def test_in_a_calm_swarm_flows_carry_what_the_trainers_form(
+    tmp_path: Path, router: str, bytes_per_s_max: float
+) -> None:
+    """bytes_per_s_max: of background negotiation, a process."""
+    simulation, report = simulated(tmp_path, CALM.replace('"flow"', f'"{router}"'))
     assert report.outcome == "finished"
     world = simulation.world
     assert isinstance(world, World)
@@ -48,7 +51,7 @@ def test_in_a_calm_swarm_flows_carry_what_the_trainers_form(tmp_path: Path) -> N
     assert all(node.held <= node.view.capacity for node in nodes)
     assert report.counts["routed:flow"] > report.counts["routed:shortest"] / 3
     seconds = sum(row.seconds for row in report.iterations if row.measured)
-    assert report.wire_bytes["Negotiate"] / seconds / len(nodes) < BYTES_PER_S_MAX
+    assert report.wire_bytes["Negotiate"] / seconds / len(nodes) < bytes_per_s_max
 
 
 def test_what_is_measured_becomes_the_cost_of_a_link(tmp_path: Path) -> None:
@@ -63,8 +66,9 @@ def test_what_is_measured_becomes_the_cost_of_a_link(tmp_path: Path) -> None:
             assert 1.5 <= node.view.cost[receiver] <= 1.5 + 20e6 / 50e6 * 8 + 1.0
 
 
-def test_flows_outlive_churn(tmp_path: Path) -> None:
-    simulation, report = simulated(tmp_path, CHURN.replace("[run]", '[run]\nrouter = "flow"'), seed=1)
+@pytest.mark.parametrize("router", ["flow", "gwtf"])
+def test_flows_outlive_churn(tmp_path: Path, router: str) -> None:
+    simulation, report = simulated(tmp_path, CHURN.replace("[run]", f'[run]\nrouter = "{router}"'), seed=1)
     assert report.outcome == "finished"
     assert simulation.churn.deaths > 0
     assert report.counts["routed:flow"] > 0
@@ -83,6 +87,12 @@ def test_the_same_seed_gives_the_same_trace(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", seeds(4, 8, first=791_000))
 def test_nothing_is_lost_under_faults(seed: int) -> None:
     world = play(seed, Hunt("flow", earlier=True))
+    assert world.counts["messages_ignored:Negotiate"] <= world.meter.messages["Negotiate"] / 10
+
+
+@pytest.mark.parametrize("seed", seeds(2, 6, first=792_000))
+def test_nothing_is_lost_under_faults_while_gwtf_negotiates(seed: int) -> None:
+    world = play(seed, Hunt("gwtf"))
     assert world.counts["messages_ignored:Negotiate"] <= world.meter.messages["Negotiate"] / 10
 
 

@@ -30,10 +30,14 @@ def followed(process: LocalProcess) -> float:
 
 @pytest.mark.swarm
 @pytest.mark.slow
-def test_a_swarm_that_follows_flows_learns_what_one_process_learns(tmp_path: Path, forks: ForkServer) -> None:
+@pytest.mark.parametrize("router", ["flow", "gwtf"])
+def test_a_swarm_that_follows_flows_learns_what_one_process_learns(
+    router: str, tmp_path: Path, forks: ForkServer
+) -> None:
+    """Compared are a version before a peer is killed, and one after it."""
     model, corpus = prepare(tmp_path, "llama")
     run = settings(model, corpus, recipe("adamw", steps=LONG))
-    run["train"] |= {"router": "flow", "checkpoint_every": 8}
+    run["train"] |= {"router": router, "checkpoint_every": 8}
     with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
         for _ in range(2):
             swarm.start_trainer("--metrics-port", "0")
@@ -42,11 +46,13 @@ def test_a_swarm_that_follows_flows_learns_what_one_process_learns(tmp_path: Pat
         peers = swarm.peers
         swarm.wait_steps(1, FINISH_S)
         swarm.wait(lambda: followed(peers[0]) + followed(peers[3]) > 0, "a microbatch to follow a flow", FINISH_S)
+        calm = swarm.wait(lambda: exported(swarm.output, 1), "a checkpoint before a death", FINISH_S)
         peers[4].kill()
         swarm.wait(lambda: swarm.steps()[-1]["peers"] == [2, 1, 2], "a step without the dead one", FINISH_S)
         least = len(swarm.steps()) + 1
         learnt = swarm.wait(lambda: exported(swarm.output, least), "a checkpoint after it", FINISH_S)
         steps = swarm.steps()[:learnt]
+    assert_learnt(parameters(load_model(swarm.output / f"step-{calm}")), model, corpus, recipe("adamw", steps=calm))
     of = recipe("adamw", steps=learnt)
     assert [step["step"] for step in steps] == list(range(of.steps))
     assert {step["microbatches"] for step in steps} == {of.microbatches}

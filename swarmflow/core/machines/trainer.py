@@ -65,7 +65,8 @@ from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
 from swarmflow.core.protocol.messages.votes import with_vote
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.compute_timer import ComputeTimer
-from swarmflow.core.routing.flow.live import TRAINER, negotiation_of
+from swarmflow.core.routing.flow.negotiation import TRAINER
+from swarmflow.core.routing.flow.negotiations import negotiation_of
 
 _ABOUT_HOPS = (Accepted, SlotReserved, Denied, Routed, Backward)
 
@@ -83,7 +84,7 @@ class TrainerMachine(TrainerState):
         self.counter = MessageCounter(self.me.process)
         plan, router = self.plan, self.source.dispatcher.router
         self.checks = checks_of(plan)
-        self.flows = negotiation_of(self.me.process, TRAINER, plan.stages, plan.microbatches, router, ComputeTimer())
+        self.flows = negotiation_of(self.me.process, TRAINER, plan, router, ComputeTimer())
         if self.lead is not None:
             self.move(TrainerPhase.LEADING)
 

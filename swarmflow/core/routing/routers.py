@@ -8,7 +8,8 @@ from swarmflow.core.routing.iwrr import Iwrr
 from swarmflow.core.routing.router import Router
 from swarmflow.core.routing.shortest import Shortest
 
-ROUTERS = ("shortest", "iwrr", "flow")
+FLOW_ROUTERS = ("flow", "gwtf", "gwtf-sum")  # along flows that swarmflow, or GWTF, negotiates
+ROUTERS = ("shortest", "iwrr", *FLOW_ROUTERS)
 
 
 def router_named(name: str, sender: ProcessId) -> Router:
@@ -16,4 +17,4 @@ def router_named(name: str, sender: ProcessId) -> Router:
     if name == "iwrr":
         return Iwrr()
     shortest = Shortest(sender.name)
-    return FlowRouter(shortest) if name == "flow" else shortest
+    return FlowRouter(shortest) if name in FLOW_ROUTERS else shortest

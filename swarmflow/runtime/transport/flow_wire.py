@@ -8,6 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from swarmflow.core.protocol.messages import Negotiate
+from swarmflow.core.protocol.messages.gwtf import InOrder, OrderedGwtfMessage
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.plausibility import RELIABLE_TYPES
@@ -34,10 +35,23 @@ class _PackedReliable:
     message: NamedPayload
 
 
-_DECODERS = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(FlowMessage) if kind is not Reliable}
-# Of the messages that a Reliable may contain.
+@dataclass(frozen=True, slots=True)
+class _PackedInOrder:
+    """An InOrder whose message is not decoded yet."""
+
+    session: int
+    number: int
+    known: int
+    message: NamedPayload
+
+
+_WRAPPERS = (Reliable, InOrder)
+_DECODERS = {kind.__name__: msgspec.msgpack.Decoder(kind) for kind in get_args(FlowMessage) if kind not in _WRAPPERS}
+# Of the messages that a Reliable and an InOrder may contain.
 _RELIABLE_DECODERS = {kind.__name__: _DECODERS[kind.__name__] for kind in RELIABLE_TYPES}
+_ORDERED_DECODERS = {kind.__name__: _DECODERS[kind.__name__] for kind in get_args(OrderedGwtfMessage)}
 _RELIABLE_DECODER = msgspec.msgpack.Decoder(_PackedReliable)
+_IN_ORDER_DECODER = msgspec.msgpack.Decoder(_PackedInOrder)
 
 
 def pack(message: Negotiate) -> dict[str, Any]:
@@ -52,6 +66,10 @@ def unpack(packed: Packed) -> Negotiate:
     if name == Reliable.__name__:
         reliable = _RELIABLE_DECODER.decode(fields)
         payload = Reliable(reliable.number, _decoded(_RELIABLE_DECODERS, reliable.message))
+    elif name == InOrder.__name__:
+        ordered = _IN_ORDER_DECODER.decode(fields)
+        message = _decoded(_ORDERED_DECODERS, ordered.message)
+        payload = InOrder(ordered.session, ordered.number, ordered.known, message)
     else:
         payload = _decoded(_DECODERS, packed.flow)
     return Negotiate(packed.stage, payload, packed.origin, packed.to)
@@ -60,6 +78,9 @@ def unpack(packed: Packed) -> Negotiate:
 def _pack_payload(payload: FlowMessage) -> tuple[str, Any]:
     if isinstance(payload, Reliable):
         return Reliable.__name__, {"number": payload.number, "message": _pack_payload(payload.message)}
+    if isinstance(payload, InOrder):
+        numbers = {"session": payload.session, "number": payload.number, "known": payload.known}
+        return InOrder.__name__, {**numbers, "message": _pack_payload(payload.message)}
     return type(payload).__name__, payload
 
 

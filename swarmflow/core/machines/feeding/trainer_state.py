@@ -16,7 +16,7 @@ from swarmflow.core.protocol.actions import Action, Exit, Log, Rejoin, Send
 from swarmflow.core.protocol.events import Received
 from swarmflow.core.protocol.messages import Join, Left
 from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Member, Plan, ProcessId
-from swarmflow.core.routing.flow.live import FlowNegotiation
+from swarmflow.core.routing.flow.negotiations import Negotiation
 
 ENDS = (Exit, Rejoin)  # nothing follows them
 
@@ -44,7 +44,7 @@ class TrainerState:
     claims: TermClaims = field(init=False, default_factory=TermClaims)  # of later terms than that of its candidacy
     recorded: Epoch = field(init=False, default=NO_EPOCH)  # of the last result that was recorded
     waiting: list[Received] = field(init=False, default_factory=list)  # for the leader that this candidate may become
-    flows: FlowNegotiation | None = field(init=False, default=None)  # where the router follows flows
+    flows: Negotiation | None = field(init=False, default=None)  # where the router follows flows
     postponed: str = field(init=False, default="")  # why the leader does not let it in yet
 
     @property

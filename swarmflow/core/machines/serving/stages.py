@@ -32,7 +32,7 @@ from swarmflow.core.protocol.messages import (
     VersionCertified,
 )
 from swarmflow.core.protocol.types import Snapshot
-from swarmflow.core.routing.flow.live import negotiation_of
+from swarmflow.core.routing.flow.negotiations import negotiation_of
 
 
 def on_granted(peer: PeerState, event: Received, now: float) -> list[Action]:
@@ -80,7 +80,7 @@ def on_state_loaded(peer: PeerState, event: StateLoaded, now: float) -> list[Act
     # The last stage holds a microbatch but briefly.
     without_graph = plan.without_graph if peer.settings.recompute or peer.hops.last else 0
     own_time = peer.hops.timer, without_graph
-    peer.flows = negotiation_of(peer.me, peer.stage, plan.stages, plan.microbatches, dispatcher.router, *own_time)
+    peer.flows = negotiation_of(peer.me, peer.stage, plan, dispatcher.router, *own_time)
     peer.move(PeerPhase.READY)
     return [
         Send(peer.leader, Ready(peer.stage, peer.version, event.root, event.capacity, peer.grant)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from swarmflow.core.protocol.messages.gwtf import GwtfMessage
 from swarmflow.core.protocol.types import ProcessId
 
 Counts = tuple[tuple[ProcessId, ProcessId, int], ...]  # (node at the other end, data node, units), sorted
@@ -228,6 +229,7 @@ FlowMessage = (
     | Reliable
     | Ack
     | Inquire
+    | GwtfMessage
 )
 
 

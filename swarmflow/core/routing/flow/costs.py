@@ -71,9 +71,9 @@ class FlowCosts:
                 costs[node] = max(PRIOR_S, costs.get(node, 0.0), cost_s)
         return costs
 
-    def rates(self, view: View) -> dict[ProcessId, float]:
+    def rates(self, view: View, peers: Iterable[ProcessId]) -> dict[ProcessId, float]:
         """Return the microbatches/s of each peer of the own stage, all with the mean transfer time to this peer."""
-        computations_s = {node: self._compute_time_s(node) for node in view.beside}
+        computations_s = {node: self._compute_time_s(node) for node in peers}
         computations_s[view.me] = self.compute_s()
         mean_s = _mean(computations_s.values())
         transfers_s = [self._transfer_s(node, outward=False) for node in view.before] if view.stage > 0 else []

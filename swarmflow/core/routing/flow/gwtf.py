@@ -8,9 +8,7 @@ from __future__ import annotations
 from random import Random
 from typing import Any
 
-from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, Outflow, Outflows
-from swarmflow.core.routing.flow.gwtf_messages import (
+from swarmflow.core.protocol.messages.gwtf import (
     ChangeAccepted,
     CheapestOutflow,
     DownstreamChanged,
@@ -28,6 +26,8 @@ from swarmflow.core.routing.flow.gwtf_messages import (
     SwapRefused,
     UpstreamChanged,
 )
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, Outflow, Outflows
 from swarmflow.core.routing.flow.gwtf_swaps import GwtfSwaps, Objective
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, View
 

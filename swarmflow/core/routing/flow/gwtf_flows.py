@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field, replace
 
-from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.gwtf_messages import (
+from swarmflow.core.protocol.messages.gwtf import (
     CheapestOutflow,
     DownstreamChanged,
     FlowApproved,
@@ -17,6 +16,7 @@ from swarmflow.core.routing.flow.gwtf_messages import (
     RequestFlow,
     UpstreamChanged,
 )
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, View
 
 
@@ -177,6 +177,8 @@ class Outflows:
         if unit is not None:
             if unit.upstream == FlowEnd(message.upstream, message.upstream_flow):
                 unit.upstream = None
+                if unit.downstream is None and self.view.stage >= 0:  # those of a data node end there
+                    del self.table[unit.flow]
             return []
         transfer = self.redirected.get(message.flow)
         return [] if transfer is None else self._forward(transfer.to, message)

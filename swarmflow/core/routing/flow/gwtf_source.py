@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, Outflow, Outflows
-from swarmflow.core.routing.flow.gwtf_messages import (
+from swarmflow.core.protocol.messages.gwtf import (
     CheapestOutflow,
     DownstreamChanged,
     FlowApproved,
@@ -16,6 +14,8 @@ from swarmflow.core.routing.flow.gwtf_messages import (
     RequestFlow,
     UpstreamChanged,
 )
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, Outflow, Outflows
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, Link, View
 
 

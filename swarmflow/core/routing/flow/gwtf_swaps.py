@@ -7,10 +7,7 @@ from enum import StrEnum
 from random import Random
 from typing import Literal
 
-from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.annealing import Annealing
-from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, FlowTransfer, Outflow, Outflows
-from swarmflow.core.routing.flow.gwtf_messages import (
+from swarmflow.core.protocol.messages.gwtf import (
     ChangeAccepted,
     DownstreamChanged,
     FlowId,
@@ -23,6 +20,9 @@ from swarmflow.core.routing.flow.gwtf_messages import (
     SwapRefused,
     UpstreamChanged,
 )
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.annealing import Annealing
+from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, FlowTransfer, Outflow, Outflows
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend
 from swarmflow.core.transitions import Transitions
 

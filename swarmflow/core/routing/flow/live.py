@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from random import Random
-from zlib import crc32
 
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Negotiate
@@ -19,24 +17,16 @@ from swarmflow.core.protocol.messages.negotiation import (
     SideLockRequest,
     Times,
 )
-from swarmflow.core.protocol.shares import shares
-from swarmflow.core.protocol.types import Member, ProcessId, Roster
-from swarmflow.core.routing.compute_timer import ComputeTimer
-from swarmflow.core.routing.flow.costs import FlowCosts, changed
+from swarmflow.core.protocol.types import ProcessId, Roster
+from swarmflow.core.routing.flow.costs import changed
+from swarmflow.core.routing.flow.negotiation import COSTS_CALM_EVERY_S, COSTS_EVERY_S, TRAINER, NegotiationBase
 from swarmflow.core.routing.flow.node_types import FlowSend, View
 from swarmflow.core.routing.flow.plausibility import is_plausible
 from swarmflow.core.routing.flow.relay import FlowRelay
-from swarmflow.core.routing.flow.router import NO_FLOWS, FlowRouter
 from swarmflow.core.routing.flow.source import FlowSource
-from swarmflow.core.routing.flow.units import units
 
-TRAINER = -1
 ROUND_S = 0.25  # one round: the assumed time of a message between neighbours
-COSTS_EVERY_S = 2.0  # between two updates of the costs, until they are calm
-CALM_S = 60.0  # after the last change of membership; from then on the costs are calm
-COSTS_CALM_EVERY_S = 20.0  # between two updates of calm costs
 WORTH = 0.005  # the share of a window's cost that an exchange has to save to count as a gain
-LINKS = 48  # approximate links of a process to a neighbouring stage, where both stages are larger
 EARLY_MAX = 64  # kept messages of processes that are not in the roster yet
 VIA_MAX = 512  # known processes two stages away
 # Messages that may be forwarded to a process two stages away.
@@ -44,113 +34,36 @@ DISTANT = (SideLockRequest, SideLocked, LockDenied, Inquire, ApplyExchange, Exch
 
 
 @dataclass(slots=True)
-class FlowNegotiation:
-    """Connects a flow machine with its process: it sends and checks messages, and updates views and costs.
+class FlowNegotiation(NegotiationBase[FlowRelay | FlowSource]):
+    """Connects swarmflow's flow machine with its process: it sends and checks messages, and updates views and costs.
 
-    A process knows its neighbours only. A message for a process two stages away is forwarded by the neighbour that has
-    named that process.
+    A message for a process two stages away is forwarded by the neighbour that has named that process.
     """
 
-    me: ProcessId
-    stage: int  # TRAINER: a trainer
-    stages: int
-    microbatches: int  # of a step
-    router: FlowRouter  # follows the negotiated flows
-    random: Random  # of this process alone
-    timer: ComputeTimer  # of the passes here; a trainer computes none
-    most: int = 1  # microbatches that this process takes at a time, as a multiple of its capacity
-    node: FlowRelay | FlowSource | None = field(init=False, default=None)  # None: this process takes no part
-    costs: FlowCosts = field(init=False)
-    _places: dict[ProcessId, int] = field(init=False, default_factory=dict)  # stage of each process known here
-    _capacity: dict[ProcessId, int] = field(init=False, default_factory=dict)  # of the processes of the own stage
-    _sources: dict[ProcessId, None] = field(init=False, default_factory=dict)  # trainers, former ones included
     _via: dict[ProcessId, ProcessId] = field(init=False, default_factory=dict)  # process two stages away -> neighbour
     _early: list[tuple[ProcessId, Negotiate]] = field(init=False, default_factory=list)  # from unknown senders
-    _next_s: float = field(init=False, default=0.0)  # when the machine is ticked
-    _costs_s: float = field(init=False, default=0.0)  # when the costs are updated
-    _calm_s: float = field(init=False, default=0.0)  # when the costs become calm
-
-    def __post_init__(self) -> None:
-        self.costs = FlowCosts(lambda: self.timer.compute_s, self.router.links.link_s)
 
     def open(self, roster: Roster, now: float) -> list[Action]:
-        """Take the roster of a new epoch: remove processes that have left, and add newcomers."""
-        ring = (roster.trainers, *roster.stages)
-        self._capacity = {member.process: member.capacity for member in ring[self.stage + 1]}
-        if self.me not in self._capacity:
-            self.stop()
-            return []
-        places = {member.process: stage - 1 for stage in self._known_stages(ring) for member in ring[stage]}
-        actions: list[Action] = []
-        for process in [process for process, stage in self._places.items() if places.get(process) != stage]:
-            actions += self.gone(process, now)
-        former, self._places = self._places, places
-        self._sources |= dict.fromkeys(member.process for member in roster.trainers)
-        view = self._view(ring)
-        has_new = any(process not in former for process in (*view.before, *view.beside, *view.after))
-        if has_new or self.node is None:
-            self._calm_s, self._costs_s = now + CALM_S, min(self._costs_s, now + COSTS_EVERY_S)
-        self._update_view(replace(view, cost=self.costs.of(view)), has_new, now)
+        """Take the roster of a new epoch, and then the messages of its processes that came before it."""
+        actions = NegotiationBase.open(self, roster, now)
+        if self.node is None:
+            return actions
         early, self._early = self._early, []
         for sender, message in early:
             actions += self.received(sender, message, now)
         return actions
 
-    def _known_stages(self, ring: tuple[tuple[Member, ...], ...]) -> list[int]:
-        """Return the places in the ring whose members are known here.
-
-        ring: the trainers, then the stages; place i holds stage i - 1. A trainer knows all stages; a peer knows its own
-        stage, those before and after it, and the trainers.
-        """
-        place = self.stage + 1
-        places = {0, place - 1, place, (place + 1) % len(ring)}
-        return list(range(len(ring))) if self.stage == TRAINER else sorted(places)
-
-    def _view(self, ring: tuple[tuple[Member, ...], ...]) -> View:
-        place = self.stage + 1
-        beside = tuple(member.process for member in ring[place] if member.process != self.me)
-        before, after = (self._linked(ring[place], ring[at % len(ring)]) for at in (place - 1, place + 1))
-        view = View(self.me, self.stage, self.stages, 0, before, beside, after, {})
-        return replace(view, capacity=self._units(view))
-
-    def _linked(self, own: tuple[Member, ...], other: tuple[Member, ...]) -> tuple[ProcessId, ...]:
-        """Return the processes of another stage that have a link to this one.
-
-        Between large stages only some pairs have one, which both ends derive from their names.
-        """
-        smaller = min(len(own), len(other))
-        processes = [member.process for member in other]
-        if smaller <= LINKS:
-            return tuple(processes)
-        return tuple(process for process in processes if _pair_number(self.me, process) * smaller < LINKS)
-
-    def _units(self, view: View) -> int:
-        """Return the own units of flow: a trainer's microbatches of a step, or a peer's part of the step."""
-        if self.stage == TRAINER:
-            return len(shares(tuple(self._capacity), self.microbatches)[self.me])
-        return units(self.me, self._capacity, self.costs.rates(view), self.microbatches, self.most)
-
-    def _update_view(self, view: View, has_new: bool, now: float) -> None:
-        """Make the flow machine, or give it the view if that has new processes."""
+    def _update_view(self, view: View, has_new: bool, now: float) -> list[Action]:
         if self.node is None:
             trainer = self.stage == TRAINER
             self.node = FlowSource(view, ROUND_S, WORTH) if trainer else FlowRelay(view, self.random, ROUND_S, WORTH)
             self.router.outflow = self.node.outflow
         elif has_new:
             self.node.met(replace(view, capacity=self.node.view.capacity), now)
+        return []
 
-    def stop(self) -> None:
-        """Stop negotiating: this process is no member."""
-        self.node, self.router.outflow = None, NO_FLOWS
-        self._places.clear()
-
-    def gone(self, process: ProcessId, now: float) -> list[Action]:
-        """Handle a process that is dead or serves another stage."""
-        if self._places.pop(process, None) is None or self.node is None:
-            return []
-        self.costs.forget(process)
-        self._capacity.pop(process, None)
-        return self.send(self.node.gone(process, now))
+    def _lost(self, node: FlowRelay | FlowSource, process: ProcessId, now: float) -> list[Action]:
+        return self.send(node.gone(process, now))
 
     def received(self, sender: ProcessId, message: Negotiate, now: float) -> list[Action]:
         """Handle a neighbour's message, or forward it to another neighbour."""
@@ -170,10 +83,6 @@ class FlowNegotiation:
             return []
         self._record_via(origin, sender, message)
         return self.send(self.node.handle(origin, payload, now))
-
-    def next_deadline(self) -> float | None:
-        """Return when `tick` is due; None: this process takes no part."""
-        return None if self.node is None else self._next_s
 
     def tick(self, now: float) -> list[Action]:
         """Do what is due."""
@@ -234,30 +143,3 @@ class FlowNegotiation:
             elif via in self._places and via is not None:
                 actions.append(Send(via, Negotiate(self.stage, send.message, to=send.to)))
         return actions
-
-
-def _pair_number(one: ProcessId, other: ProcessId) -> float:
-    """Return a number in [0, 1), uniform over pairs of processes, and the same for both ends of a pair."""
-    if not one < other:
-        return _pair_number(other, one)
-    return (crc32(one.name.encode()) ^ crc32(other.name.encode(), 1)) / (1 << 32)
-
-
-def negotiation_of(
-    me: ProcessId,
-    stage: int,
-    stages: int,
-    microbatches: int,
-    router: object,
-    timer: ComputeTimer,
-    without_graph: int = 0,
-) -> FlowNegotiation | None:
-    """Return the flow negotiation of a process; None: its router follows no flows.
-
-    stage: TRAINER for a trainer. without_graph: microbatches that the process takes without a graph, as a multiple of
-    its capacity.
-    """
-    if not isinstance(router, FlowRouter):
-        return None
-    random = Random(f"{me.name} {me.incarnation} {stage}")
-    return FlowNegotiation(me, stage, stages, microbatches, router, random, timer, most=1 + without_graph)

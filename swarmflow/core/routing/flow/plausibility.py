@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from swarmflow.core.protocol.messages.negotiation import (
+    Ack,
     ApplyExchange,
     Audit,
     Counts,
     Drop,
     ExchangeTurn,
+    ExchangeTurnTaken,
     FlowMessage,
     Inquire,
     Label,
@@ -53,7 +55,7 @@ def is_plausible(
             side = view.before if message.outward else view.after
             return sender in side and all(s in sources and _valid_units(n) for s, n in message.counts)
         case Times():
-            return _valid_cost(message.compute_s, -1.0) and _valid_cost(message.tensor_s, -1.0)
+            return valid_cost(message.compute_s, -1.0) and valid_cost(message.tensor_s, -1.0)
         case Reliable():
             return isinstance(message.message, RELIABLE_TYPES) and is_plausible(
                 message.message, sender, view, sources, dead
@@ -82,7 +84,7 @@ def _about_exchange(
             return (
                 complete
                 and _valid_units(message.capacity)
-                and all(map(_valid_cost, costs.values()))
+                and all(map(valid_cost, costs.values()))
                 and _valid_counts(counts, sources)
             )
         case ApplyExchange():
@@ -95,9 +97,9 @@ def _about_exchange(
             return message.idle >= 0
         case SideLocked():
             return _valid_counts((message.links,), sources)
-        case SideLockRequest() | LockDenied() | Inquire():
+        case SideLockRequest() | LockDenied() | Inquire() | ExchangeTurnTaken() | Ack():
             return True
-    return True  # ExchangeTurnTaken, Ack: they have no content that could be wrong
+    return False  # of GWTF's negotiation
 
 
 def _from_after(message: Label | UnitsReserved | Drop, view: View, sources: Collection[ProcessId]) -> bool:
@@ -108,7 +110,7 @@ def _from_after(message: Label | UnitsReserved | Drop, view: View, sources: Coll
     if isinstance(message, UnitsReserved) and not _valid_units(message.count):
         return False
     in_range = _valid_units(label.capacity) and _valid_units(label.width) and _valid_units(label.room)
-    return in_range and all(s in sources and _valid_cost(cost) and _valid_units(n) for s, cost, n in label.costs)
+    return in_range and all(s in sources and valid_cost(cost) and _valid_units(n) for s, cost, n in label.costs)
 
 
 def _between_sources(message: Price | RetraceFlows | OwnFlows, sender: ProcessId, view: View) -> bool:
@@ -116,11 +118,11 @@ def _between_sources(message: Price | RetraceFlows | OwnFlows, sender: ProcessId
     if sender not in view.beside and sender != view.me:
         return False
     if isinstance(message, Price):
-        return (message.cost == INFINITE or _valid_cost(message.cost)) and _valid_units(message.flows)
+        return (message.cost == INFINITE or valid_cost(message.cost)) and _valid_units(message.flows)
     if isinstance(message, RetraceFlows):
         return True
     paths = all(len(path) == view.stages for path in message.paths) and len(message.paths) <= PATHS_MAX
-    return paths and _valid_units(message.wanted) and all(_valid_cost(cost) for _, cost in message.costs)
+    return paths and _valid_units(message.wanted) and all(valid_cost(cost) for _, cost in message.costs)
 
 
 def _may_enter(source: ProcessId, view: View, sources: Collection[ProcessId]) -> bool:
@@ -138,6 +140,6 @@ def _valid_counts(tables: Iterable[Counts], sources: Collection[ProcessId], leas
     return all(source in sources and _valid_units(n, least) for table in tables for _, source, n in table)
 
 
-def _valid_cost(seconds: float, least: float = 0.0) -> bool:
+def valid_cost(seconds: float, least: float = 0.0) -> bool:
     """Return whether a cost or a time is in range."""
     return least <= seconds <= COST_MAX_S  # False for NaN

@@ -6,6 +6,7 @@ A node is a peer or a data node (a trainer). Upstream is towards the sender of a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from swarmflow.core.protocol.types import ProcessId
 
@@ -190,3 +191,45 @@ class DownstreamChanged:
     downstream_flow: FlowId
     holder_changes: int  # counter of `downstream_flow` after the change
     forwards: int = 0  # as in UpstreamChanged
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """To a neighbour that the sender has just met: it knows of no flow between them."""
+
+
+@dataclass(frozen=True, slots=True)
+class InOrder:
+    """Wraps a message that changes flows: it is handled once, after all earlier ones, and repeated until it arrives."""
+
+    session: int  # of the sender with the receiver; a later one has a higher number
+    number: int  # of the message in the session, from 1
+    known: int  # the receiver's session as the sender knows it; 0: none
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class InOrderAck:
+    """Acknowledges all messages of a session up to a number; 0: none is known, although a later one has come."""
+
+    session: int  # of the receiver of this
+    number: int
+
+
+OrderedGwtfMessage = (
+    Greeting
+    | CheapestOutflow
+    | RequestFlow
+    | FlowApproved
+    | FlowRejected
+    | RequestChange
+    | ChangeAccepted
+    | RequestRedirect
+    | RedirectAccepted
+    | SwapRefused
+    | UpstreamChanged
+    | DownstreamChanged
+    | FlowDenied
+    | FlowDropped
+)
+GwtfMessage = InOrder | InOrderAck | FlowQuery | FlowReport | OrderedGwtfMessage
