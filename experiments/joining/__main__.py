@@ -10,14 +10,16 @@ from experiments.common.arguments import options, plot_file, progress, run
 from experiments.common.plot import bars
 from experiments.common.rows import Row, row, write_json
 from experiments.common.table import show
-from experiments.joining.placing import POLICIES, SETTINGS, draw, improvement
+from experiments.joining.drawing import CANDIDATES, SETTINGS, draw
+from experiments.joining.placing import POLICIES, improvement
 
+QUICK_CANDIDATES = 4
 METRICS = ("improvement", "of the greedy optimum")
 
 
 @click.command("joining")
 @click.option("--setting", "settings", multiple=True, type=click.Choice([*SETTINGS]), help="Of Table IV; all, if none.")
-@click.option("--seeds", type=click.IntRange(1), default=10, show_default=True, help="Runs of each setting.")
+@click.option("--seeds", type=click.IntRange(1), default=3, show_default=True, help="Runs of each setting.")
 @options
 def joining(settings: tuple[str, ...], seeds: int, quick: bool, seed: int, json_file: Path | None) -> None:
     """GWTF's Table IV and Figure 5: twenty nodes join, and each rule chooses their stages."""
@@ -26,7 +28,7 @@ def joining(settings: tuple[str, ...], seeds: int, quick: bool, seed: int, json_
     for setting in settings or tuple(SETTINGS)[: 1 if quick else None]:
         found: dict[str, list[float]] = {policy: [] for policy in POLICIES}
         for number in progress(numbers, len(numbers), f"setting {setting}"):
-            swarm = draw(SETTINGS[setting], number)
+            swarm = draw(SETTINGS[setting], number, QUICK_CANDIDATES if quick else CANDIDATES)
             for policy in POLICIES:
                 found[policy].append(improvement(swarm, policy, number))
         best = found["greedy optimum"]

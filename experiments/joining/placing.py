@@ -2,89 +2,46 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from random import Random
 
-from experiments.flow.instance import Instance, symmetric
-from experiments.flow.optimum import Hop, optimal_flows
-from swarmflow.core.protocol.messages.negotiation import Exchange, Locked
-from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.joining import best_stage, gain, most_utilised
+from experiments.flow.instance import Instance
+from experiments.flow.optimum import optimal_flows
+from experiments.joining.drawing import PlacingSwarm, joined
+from experiments.joining.swarm import JoiningSwarm
 
 POLICIES = ("random", "gwtf", "swarmflow", "greedy optimum")
-RELAYS = 96  # GWTF, VI: 97 nodes, one of them the data node
-CANDIDATES = 20
-
-
-@dataclass(frozen=True, slots=True)
-class PlacingSetting:
-    """A row of Table IV. Bounds are of floor(U(low, high)). uneven: relays choose their stage at random."""
-
-    stages: int
-    capacity: tuple[int, int]
-    cost: tuple[int, int]
-    uneven: bool = False
-
-
-SETTINGS = {
-    "1": PlacingSetting(8, (1, 20), (1, 100)),
-    "2": PlacingSetting(8, (1, 20), (20, 100)),
-    "3": PlacingSetting(8, (1, 5), (1, 100)),
-    "4": PlacingSetting(12, (1, 20), (1, 100)),
-    "5*": PlacingSetting(8, (1, 20), (1, 100), True),
-}
-
-
-@dataclass(frozen=True, slots=True)
-class PlacingSwarm:
-    """An instance whose data node wants what the narrowest stage held in the beginning, and who else may join."""
-
-    instance: Instance
-    candidates: tuple[int, ...]
-    capacity: dict[int, int]
-
-
-def draw(setting: PlacingSetting, seed: int) -> PlacingSwarm:
-    """One swarm. Costs within a stage are not drawn: no flow uses them."""
-    random = Random(f"table-iv {setting} {seed}")
-    count = 1 + RELAYS + CANDIDATES
-    stages: list[list[int]] = [[] for _ in range(setting.stages)]
-    for i in range(1, RELAYS + 1):
-        even = (i - 1) % setting.stages
-        # The first of each stage stays, so that no stage is empty.
-        at = int(random.random() * setting.stages) if setting.uneven and i > setting.stages else even
-        stages[at].append(i)
-    capacity = {i: math.floor(random.uniform(*setting.capacity)) for i in range(1, count)}
-    cost = symmetric(count, lambda: math.floor(random.uniform(*setting.cost)))
-    instance = Instance((0,), tuple(map(tuple, stages)), {i: capacity[i] for i in range(1, RELAYS + 1)}, cost)
-    fixed = replace(instance, capacity={**instance.capacity, 0: instance.narrowest})
-    return PlacingSwarm(fixed, tuple(range(RELAYS + 1, count)), capacity)
-
-
-def joined(instance: Instance, node: int, capacity: int, stage: int) -> Instance:
-    """The same with one relay more."""
-    stages = tuple((*nodes, node) if at == stage else nodes for at, nodes in enumerate(instance.stages))
-    return replace(instance, stages=stages, capacity={**instance.capacity, node: capacity})
 
 
 def improvement(swarm: PlacingSwarm, policy: str, seed: int) -> float:
     """(cost before - cost after) / cost before of all candidates, at the demand of the beginning, flows optimal."""
-    random = Random(f"{policy} {seed}")
-    instance = swarm.instance
-    before, units = optimal_flows(instance)
-    cost = before
+    before, _ = optimal_flows(swarm.instance)
+    instance = in_a_swarm(swarm, seed) if policy == "swarmflow" else by_rule(swarm, policy, seed)
+    return (before - optimal_flows(instance)[0]) / before
+
+
+def in_a_swarm(swarm: PlacingSwarm, seed: int) -> Instance:
+    """The swarm with the candidates where the leader of a simulated one has put them."""
+    instance, simulated = swarm.instance, JoiningSwarm(swarm, seed)
+    for number, node in enumerate(swarm.candidates):
+        if (stage := simulated.place(number)) >= 0:
+            instance = joined(instance, node, swarm.capacity[node], stage)
+    return instance
+
+
+def by_rule(swarm: PlacingSwarm, policy: str, seed: int) -> Instance:
+    """The swarm with the candidates where a rule puts them that knows everything."""
+    random, instance = Random(f"{policy} {seed}"), swarm.instance
     candidates = list(swarm.candidates)
     if policy == "gwtf":
         candidates.sort(key=lambda node: (-swarm.capacity[node], node))
     for node in candidates:
-        stage = choose(instance, units, node, swarm.capacity[node], policy, random)
+        stage = choose(instance, node, swarm.capacity[node], policy, random)
         instance = joined(instance, node, swarm.capacity[node], stage)
-        cost, units = optimal_flows(instance)
-    return (before - cost) / before
+    return instance
 
 
-def choose(instance: Instance, units: dict[Hop, int], node: int, capacity: int, policy: str, random: Random) -> int:
+def choose(instance: Instance, node: int, capacity: int, policy: str, random: Random) -> int:
     """The stage that a candidate joins."""
     count = len(instance.stages)
     if policy == "random":
@@ -92,29 +49,14 @@ def choose(instance: Instance, units: dict[Hop, int], node: int, capacity: int, 
     if policy == "greedy optimum":
         costs = [optimal_flows(joined(instance, node, capacity, stage))[0] for stage in range(count)]
         return costs.index(min(costs))
-    flows = [instance.flow] * count
     held = [sum(instance.capacity[i] for i in stage) for stage in instance.stages]
-    if policy == "gwtf":
-        return most_utilised(flows, held).stage
-    gains = [gain_of(instance, units, node, capacity, stage, random) for stage in range(count)]
-    return best_stage(gains, flows, held, instance.flow).stage
+    return most_utilised([instance.flow] * count, held)
 
 
-def gain_of(instance: Instance, units: dict[Hop, int], node: int, capacity: int, stage: int, random: Random) -> float:
-    """What the machines' own assignment of one stage saves with the candidate."""
-    exchange = Exchange(_name(0), 0)
-    layers = [instance.sources, *instance.stages, instance.sources]
-    beside = (*layers[stage], *layers[stage + 2])
+def most_utilised(flows: Sequence[int], capacity: Sequence[int]) -> int:
+    """The stage with the highest ratio of flows to capacity (GWTF's rule); the first one of equal stages.
 
-    def offer(i: int, holds: int) -> Locked:
-        inflow = tuple((_name(a), _name(s), n) for (s, at, a, b), n in units.items() if at == stage and b == i)
-        outflow = tuple((_name(b), _name(s), n) for (s, at, a, b), n in units.items() if at == stage + 1 and a == i)
-        costs = tuple((_name(j), instance.cost[i][j]) for j in beside)
-        return Locked(exchange, holds, inflow, outflow, costs)
-
-    offers = {_name(i): offer(i, instance.capacity[i]) for i in instance.stages[stage]}
-    return gain(offers, offer(node, capacity), _name(node), random)
-
-
-def _name(i: int) -> ProcessId:
-    return ProcessId(f"{i:06d}", 0)
+    Of several candidates, GWTF places the one with the highest capacity first.
+    """
+    utilisation = [f / c if c else float("inf") for f, c in zip(flows, capacity, strict=True)]
+    return utilisation.index(max(utilisation))

@@ -68,6 +68,7 @@ def view_of(
 def _peer(leader: Leader, entry: MemberRecord) -> dict[str, Any]:
     serving = leader.step is not None and entry.process in leader.step.roster.id_set
     phase = "serving" if serving and entry.phase is MemberPhase.READY else str(entry.phase)
+    phase = "waiting" if entry.phase is MemberPhase.MEASURING else phase
     return {
         "id": str(entry.process),
         "name": entry.process.name,

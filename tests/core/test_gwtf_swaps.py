@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 
-from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.gwtf import GwtfRelay
 from swarmflow.core.protocol.messages.gwtf import (
     ChangeAccepted,
     CheapestOutflow,
@@ -28,6 +26,8 @@ from swarmflow.core.protocol.messages.gwtf import (
     SwapRefused,
     UpstreamChanged,
 )
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.flow.gwtf import GwtfRelay
 from swarmflow.core.routing.flow.gwtf_swaps import ANSWER_TIMEOUT_ROUNDS, GwtfSwapState
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View
 

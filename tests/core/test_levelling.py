@@ -191,3 +191,21 @@ def test_a_peer_that_is_not_movable_and_the_last_of_a_stage_stay() -> None:
     assert level(needs, placed([[one], [one]]), 8) == []
     pinned = [PlacedPeer(process(f"pinned{n}"), one, movable=False) for n in range(3)]
     assert level(needs, [placed([[one]])[0], pinned], 8) == []
+
+
+def test_what_moves_gain_is_compared_with_the_time_on_links_too() -> None:
+    needs = [StageDemand(8.0, 0.0, 0.0, 0.0)] * 2
+    stages = placed([[power_of_one(1.0, math.inf, HOME)] * 5, [power_of_one(1.0, math.inf, HOME)] * 1])
+    assert level(needs, stages, 1)
+    assert level(needs, stages, 1, links_s=8.0), "8 s fall to 8/3, of 16"
+    assert level(needs, stages, 1, links_s=100.0) == []
+
+
+def test_links_of_a_newcomer_count_as_what_they_save_beyond_its_power() -> None:
+    needs = [StageDemand(8.0, 0.0, 0.0, 0.0)] * 2
+    powers = [together([power_of_one(1.0, math.inf, HOME)] * peers) for peers in (2, 3)]
+    one = power_of_one(1.0, math.inf, HOME)
+    assert best_stage(needs, powers, one)[0] == 0
+    assert best_stage(needs, powers, one, gains=(0.0, 0.5))[0] == 0
+    stage, reason = best_stage(needs, powers, one, gains=(0.0, 3.0))
+    assert (stage, "links save 3 s" in reason) == (1, True)

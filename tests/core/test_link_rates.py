@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.protocol.messages import LinkRateReport
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.link_rates import NEAR_MAX, LinkRates
+from swarmflow.core.routing.link_rates import AFTER_MAX, LinkRates
 from tests.core.samples import process
 
 MATE, AFTER, FAR = process("m"), process("a"), process("x")
@@ -58,7 +58,7 @@ def test_nothing_is_told_of_others() -> None:
 
 def test_of_a_large_stage_nothing_is_told() -> None:
     made = LinkRates()
-    many = tuple(process(f"p{number}") for number in range(NEAR_MAX + 1))
+    many = tuple(process(f"p{number}") for number in range(AFTER_MAX + 1))
     assert made.open(many, many) == []
     measured(made, many[0], 1.0)
     assert made.report(ELEMENTS) is None

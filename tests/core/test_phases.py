@@ -79,7 +79,7 @@ def test_a_member_that_cannot_move_stays_as_it_was_and_so_do_the_counts() -> Non
     table.mark(entry, MemberPhase.BARRED)
     with pytest.raises(IllegalTransition):
         table.mark(entry, MemberPhase.READY)
-    assert (entry.phase, table.ready_peers(), table.barred()) == (MemberPhase.BARRED, 0, [entry])
+    assert (entry.phase, table.ready_peers(), table.idle()) == (MemberPhase.BARRED, 0, [entry])
 
 
 def test_a_peer_that_cannot_move_stays_as_it_was() -> None:

@@ -26,12 +26,13 @@ from swarmflow.core.machines.leading import (
     progress,
     roots,
     saving,
+    surveys,
 )
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.member_phase import MemberPhase
-from swarmflow.core.membership.members import MemberRecord
+from swarmflow.core.membership.members import MemberRecord, are_uneven
 from swarmflow.core.protocol.actions import Action, Forget, Log, Send
 from swarmflow.core.protocol.events import (
     CheckpointWritten,
@@ -56,6 +57,7 @@ from swarmflow.core.protocol.messages import (
     Join,
     LeaderHeartbeat,
     Left,
+    LinkGains,
     LinkRateReport,
     LoadFailed,
     Message,
@@ -335,7 +337,9 @@ def _on_summary(leader: LeaderState, known: MemberRecord, message: PeerSummary, 
 
 def _on_link_rates(leader: LeaderState, known: MemberRecord, message: LinkRateReport, now: float) -> list[Action]:
     known.rates = LinkRateReport(message.elements[:REPORTED_MAX], message.rates[:REPORTED_MAX])
-    known.measured_rate = max((known.measured_rate, *plausible_rates(message).values()))
+    rates = tuple(plausible_rates(message).values())
+    known.measured_rate = max((known.measured_rate, *rates))
+    known.uneven = are_uneven(rates, known.stated_rate)
     leader.membership.changed(known)
     return []
 
@@ -357,6 +361,7 @@ _HANDLERS: dict[type, Callable[[LeaderState, MemberRecord, Any, float], list[Act
     Heartbeat: _on_heartbeat,
     PeerSummary: _on_summary,
     LinkRateReport: _on_link_rates,
+    LinkGains: surveys.on_link_gains,
     **dict.fromkeys(get_args(AboutStep), _on_about_step),
     NotFinite: judging.on_not_finite,
 }

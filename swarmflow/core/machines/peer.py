@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from swarmflow.core.durability.memory import Memory
-from swarmflow.core.machines.serving import ballots, leaders, leaving, microbatches, refusing, stages
+from swarmflow.core.machines.serving import ballots, leaders, leaving, microbatches, refusing, stages, surveys
 from swarmflow.core.machines.serving.early_messages import EarlyMessages
 from swarmflow.core.machines.serving.inbound import INBOUND, Inbound, Scope, misplaced
 from swarmflow.core.machines.serving.peer_phase import PeerPhase
@@ -43,9 +43,9 @@ from swarmflow.core.protocol.events import (
     Tick,
 )
 from swarmflow.core.protocol.message_counter import MessageCounter
-from swarmflow.core.protocol.messages import Heartbeat, LeaderHeartbeat, Message, RelayedTensor
+from swarmflow.core.protocol.messages import Heartbeat, LeaderHeartbeat, Message, Probe, Probed, RelayedTensor
 from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
-from swarmflow.core.protocol.types import Epoch, ProcessId
+from swarmflow.core.protocol.types import NO_EPOCH, Epoch, ProcessId
 from swarmflow.core.routing.relays import Relays
 
 
@@ -118,6 +118,8 @@ class PeerMachine(PeerState):
             due_s = min(due_s, self._next_join_s)
         if self.drain_until_s is not None:
             due_s = min(due_s, self.drain_until_s)
+        if self.survey is not None:
+            due_s = min(due_s, self.survey.next_deadline())
         if self.flows is not None and (flows_s := self.flows.next_deadline()) is not None:
             due_s = min(due_s, flows_s)
         if self.hops is None or self.hops.due_s >= due_s:
@@ -149,6 +151,8 @@ class PeerMachine(PeerState):
             actions += self._say(self.hops.tick(now), now)
         if self.flows is not None:
             actions += self.counter.sent(self.flows.tick(now))
+        if self.survey is not None:
+            actions += self.counter.sent(surveys.tick(self, now))
         return actions
 
     def _say(self, actions: list[Action], now: float) -> list[Action]:
@@ -178,6 +182,8 @@ class PeerMachine(PeerState):
             self.epoch_view.suspects.pop(event.sender, None)
         if isinstance(message, RelayedTensor) and message.origin != self.leader and self.phase is not PeerPhase.GONE:
             return self._relayed(event, message, now)
+        if isinstance(message, Probe | Probed) and message.epoch == NO_EPOCH and self.phase is not PeerPhase.GONE:
+            return surveys.on_probe(self, event, now)
         inbound = INBOUND.get(type(message))
         if inbound is None or self.phase is PeerPhase.GONE:
             return [Count("messages_ignored", type(message).__name__), *release(event.bodies)]

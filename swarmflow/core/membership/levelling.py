@@ -40,23 +40,30 @@ class PlacedPeer:
 
 
 def best_stage(
-    needs: Sequence[StageDemand], powers: Sequence[StagePower], newcomer: StagePower, room: Sequence[float] = ()
+    needs: Sequence[StageDemand],
+    powers: Sequence[StagePower],
+    newcomer: StagePower,
+    room: Sequence[float] = (),
+    gains: Sequence[float] = (),
 ) -> tuple[int, str]:
     """Return the stage at which a newcomer brings the estimate of a step lowest, and why. Every stage has a peer.
 
-    room: how many may load each stage; empty: any number. Where none has room, any stage will do.
+    room: how many may load each stage; empty: any number. Where none has room, any stage will do. gains: seconds a step
+    that each stage gains by the newcomer's links beyond what the powers tell; empty: nothing is known of them.
     """
     times = [stage_times(need, power) for need, power in zip(needs, powers, strict=True)]
     after_s = []
     for stage, (need, power) in enumerate(zip(needs, powers, strict=True)):
         with_it = [*times]
         with_it[stage] = stage_times(need, power.plus(newcomer))
-        after_s.append((smooth_step_s(with_it), -times[stage].pipeline_s, stage))
+        gain_s = gains[stage] if gains else 0.0
+        after_s.append((smooth_step_s(with_it) - gain_s, -times[stage].pipeline_s, stage))
     free = [choice for choice in after_s if not room or room[choice[2]] > 0]
     stage = min(free or after_s)[2]
     before, limit = times[stage].pipeline_s, limits(needs[stage], powers[stage])
     after = stage_times(needs[stage], powers[stage].plus(newcomer)).pipeline_s
-    return stage, f"its {before:.3g} s a step, limited by {limit}, fall to {after:.3g}"
+    links = f", and links save {gains[stage]:.3g} s" if gains else ""
+    return stage, f"its {before:.3g} s a step, limited by {limit}, fall to {after:.3g}{links}"
 
 
 def limits(need: StageDemand, power: StagePower) -> str:
@@ -66,14 +73,18 @@ def limits(need: StageDemand, power: StagePower) -> str:
 
 
 def level(
-    needs: Sequence[StageDemand], stages: Sequence[Sequence[PlacedPeer]], at_once: int, room: Sequence[float] = ()
+    needs: Sequence[StageDemand],
+    stages: Sequence[Sequence[PlacedPeer]],
+    at_once: int,
+    room: Sequence[float] = (),
+    links_s: float = 0.0,
 ) -> list[Move]:
     """Return the moves to make now, at most so many; none: all that are worth it together would not gain enough.
 
     Each move is the one that gives the lowest estimate, as long as that falls with one of the next few: to the stage
     whose microbatches take longest (Algorithm 2 of SWARM, where computing limits the stages), or from the stage whose
     all-reduce does. The last peer of a stage stays. Every stage must have a peer. room: how many may load each stage;
-    empty: any number.
+    empty: any number. links_s: of a step, on links, wherever the peers are: it is not in the estimate.
     """
     plan = _Plan(needs, [list(peers) for peers in stages], list(room or [math.inf] * len(needs)))
     before_s = after_s = step_s(plan.times)
@@ -85,6 +96,7 @@ def level(
         if smooth_s < least_s * (1 - MOVE_GAIN / len(needs)) ** (len(moves) - worth):
             worth, least_s, after_s = len(moves), smooth_s, step_s(plan.times)
     del moves[worth:]
+    before_s, after_s = before_s + links_s, after_s + links_s
     if after_s > STEP_RATIO_MAX * before_s:
         return []
     several = f", by {len(moves)} moves" if len(moves) > 1 else ""

@@ -11,6 +11,7 @@ class MemberPhase(StrEnum):
     """A process in the leader's membership, from its Join until it is gone."""
 
     WAITING = "waiting"  # it is granted nothing yet
+    MEASURING = "measuring"  # it measures its links, by which its stage is chosen
     LOADING = "loading"  # it loads the stage that it was granted
     READY = "ready"  # it holds its stage at its version; a trainer needs no stage
     FAILED = "failed"  # it could not load what it was granted
@@ -30,9 +31,11 @@ MEMBER = Transitions(
             MemberPhase.LOADING: _GRANTED,
             MemberPhase.READY: "it is a trainer, or a new leader learns that it holds its stage",
             MemberPhase.BARRED: "it was put out a while ago",
+            MemberPhase.MEASURING: "its links are to decide on its stage",
             MemberPhase.WAITING: _SOUGHT,
             MemberPhase.GONE: _LEFT,
         },
+        MemberPhase.MEASURING: {MemberPhase.LOADING: _GRANTED, MemberPhase.WAITING: _SOUGHT, MemberPhase.GONE: _LEFT},
         MemberPhase.LOADING: {
             MemberPhase.READY: "it has loaded the run's version",
             MemberPhase.FAILED: "nobody could give it the stage",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import median
 
 from swarmflow.core.membership.duties import Duty
 from swarmflow.core.membership.incarnations import Incarnations
@@ -12,8 +14,11 @@ from swarmflow.core.membership.step_estimate import StagePower, power_of_one, to
 from swarmflow.core.protocol.messages import Heartbeat, Join, LinkRateReport, PeerSummary, Ready
 from swarmflow.core.protocol.types import Member, Plan, ProcessId, Roster
 
+IDLE = (MemberPhase.BARRED, MemberPhase.MEASURING)  # it is granted nothing yet, and counts for no stage
 SPEED_MIN = 1e-9  # a computer is faster than that, whatever its peer says
 STATED_SHARE_MIN = 0.25  # of the stated rate of a connection, below which a measured rate counts
+LINKS_MIN = 3  # with known rates, before they tell what limits them
+UNEVEN = 0.5  # of the fastest link of a peer: its links differ where most of them are slower
 DONORS_MAX = 8  # who are told to a process that loads; it is granted again should they all be gone
 
 
@@ -43,6 +48,9 @@ class MemberRecord:
     load: Heartbeat = field(init=False, default_factory=Heartbeat)  # the last one
     rates: LinkRateReport | None = field(init=False, default=None)
     measured_rate: float = field(init=False, default=0.0)  # of its fastest link in any report, in bytes/s
+    uneven: bool = field(init=False, default=False)  # its links differ: the paths limit them, not its connection
+    surveys: int = field(init=False, default=0)  # that were asked of it
+    survey_until_s: float = field(init=False, default=0.0)  # how long the last one is waited for
     summary: PeerSummary | None = field(init=False, default=None)  # the last one
     duty: Duty = field(init=False, default_factory=Duty)  # what it owes now
     needed: tuple[int, bool] = field(init=False, default=(-1, False))  # why it cannot go yet, as it was sent last
@@ -113,7 +121,7 @@ class Membership:
     _stages: list[_Stage] = field(init=False)
     _loading: dict[ProcessId, MemberRecord] = field(init=False, default_factory=dict)
     _ready: int = field(init=False, default=0)
-    _barred: int = field(init=False, default=0)
+    _idle: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self._stages = [_Stage() for _ in range(self.plan.stages)]
@@ -154,8 +162,8 @@ class Membership:
                 self._loading[entry.process] = entry
             else:
                 self._loading.pop(entry.process, None)
-            if MemberPhase.BARRED in (phase, entry.phase):
-                self._barred += (phase is MemberPhase.BARRED) - (entry.phase is MemberPhase.BARRED)
+            if phase in IDLE or entry.phase in IDLE:
+                self._idle += (phase in IDLE) - (entry.phase in IDLE)
                 self._stages[entry.member.stage].power = None
         entry.phase = phase
 
@@ -233,9 +241,9 @@ class Membership:
         """Return the peers that keep copies and hold the version that they serve."""
         return [e.member for e in self.peers() if e.keeps and e.stays_with(version)]
 
-    def barred(self) -> list[MemberRecord]:
-        """Return the peers that were put out a while ago and are granted nothing yet."""
-        return [entry for entry in self.peers() if entry.phase is MemberPhase.BARRED] if self._barred else []
+    def idle(self) -> list[MemberRecord]:
+        """Return the peers that are granted nothing yet: they were put out a while ago, or measure their links."""
+        return [entry for entry in self.peers() if entry.phase in IDLE] if self._idle else []
 
     def loading(self, version: int | None = None) -> list[MemberRecord]:
         """Return the peers that are loading this version, or any."""
@@ -276,8 +284,18 @@ class Membership:
         found = self._stages[stage]
         if found.power is None:
             entries = found.entries.values()
-            found.power = together(e.power for e in entries if not e.draining and e.phase is not MemberPhase.BARRED)
+            found.power = together(e.power for e in entries if not e.draining and e.phase not in IDLE)
         return found.power
+
+
+def are_uneven(rates: Sequence[float], stated_rate: float) -> bool:
+    """Return whether paths limit the links of a peer, and not its own connection: most are far slower than the fastest.
+
+    rates: of its links, in bytes/s. stated_rate: of its connection, 0: not stated.
+    """
+    if len(rates) < LINKS_MIN or max(rates) >= STATED_SHARE_MIN * stated_rate > 0.0:
+        return False
+    return median(rates) < UNEVEN * max(rates)
 
 
 def power_of(join: Join) -> StagePower:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from statistics import fmean
 
 from swarmflow.core.membership.levelling import PlacedPeer, best_stage, level
 from swarmflow.core.membership.member_phase import MemberPhase
@@ -21,11 +22,14 @@ TOGETHER_PEERS = 8  # of so many one may move between the same two steps
 UNKNOWN = power_of_one(1.0, math.inf, 0.0)  # a peer that has stated nothing
 
 
-def place(membership: Membership, wish: int, newcomer: StagePower = UNKNOWN) -> tuple[int, str]:
+def place(
+    membership: Membership, wish: int, newcomer: StagePower = UNKNOWN, gains: Sequence[float] = ()
+) -> tuple[int, str]:
     """Return the stage for a newcomer, and why: its wish, else an empty stage, else the one that limits the step most.
 
     Those still loading count too, so that peers that start together spread. As long as no connection's rate is known,
     each stage's load is its share of the computing (each serves the same microbatches) by the sum of its peers' speeds.
+    gains: seconds a step that each stage gains by the links of the newcomer, as it has measured them.
     """
     if wish >= 0:
         return wish, "as asked for"
@@ -33,14 +37,23 @@ def place(membership: Membership, wish: int, newcomer: StagePower = UNKNOWN) -> 
     for stage, power in enumerate(powers):
         if power.peers == 0:
             return stage, "nobody serves it"
+    if gains:
+        alone = [power.over_paths() for power in powers]
+        needs = demands(membership.plan, together(alone))
+        return best_stage(needs, alone, newcomer.over_paths(), _rooms(membership), gains)
     rate = mean_rate([*powers, newcomer])
     if rates_are_known(membership.plan, rate):
         powers = [power.assuming(rate) for power in powers]
-        room = [_room(membership, stage) for stage in range(membership.plan.stages)]
-        return best_stage(demands(membership.plan, together(powers)), powers, newcomer.assuming(rate), room)
+        needs = demands(membership.plan, together(powers))
+        return best_stage(needs, powers, newcomer.assuming(rate), _rooms(membership))
     costs = membership.plan.costs or (1.0,) * len(powers)
     highest = max((costs[stage] / power.speed, -stage) for stage, power in enumerate(powers))
     return -highest[1], f"highest load per capacity ({highest[0]:.3g})"
+
+
+def _rooms(membership: Membership) -> list[float]:
+    """Return how many more peers may load each stage."""
+    return [_room(membership, stage) for stage in range(membership.plan.stages)]
 
 
 def _room(membership: Membership, stage: int) -> float:
@@ -63,6 +76,12 @@ def is_narrow(stages: Sequence[Sequence[Member]], stage: int, peers_max: int = N
     peers_max: of a stage that counts as narrow.
     """
     return 0 < len(stages[stage]) <= peers_max and len(stages[stage]) < max(len(peers) for peers in stages)
+
+
+def paths_limit(membership: Membership) -> bool:
+    """Return whether the paths between peers limit most of them, and not their own connections."""
+    peers = [entry for entry in membership.peers() if entry.rates is not None]
+    return bool(peers) and 2 * sum(entry.uneven for entry in peers) > len(peers)
 
 
 def rates_are_known(plan: Plan, rate: float) -> bool:
@@ -117,10 +136,14 @@ def better_placed(membership: Membership, version: int, now: float) -> list[Move
         alike = [[StagePeer(peer.process, peer.power.speed, peer.movable) for peer in row] for row in servers]
         move = rebalance(plan.costs or (1.0,) * plan.stages, alike)
         return [] if move is None else [move]
+    links_s = 0.0
     known = [[replace(peer, power=peer.power.assuming(rate)) for peer in row] for row in servers]
+    if paths_limit(membership):
+        # On the fastest link of each peer, there and back: what computing gains has to be seen beside that at least.
+        links_s = 2 * plan.boundary_bytes * sum(fmean(1 / p.power.upload_rate for p in row) for row in known[:-1])
+        known = [[replace(peer, power=peer.power.over_paths()) for peer in row] for row in known]
     needs = demands(plan, together(peer.power for row in known for peer in row))
-    room = [_room(membership, stage) for stage in range(plan.stages)]
-    return level(needs, known, min(at_once, max(1, peers // TOGETHER_PEERS)), room)
+    return level(needs, known, min(at_once, max(1, peers // TOGETHER_PEERS)), _rooms(membership), links_s)
 
 
 def spare(membership: Membership, empty: Iterable[int]) -> MemberRecord | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 from swarmflow.core.protocol.types import Plan
@@ -48,6 +48,10 @@ class StagePower:
             min(self.upload_rate_min, other.upload_rate_min),
             self.unmeasured + other.unmeasured,
         )
+
+    def over_paths(self) -> StagePower:
+        """Return the same, not limited by connections: as fast as their links, which are accounted for otherwise."""
+        return replace(self, upload_rate=math.inf, unmeasured=0)
 
     def assuming(self, upload_rate: float) -> StagePower:
         """Return the same with this rate for each connection without a known one, in bytes/s."""

@@ -11,6 +11,7 @@ from swarmflow.core.protocol.types import Microbatch, ProcessId
 from swarmflow.core.routing.link_estimates import LinkEstimates
 
 NEAR_MAX = 16  # peers of a stage: the rates of links between two peers of a larger one are not needed
+AFTER_MAX = 32  # peers of the next stage: the rates of links to those of a larger one are not needed
 DOUBTFUL = 0.5  # of the fastest link's rate: a slower one is probed in each step, when nothing else is sent yet
 CHANGED = 0.25  # relative change of a rate before it is reported again
 REPORTED_MAX = 64  # links in a report: a peer has no more to its own and the neighbouring stages
@@ -39,7 +40,7 @@ class LinkRates:
         Those without a known rate; and those whose probe met other traffic, as far as can be told: it was less than
         DOUBTFUL of the fastest link.
         """
-        near = [*(mates if len(mates) < NEAR_MAX else ()), *(after if len(after) <= NEAR_MAX else ())]
+        near = [*(mates if len(mates) < NEAR_MAX else ()), *(after if len(after) <= AFTER_MAX else ())]
         if any(process not in self._near for process in near):
             self._reported.clear()  # a new peer has received no report
         self._near = dict.fromkeys(near)

@@ -11,6 +11,7 @@ from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import reconsider_version, try_open
 from swarmflow.core.machines.leading.roots import agreed, holders
 from swarmflow.core.machines.leading.saving import catch_up, spread
+from swarmflow.core.machines.leading.surveys import begin as begin_survey
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, power_of
 from swarmflow.core.membership.placement import SMALL_PEERS, is_narrow, place
@@ -82,7 +83,8 @@ def _join_peer(leader: LeaderState, sender: ProcessId, message: Join, now: float
         log = Log("info", text, EventKind.EXCLUDED, sender)
         opened = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
         return [*actions, Connect((entry.member,)), log, *opened]
-    return [*actions, *grant(leader, entry, stage, reason)]
+    measured = begin_survey(leader, entry, now) if held is None else []
+    return [*actions, *(measured or grant(leader, entry, stage, reason))]
 
 
 def _outside(leader: LeaderState, name: str, now: float) -> bool:
@@ -99,16 +101,21 @@ def _serves_alone(leader: LeaderState, message: Join) -> bool:
 
 
 def readmit(leader: LeaderState, now: float) -> list[Action]:
-    """Grant a stage to each peer that was put out and whose time has passed, once it is known at which version."""
+    """Grant a stage to each peer that was put out and whose time has passed, once it is known at which version.
+
+    And to each newcomer that should have measured its links by now.
+    """
     actions: list[Action] = []
-    for entry in leader.membership.barred():
-        if _outside(leader, entry.process.name, now):
+    for entry in leader.membership.idle():
+        measures = entry.phase is MemberPhase.MEASURING
+        if now < entry.survey_until_s if measures else _outside(leader, entry.process.name, now):
             continue
         if leader.recovery.restoring is not None:
             leader.membership.mark(entry, MemberPhase.WAITING)
         else:
             stage, reason = place(leader.membership, entry.wish, entry.power)
-            actions += grant(leader, entry, stage, f"its time outside is over; {reason}")
+            before = "it has not reported its links" if measures else "its time outside is over"
+            actions += grant(leader, entry, stage, f"{before}; {reason}")
     return actions
 
 

@@ -104,7 +104,7 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
         away = leader.recovery.absent.awaited(lost, leader.version, leader.name, now)
         return _await(leader, away) if away else _roll_back(leader, lost, now)
     for stage in lost:
-        outside = (entry for entry in membership.barred() if entry.movable or entry.wish == stage)
+        outside = (entry for entry in membership.idle() if entry.movable or entry.wish == stage)
         spare = next(outside, None) or placement.spare(membership, empty)
         if spare is not None:
             actions += grant(leader, spare, stage, "nobody is left there")

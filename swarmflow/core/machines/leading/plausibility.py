@@ -13,6 +13,7 @@ from swarmflow.core.protocol.messages import (
     CopiesHeld,
     Done,
     Join,
+    LinkGains,
     LoadFailed,
     Message,
     NotFinite,
@@ -28,7 +29,9 @@ from swarmflow.core.protocol.messages import (
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
-_PEERS_ONLY = frozenset((Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed, SnapshotTaken, StateRoot))
+_PEERS_ONLY = frozenset(
+    (Done, Unprepared, Committed, Overflow, NotFinite, Ready, LoadFailed, SnapshotTaken, StateRoot, LinkGains)
+)
 
 
 def implausible(leader: LeaderState, sender: MemberRecord, message: Message) -> str | None:
@@ -39,6 +42,8 @@ def implausible(leader: LeaderState, sender: MemberRecord, message: Message) -> 
     match message:
         case Prepared() if sender.role != "peer" and message.results:
             return f"results of a reduction from a {sender.role}"
+        case LinkGains() if len(message.gains) not in (0, leader.plan.stages):
+            return f"the gains of {len(message.gains)} stages of {leader.plan.stages}"
         case Suspect() if message.process == sender.process:
             return "a Suspect of itself"
         case Ready() | LoadFailed() if message.version > leader.settings.steps:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from swarmflow.core.election.epoch_view import EpochView
-from swarmflow.core.machines.serving import ballots, epochs, leaders, leaving, microbatches, stages
+from swarmflow.core.machines.serving import ballots, epochs, leaders, leaving, microbatches, stages, surveys
 from swarmflow.core.machines.serving.peer_state import PeerState
 from swarmflow.core.pipeline import downstream, intake, passes
 from swarmflow.core.pipeline.hop_table import HopTable
@@ -33,6 +33,7 @@ from swarmflow.core.protocol.messages import (
     KeepCopy,
     LeaderHeartbeat,
     LinkRateReport,
+    MeasureLinks,
     MemberEntered,
     MemberFailed,
     Message,
@@ -110,6 +111,7 @@ _ORDERS: dict[type[Message], Handler] = {
     Commit: ballots.on_commit,
     ReportRoot: ballots.on_report_root,
     Granted: stages.on_granted,
+    MeasureLinks: surveys.on_measure_links,
     TakeSnapshot: stages.on_take_snapshot,
     KeepCopy: stages.on_keep_copy,
     Surplus: stages.on_keep_copy,

@@ -16,6 +16,7 @@ from swarmflow.core.protocol.messages import Held, Join, Left, Needed, NotFinite
 from swarmflow.core.protocol.piece_format import FP32, PieceFormat
 from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Holding, Plan, ProcessId, Ref, Snapshot
 from swarmflow.core.routing.flow.negotiations import Negotiation
+from swarmflow.core.routing.link_survey import LinkSurvey
 from swarmflow.core.routing.relays import Relays
 
 HOLD_COPIES_S = 120.0  # for so long no copies are asked for amid an all-reduce
@@ -63,6 +64,7 @@ class PeerState:
     piece: PieceFormat = field(init=False, default=FP32)  # of an all-reduce of them
     relays: Relays = field(init=False)
     flows: Negotiation | None = field(init=False, default=None)  # where the router follows flows
+    survey: LinkSurvey | None = field(init=False, default=None)  # of its links, which the leader has asked for
     done: int = field(init=False, default=0)  # units of work in its life, as its heartbeats report
     postponed: str = field(init=False, default="")  # why the leader does not let it in yet
     deferred: tuple[Unrepairable | Overflow | NotFinite, str] | None = field(init=False, default=None)  # see `void`

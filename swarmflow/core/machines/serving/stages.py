@@ -45,7 +45,7 @@ def on_granted(peer: PeerState, event: Received, now: float) -> list[Action]:
     peer.lease.term = message.term
     peer.stage, peer.version, peer.grant = message.stage, -1, message.grant
     journal = peer.hops.clear() if peer.hops is not None else []
-    peer.hops = peer.flows = None
+    peer.hops = peer.flows = peer.survey = None
     if peer.epoch_view is not None:
         peer.epoch_view.abandoned = True
     peer.move(PeerPhase.LOADING)

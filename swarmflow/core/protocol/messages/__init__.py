@@ -37,8 +37,10 @@ from swarmflow.core.protocol.messages.membership import (
     KeepCopy,
     LeaderHeartbeat,
     Left,
+    LinkGains,
     LinkRateReport,
     LoadFailed,
+    MeasureLinks,
     Needed,
     PeerSummary,
     Postponed,
@@ -110,8 +112,10 @@ __all__ = [
     "KeepCopy",
     "LeaderHeartbeat",
     "Left",
+    "LinkGains",
     "LinkRateReport",
     "LoadFailed",
+    "MeasureLinks",
     "MemberEntered",
     "MemberFailed",
     "Message",
@@ -212,6 +216,8 @@ Message = (
     | Heartbeat
     | PeerSummary
     | LinkRateReport
+    | MeasureLinks
+    | LinkGains
     | LeaderHeartbeat
     | Suspect
     | Evicted
@@ -231,6 +237,7 @@ TO_LEADER = frozenset(
         Heartbeat,
         PeerSummary,
         LinkRateReport,
+        LinkGains,
         Suspect,
         Done,
         Prepared,
@@ -259,6 +266,7 @@ FROM_TRAINERS = frozenset(
         Refused,
         Welcome,
         Granted,
+        MeasureLinks,
         TakeSnapshot,
         VersionCertified,
         KeepCopy,

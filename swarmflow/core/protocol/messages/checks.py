@@ -23,6 +23,7 @@ from swarmflow.core.protocol.messages import (
     Forward,
     Join,
     KeepCopy,
+    MeasureLinks,
     Message,
     OpenStep,
     Prepare,
@@ -34,6 +35,7 @@ from swarmflow.core.protocol.messages import (
     RelayTensor,
     RosterDelta,
 )
+from swarmflow.core.protocol.messages.membership import SURVEYED_MAX
 from swarmflow.core.protocol.messages.negotiation import FlowMessage
 from swarmflow.core.protocol.types import (
     ADDRESSES_MAX,
@@ -80,6 +82,7 @@ _ITEMS: dict[str, tuple[str, ...]] = {
     "results": ("group", "norm", "results.digest"),
     "LinkRateReport.elements": ("group", "elements"),
     "rates": ("process", "rate"),
+    "links": ("place", "place", "seconds"),
 }
 
 
@@ -116,6 +119,9 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         **dict.fromkeys(("compute_s", "used_s", "wasted_s"), seconds),
         "speed": (0.0, 1e15),
         "metrics_port": (0, 65535),
+        "place": (0, SURVEYED_MAX - 1),
+        "survey": count,
+        "gains": seconds,
         **dict.fromkeys(("loss_sum", "loss"), loss),
         **dict.fromkeys(("norm", "grad_norm"), norm),
         "scale": (0.0, 1.0),
@@ -179,6 +185,9 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "LinkRateReport.elements": 64,
         "rates": 4096,
         "awaits": 16,
+        "MeasureLinks.members": SURVEYED_MAX,
+        "links": SURVEYED_MAX**2 // 4,
+        "gains": stages,
     }
 
 
@@ -346,6 +355,13 @@ def _reopen(change: RosterDelta) -> bool:
     return change.base < change.epoch and len(entered) == len(change.entered) and entered.isdisjoint(change.gone)
 
 
+def _measure_links(message: MeasureLinks) -> bool:
+    """Each link leads to the next stage."""
+    stages = [member.stage for member in message.members]
+    known = all(max(link[:2]) < len(stages) for link in message.links)
+    return known and all(stages[sender] + 1 == stages[receiver] for sender, receiver, _ in message.links)
+
+
 def _prepare(message: Prepare) -> bool:
     indices = {index for index, _ in message.entries}
     names = {group.name for group in message.groups}
@@ -359,6 +375,7 @@ _WHOLE: dict[type, Check] = {
     RosterDelta: _reopen,
     Group: lambda group: 0 < len(group.members) == len(set(group.members)),
     Prepare: _prepare,
+    MeasureLinks: _measure_links,
     KeepCopy: lambda message: len(message.stages) == len(message.holders) == len(set(message.stages)),
     Commit: lambda message: message.result.epoch == message.epoch,
     ElectorateChange: lambda it: set(it.left_trainers) <= set(it.left) and set(it.joined).isdisjoint(it.left),

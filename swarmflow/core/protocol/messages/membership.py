@@ -8,6 +8,8 @@ from hashlib import blake2b
 from swarmflow.core.protocol.messages.step import Commit
 from swarmflow.core.protocol.types import Epoch, Holding, Member, ProcessId, Snapshot
 
+SURVEYED_MAX = 128  # peers to which a process measures its links at a time
+
 
 def state_name(lineage: str, epoch: Epoch, ballot: int) -> str:
     """Return the name of the states that the commit of a ballot makes: two histories never share one."""
@@ -250,6 +252,24 @@ class LinkRateReport:
 
     elements: tuple[tuple[str, int], ...]  # of its flat gradients, by reduction group
     rates: tuple[tuple[ProcessId, float], ...]  # bytes/s to each of these
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureLinks:
+    """Measure the links to these peers, and report what each stage would gain by having the receiver -> LinkGains."""
+
+    survey: int  # its number, repeated in the answer
+    members: tuple[Member, ...]  # some peers of each stage; the capacity of each stands for those that are left out too
+    links: tuple[tuple[int, int, float], ...]  # (sender, receiver): places in `members`; seconds of a boundary tensor
+
+
+@dataclass(frozen=True, slots=True)
+class LinkGains:
+    """Report to the leader what the sender's links would gain at each stage, in seconds a step."""
+
+    survey: int
+    rate: float  # of its fastest link, in bytes/s; 0: it has measured none
+    gains: tuple[float, ...]  # one for each stage; none: too little was measured
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,89 @@
+"""Surveys of links: where paths limit the swarm, a newcomer measures its links, and they decide on its stage."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from itertools import pairwise
+from random import Random
+
+from swarmflow.core.machines.leading.grants import grant
+from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.membership.member_phase import MemberPhase
+from swarmflow.core.membership.members import MemberRecord
+from swarmflow.core.membership.placement import paths_limit, place
+from swarmflow.core.protocol.actions import Action, Connect, Log, Send
+from swarmflow.core.protocol.messages import LinkGains, MeasureLinks
+from swarmflow.core.protocol.messages.checks import SECONDS_MAX
+from swarmflow.core.protocol.messages.membership import SURVEYED_MAX
+from swarmflow.core.protocol.timeline import EventKind
+from swarmflow.core.protocol.types import Member, ProcessId
+from swarmflow.core.routing.link_rates import FASTEST, SLOWEST, plausible_rates
+from swarmflow.core.routing.prober import large
+
+PATIENCE_S = 60.0  # after which a newcomer that has reported nothing is placed without its links
+KNOWN_MIN = 0.5  # share of the links between the surveyed peers of neighbouring stages that has to be known
+
+
+def begin(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
+    """Have a newcomer measure its links, if they can matter; else return nothing."""
+    plan = leader.plan
+    if entry.wish >= 0 or plan.stages < 2 or not large(plan.boundary_bytes) or not paths_limit(leader.membership):
+        return []
+    asked = _asked(leader, entry)
+    if asked is None:
+        return []
+    leader.membership.mark(entry, MemberPhase.MEASURING)
+    entry.survey_until_s = now + PATIENCE_S
+    text = f"peer {entry.process} measures its links to {len(asked.members)} peers, before it is granted a stage"
+    log = Log("info", text, EventKind.JOINED, entry.process)
+    return [Connect((entry.member,)), Send(entry.process, asked), log]
+
+
+def on_link_gains(leader: LeaderState, known: MemberRecord, message: LinkGains, now: float) -> list[Action]:
+    """Grant a newcomer the stage that its links and its power help most."""
+    if known.phase is not MemberPhase.MEASURING or message.survey != known.surveys:
+        return []
+    if SLOWEST <= message.rate <= FASTEST:
+        known.measured_rate = max(known.measured_rate, message.rate)
+    stage, reason = place(leader.membership, known.wish, known.power, message.gains)
+    return grant(leader, known, stage, reason)
+
+
+def _asked(leader: LeaderState, entry: MemberRecord) -> MeasureLinks | None:
+    """Return what a process is to measure, and what it has to know of the links; None: too little is known of these.
+
+    At most SURVEYED_MAX peers, of each stage as many: one that is left out counts as another one of its stage does.
+    """
+    members: list[Member] = []
+    places: list[dict[ProcessId, int]] = []
+    for stage in range(leader.plan.stages):
+        found = [e.member for e in leader.membership.ready(stage, leader.version) if e is not entry]
+        chosen = _some(found, SURVEYED_MAX // leader.plan.stages, entry.process)
+        if not chosen:
+            return None
+        share = len(found) / len(chosen)
+        places.append({member.process: len(members) + number for number, member in enumerate(chosen)})
+        most = leader.plan.microbatches  # more are never in flight
+        members += [replace(m, capacity=min(most, math.ceil(m.capacity * share))) for m in chosen]
+    links: list[tuple[int, int, float]] = []
+    for here, there in pairwise(places):
+        for sender, place_of_sender in here.items():
+            report = leader.membership.known[sender].rates
+            rates = plausible_rates(report) if report is not None else {}
+            for receiver, rate in rates.items():
+                if receiver in there:
+                    seconds = min(leader.plan.boundary_bytes / rate, SECONDS_MAX)
+                    links.append((place_of_sender, there[receiver], seconds))
+    pairs = sum(len(here) * len(there) for here, there in pairwise(places))
+    if len(links) < KNOWN_MIN * pairs:
+        return None
+    entry.surveys += 1
+    return MeasureLinks(entry.surveys, tuple(members), tuple(links))
+
+
+def _some(members: list[Member], most: int, newcomer: ProcessId) -> list[Member]:
+    """Return at most so many of a stage's peers: others for each newcomer."""
+    if len(members) <= most:
+        return members
+    return sorted(Random(str(newcomer)).sample(members, most))

@@ -1,0 +1,100 @@
+"""A survey of links: a newcomer measures its links to peers of all stages, and what each stage would gain by them."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import fmean, median
+
+import numpy as np
+
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.messages import LinkGains, MeasureLinks
+from swarmflow.core.protocol.messages.checks import SECONDS_MAX
+from swarmflow.core.protocol.types import Member, Plan, ProcessId
+from swarmflow.core.routing.flow.joining import LinkSavings, StageLinks, saved_by_stage
+from swarmflow.core.routing.link_rates import FASTEST
+from swarmflow.core.routing.prober import Prober
+
+MEASURED_MIN = 0.5  # share of the peers of each stage to which the link has to be measured
+SLICES = 16  # of the computation at a time: a few milliseconds
+
+
+@dataclass(slots=True)
+class LinkSurvey:
+    """A survey of one process: first it measures, one peer after the other, then it computes, in slices."""
+
+    asked: MeasureLinks
+    plan: Plan
+    prober: Prober
+    capacity: int  # microbatches that this process holds at a time; 0: not known
+    until_s: float  # when the measuring ends at the latest
+    own_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # seconds of a boundary tensor, by peer
+    _solving: Generator[None, None, LinkSavings] | None = field(default=None, init=False)
+
+    def next_deadline(self) -> float:
+        """Return when `tick` is due."""
+        due_s = self.prober.next_deadline()
+        return 0.0 if self._solving is not None or due_s is None else min(due_s, self.until_s)
+
+    def tick(self, now: float) -> tuple[list[Action], LinkGains | None]:
+        """Go on; return what to send, and the report once it is known."""
+        if self._solving is None:
+            if now < self.until_s and self.prober.next_deadline() is not None:
+                return self.prober.tick(now), None
+            given = self._links()
+            if given is None:
+                return [], self._report(())
+            self._solving = saved_by_stage(given, self.plan.microbatches)
+        try:
+            for _ in range(SLICES):
+                next(self._solving)
+        except StopIteration as solved:
+            return [], self._report(self._gains(solved.value))
+        return [], None
+
+    def _report(self, gains: tuple[float, ...]) -> LinkGains:
+        fastest_s = min(self.own_s.values(), default=0.0)
+        rate = min(FASTEST, self.plan.boundary_bytes / fastest_s) if fastest_s > 0 else 0.0
+        return LinkGains(self.asked.survey, rate, gains)
+
+    def _links(self) -> StageLinks | None:
+        """Return all links, those that are not known as long as the others in the mean; None: too few are known."""
+        stages: list[list[Member]] = [[] for _ in range(self.plan.stages)]
+        places: list[int] = []
+        for member in self.asked.members:
+            places.append(len(stages[member.stage]))
+            stages[member.stage].append(member)
+        measured = [[self.own_s[m.process] for m in stage if m.process in self.own_s] for stage in stages]
+        if any(len(own) < MEASURED_MIN * len(stage) for own, stage in zip(measured, stages, strict=True)):
+            return None
+        if not all(stages) or not self.asked.links:
+            return None
+        mean_s, own_mean_s = fmean(link[2] for link in self.asked.links), fmean(self.own_s.values())
+        links_s = [np.full((len(here), len(there)), mean_s) for here, there in pairwise(stages)]
+        for sender, receiver, seconds in self.asked.links:
+            links_s[self.asked.members[sender].stage][places[sender], places[receiver]] = seconds
+        capacity = [[member.capacity for member in stage] for stage in stages]
+        own_s = [[self.own_s.get(member.process, own_mean_s) for member in stage] for stage in stages]
+        usual = int(median(member.capacity for member in self.asked.members))
+        return StageLinks(capacity, links_s, own_s, self.capacity or usual)
+
+    def _gains(self, saved: LinkSavings) -> tuple[float, ...]:
+        """Return what each stage gains, in seconds a step.
+
+        A step takes the way of a microbatch on all links there and back at least, and once more each time that memory
+        makes microbatches wait for those before them. Where it does, a peer at the narrowest stage also lets more of
+        them under way.
+        """
+        in_flight = saved.flows * (1 + self.plan.without_graph)
+        times = max(1.0, self.plan.microbatches / in_flight)
+        gains = [2 * times * saved_s for saved_s in saved.saved_s]
+        if times > 1.0:
+            held = [0] * self.plan.stages
+            for member in self.asked.members:
+                held[member.stage] += member.capacity
+            narrowest = held.index(min(held))
+            held[narrowest] += self.capacity or 1
+            gains[narrowest] += 2 * times * saved.path_s * (1.0 - saved.flows / max(saved.flows, min(held)))
+        return tuple(min(max(0.0, gain), SECONDS_MAX) for gain in gains)

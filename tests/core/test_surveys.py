@@ -1,0 +1,260 @@
+"""Surveys of links: whom the leader has measure, what a newcomer measures and reports, and where it is put."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from swarmflow.core.election.leader_lease import LeaderLease
+from swarmflow.core.machines.leader import Leader
+from swarmflow.core.machines.leading.surveys import PATIENCE_S
+from swarmflow.core.machines.peer import PeerMachine
+from swarmflow.core.machines.serving.peer_state import PeerSettings
+from swarmflow.core.machines.serving.surveys import MEASURING_S
+from swarmflow.core.membership.members import are_uneven
+from swarmflow.core.membership.placement import better_placed, paths_limit
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.events import Lost, Received, Tick
+from swarmflow.core.protocol.messages import (
+    Evicted,
+    Granted,
+    Heartbeat,
+    Join,
+    LinkGains,
+    LinkRateReport,
+    MeasureLinks,
+    Message,
+    Probe,
+    Probed,
+    Ready,
+)
+from swarmflow.core.protocol.messages.checks import checks_of
+from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Member, Plan, ProcessId
+from swarmflow.core.routing.prober import PATIENCE_S as PATIENCE_A_PEER_S
+from tests.core.samples import member, messages, process
+from tests.core.test_leader import ME, SETTINGS
+
+TENSOR_BYTES = 8 << 20
+PLAN = Plan(3, 8, boundary_bytes=TENSOR_BYTES)
+PEERS = {process(f"p{stage}{number}"): stage for stage in range(3) for number in range(4)}
+NEWCOMER = process("new")
+SLOW_S, FAST_S = 8.0, 1.0  # of a boundary tensor
+
+
+@dataclass
+class Led:
+    """A leader of three stages with four peers each, which have reported their links."""
+
+    now: float = 0.0
+    rebalance_s: float = 0.0
+    leader: Leader = field(default_factory=lambda: Leader(ME, PLAN, SETTINGS, 1, 0, 0))
+
+    def hear(self, sender: ProcessId, message: Message) -> list[Action]:
+        return self.leader.handle(Received(sender, message), self.now)
+
+    def serve(self) -> None:
+        self.leader.start(0.0)
+        for peer, stage in PEERS.items():
+            self.hear(peer, Join("peer", "1.0", "run", Member(peer, stage), rebalance_s=self.rebalance_s))
+            self.hear(peer, Ready(stage, 0, "root", 4))
+
+    def report(self, *seconds: float) -> None:
+        """Each peer reports links to the next stage that take so long."""
+        for peer, stage in PEERS.items():
+            after = [other for other, at in PEERS.items() if at == stage + 1]
+            rates = tuple((other, TENSOR_BYTES / s) for other, s in zip(after, seconds, strict=False))
+            self.hear(peer, LinkRateReport((), rates))
+
+    def join(self, wish: int = -1) -> list[Action]:
+        return self.hear(NEWCOMER, Join("peer", "1.0", "run", Member(NEWCOMER, wish)))
+
+    def beat(self, seconds: float) -> list[Action]:
+        """Time passes, in which everybody shows life."""
+        actions: list[Action] = []
+        until_s = self.now + seconds
+        while self.now < until_s:
+            self.now += 1.0
+            for peer in (*PEERS, NEWCOMER):
+                actions += self.hear(peer, Heartbeat())
+            actions += self.leader.handle(Tick(), self.now)
+        return actions
+
+
+def asked(*seconds: float) -> tuple[Led, MeasureLinks]:
+    led = Led()
+    led.serve()
+    led.report(*seconds)
+    actions = led.join()
+    assert not messages(actions, Granted)
+    [(to, survey)] = messages(actions, MeasureLinks)
+    assert to == NEWCOMER
+    return led, survey
+
+
+# --- the leader -------------------------------------------------------------------------------------------------------
+
+
+def test_where_paths_differ_a_newcomer_measures_before_it_is_granted_a_stage() -> None:
+    led, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    assert {m.process: m.stage for m in survey.members} == PEERS
+    assert len(survey.links) == 2 * 16
+    assert {seconds for _, _, seconds in survey.links} == {FAST_S, SLOW_S}
+    assert checks_of(PLAN).wrong(survey) is None
+    [(_, granted)] = messages(led.hear(NEWCOMER, LinkGains(survey.survey, 1e6, (0.0, 0.5, 0.1))), Granted)
+    assert granted.stage == 1
+
+
+def test_links_decide_where_they_save_more_than_computing_does() -> None:
+    """With one peer less a stage takes 8/3 s instead of 8/4: a newcomer is worth two thirds of a second there."""
+    for gain_s, stage in ((0.1, 0), (5.0, 2)):
+        led, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+        led.leader.handle(Lost(process("p00"), "reset"), led.now)
+        [(_, granted)] = messages(led.hear(NEWCOMER, LinkGains(survey.survey, 1e6, (0.0, 0.0, gain_s))), Granted)
+        assert granted.stage == stage
+
+
+@pytest.mark.parametrize("seconds", [(1.0, 1.1, 1.2, 1.5), (1.0,), ()])
+def test_where_links_are_alike_or_unknown_a_newcomer_is_granted_a_stage_at_once(seconds: tuple[float, ...]) -> None:
+    led = Led()
+    led.serve()
+    led.report(*seconds)
+    assert messages(led.join(), Granted)
+
+
+def test_who_asks_for_a_stage_gets_it() -> None:
+    led = Led()
+    led.serve()
+    led.report(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    assert [granted.stage for _, granted in messages(led.join(2), Granted)] == [2]
+
+
+def test_a_newcomer_that_reports_nothing_is_placed_after_a_while() -> None:
+    led, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    assert not messages(led.beat(PATIENCE_S - 2.0), Granted)
+    assert [to for to, _ in messages(led.beat(4.0), Granted)] == [NEWCOMER]
+    assert not messages(led.hear(NEWCOMER, LinkGains(survey.survey, 1e6, (0.0, 0.0, 9.0))), Granted)
+
+
+def test_it_is_placed_without_gains_where_too_little_was_measured_and_put_out_where_they_cannot_be() -> None:
+    led, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    assert not messages(led.hear(NEWCOMER, LinkGains(survey.survey + 1, 0.0, ())), Granted), "of another survey"
+    assert messages(led.hear(NEWCOMER, LinkGains(survey.survey, 0.0, ())), Granted)
+    led, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    assert messages(led.hear(NEWCOMER, LinkGains(survey.survey, 0.0, (1.0,))), Evicted)
+
+
+def test_a_newcomer_that_measures_is_granted_the_stage_of_which_nobody_is_left() -> None:
+    led, _ = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    actions: list[Action] = []
+    for peer, stage in PEERS.items():
+        if stage == 1:
+            actions += led.leader.handle(Lost(peer, "reset"), led.now)
+    assert (NEWCOMER, 1) in [(to, granted.stage) for to, granted in messages(actions, Granted)]
+
+
+@pytest.mark.parametrize(("link_s", "moves"), [(FAST_S, 1), (30.0, 0)])
+def test_a_peer_is_moved_by_computing_where_that_shows_beside_the_time_on_links(link_s: float, moves: int) -> None:
+    """A stage of one computes for 8 s and of two for 4: much beside 4 s on the fastest links, nothing beside 120."""
+    led = Led(rebalance_s=10.0)
+    led.serve()
+    led.report(link_s, 8 * link_s, 8 * link_s, 8 * link_s)
+    for number in range(3):
+        led.leader.handle(Lost(process(f"p2{number}"), "reset"), led.now)
+    assert paths_limit(led.leader.membership)
+    assert len(better_placed(led.leader.membership, 0, 100.0)) == moves
+
+
+@pytest.mark.parametrize(
+    ("rates", "stated", "uneven"),
+    [
+        ((10.0, 2.0, 1.0), 0.0, True),
+        ((10.0, 8.0, 1.0), 0.0, False),
+        ((10.0, 1.0), 0.0, False),
+        ((10.0, 2.0, 1.0), 20.0, False),  # its connection is nearly as fast as stated
+        ((10.0, 2.0, 1.0), 100.0, True),
+    ],
+)
+def test_paths_limit_a_peer_where_most_of_its_links_are_far_slower_than_the_fastest(
+    rates: tuple[float, ...], stated: float, uneven: bool
+) -> None:
+    assert are_uneven(rates, stated) == uneven
+
+
+@pytest.mark.parametrize(
+    "survey",
+    [
+        MeasureLinks(1, (member("a"), member("b", 1)), ((0, 2, 1.0),)),  # no such place
+        MeasureLinks(1, (member("a"), member("b", 2)), ((0, 1, 1.0),)),  # not the next stage
+        MeasureLinks(1, (member("a"), member("b", 1)), ((0, 1, -1.0),)),
+        MeasureLinks(1, (member("a"), member("b", 1)), ((0, 1, float("nan")),)),
+        MeasureLinks(1, (member("a"),) * 129, ()),
+    ],
+)
+def test_a_survey_that_cannot_be_is_refused(survey: MeasureLinks) -> None:
+    assert checks_of(PLAN).wrong(survey) is not None
+
+
+# --- the newcomer -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Joining:
+    """A peer that asks to be let in, and peers that answer its probes after so many seconds of a boundary tensor."""
+
+    seconds: dict[ProcessId, float]
+    now: float = 0.0
+    peer: PeerMachine = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = PeerSettings(Join("peer", "1.0", "run", Member(NEWCOMER, -1, 2)))
+        self.peer = PeerMachine(NEWCOMER, LeaderLease(ME.process), PLAN, settings)
+
+    def survey(self, message: MeasureLinks, until_s: float = 100.0) -> LinkGains:
+        """Let it measure, and return what it reports."""
+        actions = self.peer.handle(Received(ME.process, message, role="trainer"), self.now)
+        while not (reports := messages(actions, LinkGains)):
+            probes = messages(actions, Probe)
+            actions = []
+            for to, probe in probes:
+                if to in self.seconds:
+                    self.now += self.seconds[to] / 64 if probe.loaded else 0.0
+                    actions += self.peer.handle(Received(to, Probed(NO_EPOCH, probe.loaded)), self.now)
+            if not probes:
+                self.now = max(self.now, self.peer.next_deadline())
+                assert self.now < until_s
+                self.peer.lease.renew(self.now)
+                actions += self.peer.handle(Tick(), self.now)
+        return reports[0][1]
+
+
+def test_a_newcomer_reports_what_its_links_save_at_each_stage() -> None:
+    """All links take 8 s, but those from the newcomer to stages 0 and 2: at stage 1 it saves 7 s on each of two."""
+    _, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    links = tuple((sender, receiver, SLOW_S) for sender, receiver, _ in survey.links)
+    near = {peer: SLOW_S if stage == 1 else FAST_S for peer, stage in PEERS.items()}
+    report = Joining(near).survey(MeasureLinks(3, survey.members, links))
+    assert report.survey == 3
+    assert report.rate == pytest.approx(TENSOR_BYTES / FAST_S)
+    # Eight microbatches are in flight, of which it takes two, there and back.
+    assert report.gains == pytest.approx((0.0, 2 * (2 * 14.0) / 8, 0.0), abs=1e-6)
+
+
+def test_it_does_without_the_links_of_those_that_do_not_answer_and_without_any_if_too_few_do() -> None:
+    _, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    some = {peer: FAST_S for peer in PEERS if peer.name != "p00"}
+    assert len(Joining(some).survey(survey).gains) == PLAN.stages
+    few = {peer: FAST_S for peer, stage in PEERS.items() if stage < 2}
+    joining = Joining(few)
+    report = joining.survey(survey)
+    assert report.gains == ()
+    assert joining.now == pytest.approx(4 * PATIENCE_A_PEER_S, abs=1.0)
+    nobody = Joining({})
+    assert (nobody.survey(survey), nobody.now) == (LinkGains(survey.survey, 0.0, ()), MEASURING_S)
+
+
+def test_a_peer_answers_who_measures_before_it_has_a_stage() -> None:
+    peer = Joining({}).peer
+    peer.epoch = Epoch(0, 3)
+    answers = messages(peer.handle(Received(process("x"), Probe(NO_EPOCH, loaded=True)), 0.0), Probed)
+    assert answers == [(process("x"), Probed(NO_EPOCH, loaded=True))]
