@@ -1,4 +1,4 @@
-"""A simulated computer of a baseline: one task at a time, backward passes before forward passes."""
+"""A simulated computer of a baseline: one task at a time, backward passes first, else what came first."""
 
 from __future__ import annotations
 
@@ -41,8 +41,7 @@ class Computer:
     alive: bool = field(init=False, default=True)
     spent: Spent = field(init=False, default_factory=Spent)
     forward_s: float | None = field(init=False, default=None)  # smoothed, of the forward passes so far
-    # A heap of (urgency, index of the microbatch, number of the task, task).
-    _queue: list[tuple[int, int, int, Task]] = field(init=False, default_factory=list)
+    _queue: list[tuple[int, int, Task]] = field(init=False, default_factory=list)  # a heap of (urgency, number, task)
     _deferred: list[Task] = field(init=False, default_factory=list)  # of which the rest is left, the oldest first
     _deferred_max: int = field(init=False, default=DEFERRED_MIN)
     _queued: int = field(init=False, default=0)  # tasks that were ever queued
@@ -64,14 +63,13 @@ class Computer:
         """
         self._deferred_max = DEFERRED_MIN + room
         self._queued += 1
-        index = -1 if trip is None else trip.index
         task = Task(work, trip, done, given, 0.0 if given is None or work == "replay" else self.weights_share(work))
-        heapq.heappush(self._queue, (_URGENCY[work], index, self._queued, task))
+        heapq.heappush(self._queue, (_URGENCY[work], self._queued, task))
         self._begin()
 
     def drop(self, trip: Trip | None = None) -> None:
         """Cancel the tasks of this microbatch (None: all tasks) that have not begun, and what is left of others."""
-        self._queue = [entry for entry in self._queue if trip is not None and entry[3].trip != trip]
+        self._queue = [entry for entry in self._queue if trip is not None and entry[2].trip != trip]
         heapq.heapify(self._queue)
         self._deferred = [task for task in self._deferred if trip is not None and task.trip != trip]
         if self._current is not None and (trip is None or self._current.trip == trip):
@@ -96,7 +94,7 @@ class Computer:
         if self._current is not None or not (self._queue or self._deferred):
             return
         rest = len(self._deferred) > self._deferred_max or not self._queue
-        task = self._deferred.pop(0) if rest else heapq.heappop(self._queue)[3]
+        task = self._deferred.pop(0) if rest else heapq.heappop(self._queue)[2]
         seconds = self.seconds(task.work) * (task.share if task.rest else 1.0 - task.share)
         self._current, self._since_s = task, self.clock.now_s
         self.clock.after(seconds, partial(self._end, task, seconds), COMPUTE)
