@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from typing import Any
 
+import hypothesis
 import pytest
 import uvloop
 from xdist.scheduler import LoadScopeScheduling
@@ -20,6 +21,13 @@ from swarmflow.local.load_aware import load_factor
 
 # Set before torch or OpenMP is loaded: the tests start many processes, and more threads than cores only slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# No property test fails for how long it takes on a busy machine. The first text that a new checkout draws takes over a
+# second by itself: Hypothesis makes its table of characters.
+hypothesis.settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("any machine")
 
 # Their tests share a swarm, which some of them change, or something else that takes seconds to make.
 TOGETHER = {

@@ -139,7 +139,7 @@ def test_the_rounding_of_random_gradients_adds_little_noise() -> None:
 
 
 @given(st.integers(0, 2**40), st.integers(1, 2000))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_dither_is_spread_evenly_over_every_stretch_of_microbatches(first: int, count: int) -> None:
     values = torch.stack([dither(number, CPU)[:4] for number in range(first, first + count)])
     assert bool((values >= 0).all() and (values < 1).all())

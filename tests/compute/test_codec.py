@@ -166,7 +166,7 @@ def test_a_huge_claim_is_refused_without_memory_for_it(name: str) -> None:
         codec_named(name).decode(b"\1" * 64, shape, torch.float32)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(name=st.sampled_from(sorted(CODECS)), noise=st.binary(max_size=300), dtype=st.sampled_from(DTYPES))
 def test_noise_is_refused_or_gives_the_expected_shape(name: str, noise: bytes, dtype: torch.dtype) -> None:
     codec = codec_named(name)
@@ -182,7 +182,7 @@ def test_noise_is_refused_or_gives_the_expected_shape(name: str, noise: bytes, d
             codec.decode(forged, (3, 5), dtype)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(data=st.data(), name=st.sampled_from(sorted(CODECS)))
 def test_a_changed_header_byte_is_refused(data: st.DataObject, name: str) -> None:
     codec = codec_named(name)
@@ -193,7 +193,7 @@ def test_a_changed_header_byte_is_refused(data: st.DataObject, name: str) -> Non
         codec.decode(wire, (3, 5), torch.float32)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(numbers=st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), max_size=600))
 def test_decoding_what_was_decoded_changes_nothing_for_exact_codecs(numbers: list[float]) -> None:
     tensor = torch.tensor(numbers, dtype=torch.float32)
@@ -230,7 +230,7 @@ def test_a_token_outside_the_vocabulary_is_refused(bad: int) -> None:
         decode_tokens(wire, (1, 2), vocab_size=256)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(noise=st.binary(max_size=64))
 def test_noise_is_no_tokens(noise: bytes) -> None:
     with pytest.raises(FrameError):

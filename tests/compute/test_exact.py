@@ -47,7 +47,7 @@ def add(fixed: FixedPoint, gradient: Tensor, total: Tensor, weight: int = 1) -> 
 ROW = st.lists(st.floats(-1e4, 1e4, width=32), min_size=3, max_size=3)
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.lists(ROW, min_size=1, max_size=8), st.data())
 def test_no_order_and_no_split_over_members_shows(rows: list[list[float]], data: st.DataObject) -> None:
     """The sum is always the one of Python's own integers."""

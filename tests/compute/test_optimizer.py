@@ -156,7 +156,7 @@ def test_every_operation_of_adamw_rounds_as_ieee_754_says(device: torch.device) 
     st.floats(-40, 30),
     st.sampled_from([1, 3]),
 )
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_the_kernel_gives_the_bits_of_torch(
     elements: int, seed: int, version: int, exponent: float, threads: int
 ) -> None:

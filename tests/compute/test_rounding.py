@@ -38,7 +38,7 @@ def test_an_installation_with_a_compiler_has_the_kernel() -> None:
     st.sampled_from([1, -1]),
     st.integers(0, 1 << 30),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_kernel_rounds_as_torch_does_and_as_the_rule_says(
     count: int, first: int, number: int, weight: int, seed: int
 ) -> None:

@@ -349,7 +349,7 @@ def test_clearing_releases_all_bytes() -> None:
 HAPPENS = ("offer", "repair", "accept", "deny", "drain", "room", "gone", "tick", "back")
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_each_is_in_one_living_hand_or_will_be_tried_again(data: st.DataObject) -> None:
     peers = [process(f"p{number}") for number in range(data.draw(st.integers(1, 4)))]

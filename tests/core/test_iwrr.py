@@ -35,7 +35,7 @@ def test_a_device_twice_as_fast_gets_twice_as_many() -> None:
     assert given_out(router, {A: 1.0, B: 2.0}, 300) == {A: 200, B: 100}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=6))
 def test_shares_are_in_proportion_to_speed(speeds: list[int]) -> None:
     peers = {process(f"p{number}"): 1.0 / speed for number, speed in enumerate(speeds)}

@@ -98,7 +98,7 @@ def test_without_a_token_there_is_no_loss() -> None:
     assert math.isnan(Ledger(1, 1).loss)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.permutations([float(number) / 7 for number in range(6)]), st.randoms(use_true_random=False))
 def test_the_loss_does_not_depend_on_the_order_of_arrival(losses: list[float], random: Random) -> None:
     in_order, shuffled = Ledger(1, 6), Ledger(1, 6)

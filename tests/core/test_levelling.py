@@ -75,7 +75,7 @@ def powers_of(stages: Stages) -> list[list[StagePower]]:
     return [[peer.power for peer in row] for row in stages]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(demand, min_size=2, max_size=3), power, st.integers(3, 8))
 def test_equal_peers_are_placed_near_the_best_arrangement_there_is(
     needs: list[StageDemand], one: StagePower, peers: int
@@ -89,7 +89,7 @@ def test_equal_peers_are_placed_near_the_best_arrangement_there_is(
     assert estimate_s(needs, powers_of(stages)) <= NEAR * best_s
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(demand, min_size=2, max_size=3), st.lists(power, min_size=3, max_size=6))
 def test_after_levelling_no_single_move_is_worth_it(needs: list[StageDemand], powers: list[StagePower]) -> None:
     stages, _ = levelled(needs, placed(joined(needs, powers)), at_once=8)
@@ -101,7 +101,7 @@ def test_after_levelling_no_single_move_is_worth_it(needs: list[StageDemand], po
             assert estimate_s(needs, powers_of(moved)) >= WORTH * before_s
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(demand, min_size=4, max_size=4), st.lists(st.lists(power, min_size=1, max_size=6), min_size=4, max_size=4)
 )

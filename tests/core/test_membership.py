@@ -23,7 +23,7 @@ def placed(table: Membership, name: str, speed: float = 1.0) -> int:
     return stage
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(1, 6), st.integers(1, 30))
 def test_equal_peers_that_start_together_spread(stages: int, peers: int) -> None:
     table = Membership(Plan(stages, 8))

@@ -30,7 +30,7 @@ def levelled(costs: list[float], stages: Stages) -> int:
     return moves
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6))
 def test_equal_peers_end_evenly_however_many_there_are(sizes: list[int]) -> None:
     stages = alike(*sizes)
@@ -40,7 +40,7 @@ def test_equal_peers_end_evenly_however_many_there_are(sizes: list[int]) -> None
     assert moves == max(sum(max(0, wanted - size) for size in sizes), sum(max(0, size - wanted - 1) for size in sizes))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(0.2, 5.0), min_size=2, max_size=4),
     st.lists(st.lists(st.floats(0.1, 10.0), min_size=1, max_size=8), min_size=4, max_size=4),

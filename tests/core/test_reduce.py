@@ -106,7 +106,7 @@ class Net:
                     pytest.fail(f"unexpected {action}")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 6), st.integers(1, 40), st.randoms(use_true_random=False))
 def test_every_member_ends_with_the_same_sum(count: int, pieces: int, random: Random) -> None:
     members = tuple(process(f"m{number}") for number in range(count))
@@ -117,7 +117,7 @@ def test_every_member_ends_with_the_same_sum(count: int, pieces: int, random: Ra
     assert not any(net.held.values()), "parts were kept after the sum"
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 5), st.integers(0, 3), st.integers(1, 40), st.randoms(use_true_random=False))
 def test_others_may_sum_and_who_has_nothing_to_add_sends_nothing(
     count: int, helpers: int, pieces: int, random: Random

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmflow.core.commit.announcing import announce
@@ -72,7 +72,6 @@ def test_who_serves_another_stage_now_is_told_in_full() -> None:
     assert [to for to, _ in messages(actions, OpenStep)] == [moved.process]
 
 
-@settings(deadline=None)
 @given(rosters(), rosters(), st.integers(0, STAGES - 1), st.booleans())
 def test_changes_bring_a_part_to_the_part_of_the_next_roster(
     before: Roster, now: Roster, stage: int, tied: bool

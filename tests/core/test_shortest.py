@@ -168,7 +168,7 @@ def test_of_equal_peers_the_senders_prefer_different_ones() -> None:
     assert max(first.values()) < 40
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_the_choice_is_nearly_the_least_of_all(data: st.DataObject) -> None:
     """Against the plain minimum: what is out of date in the heap is never chosen."""

@@ -26,7 +26,7 @@ def opening(trainers: int = 1, capacity: int = 2, epoch: Epoch = EPOCH) -> OpenS
     return OpenStep(1, epoch, Roster(((member("p", 0, capacity),), (member("q", 1, 100),)), feeders), LINEAGE)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 5), st.integers(1, 20))
 def test_the_trainers_share_a_step_without_gap_or_overlap(trainers: int, microbatches: int) -> None:
     formed: list[int] = []

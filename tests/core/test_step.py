@@ -76,7 +76,7 @@ def test_a_step_commits_once_everywhere() -> None:
     assert (result.peers, result.retries) == ((2, 1), 0)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.floats(-10, 10, width=32), min_size=2, max_size=8), st.sampled_from([0.1, 1.0, 50.0]))
 def test_the_clip_factor_is_that_of_torch(values: list[float], clip: float) -> None:
     tokens = 4

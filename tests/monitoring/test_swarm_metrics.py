@@ -55,7 +55,8 @@ def test_the_series_are_those_of_the_table() -> None:
 
 def test_the_phases_are_those_of_the_machines() -> None:
     assert set(RUN_PHASES) == set(map(str, LeaderPhase))
-    assert set(PEER_PHASES) == {"serving", "draining", *map(str, MemberPhase)} - {"gone"}
+    shown_as_waiting = MemberPhase.MEASURING
+    assert set(PEER_PHASES) == {"serving", "draining", *map(str, MemberPhase)} - {MemberPhase.GONE, shown_as_waiting}
 
 
 def test_links_are_shown_by_the_stage_that_they_lead_to() -> None:

@@ -7,7 +7,7 @@ import random
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmflow.runtime.transport.frames import (
@@ -100,7 +100,6 @@ async def test_bodies_of_one_length_that_have_changed_places_are_noticed() -> No
 
 
 @given(st.integers(1, 1 << 18), st.lists(st.integers(0, 1 << 18), max_size=3))
-@settings(deadline=None)
 def test_the_pieces_of_a_frame_are_as_short_as_asked_for_and_make_the_same_frame(piece: int, sizes: list[int]) -> None:
     piece = max(piece, sum(sizes) // 1000, 8)
     bodies = [memoryview(LONG)[:size] for size in sizes]
@@ -179,7 +178,6 @@ PIECES = st.lists(st.integers(0, 1 << 17), max_size=8)
 
 
 @pytest.mark.asyncio
-@settings(deadline=None)
 @given(st.integers(JOINED_BYTES_MAX, len(LONG)), PIECES)
 async def test_a_long_header_comes_together_from_whatever_pieces_it_arrives_in(length: int, sizes: list[int]) -> None:
     frame = await read_in_pieces(packed(0, LONG[:length], [b"abc"]), sizes)
@@ -188,7 +186,6 @@ async def test_a_long_header_comes_together_from_whatever_pieces_it_arrives_in(l
 
 
 @pytest.mark.asyncio
-@settings(deadline=None)
 @given(st.floats(0.001, 0.999), PIECES)
 async def test_of_a_long_header_that_is_cut_anywhere_nothing_is_delivered(share: float, sizes: list[int]) -> None:
     whole = packed(0, LONG, [])

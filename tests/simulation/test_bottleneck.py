@@ -61,9 +61,10 @@ def test_what_plainly_dominates_is_named(tmp_path: Path, bottleneck: str, policy
 
 
 def test_a_full_pipeline_and_an_empty_one_are_told_apart_by_the_microbatches(tmp_path: Path) -> None:
-    """Four even stages and n microbatches: n + 3 turns, in n of which a peer is busy."""
+    """Four even stages and n microbatches: n + 3 turns, in n of which a peer is busy. Passes are whole there."""
     for microbatches in (1, 4, 12):
         text = even(STAGES=4, PEERS=4, MICROBATCHES=microbatches).replace("forward_s", "capacity = 20\nforward_s")
+        text = text.replace("[run]", "[run]\nsplit_backward = false")
         found = simulated(tmp_path, text, "gpipe")[1].bottleneck
         assert found is not None
         assert found.shares["pipeline fill"] == pytest.approx(3 / (microbatches + 3), abs=0.03)

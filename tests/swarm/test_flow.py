@@ -47,8 +47,9 @@ def test_a_swarm_that_follows_flows_learns_what_one_process_learns(
         swarm.wait_steps(1, FINISH_S)
         swarm.wait(lambda: followed(peers[0]) + followed(peers[3]) > 0, "a microbatch to follow a flow", FINISH_S)
         calm = swarm.wait(lambda: exported(swarm.output, 1), "a checkpoint before a death", FINISH_S)
+        swarm.wait(lambda: sum(swarm.steps()[-1]["peers"]) == len(peers), "a step of all peers", FINISH_S)
         peers[4].kill()
-        swarm.wait(lambda: swarm.steps()[-1]["peers"] == [2, 1, 2], "a step without the dead one", FINISH_S)
+        swarm.wait(lambda: sum(swarm.steps()[-1]["peers"]) < len(peers), "a step without the dead one", FINISH_S)
         least = len(swarm.steps()) + 1
         learnt = swarm.wait(lambda: exported(swarm.output, least), "a checkpoint after it", FINISH_S)
         steps = swarm.steps()[:learnt]

@@ -6,7 +6,7 @@ import hashlib
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from trainers.order import SequenceOrder, permuted
@@ -41,7 +41,6 @@ def test_refuses_a_microbatch_that_no_step_has(step: int, index: int) -> None:
         SequenceOrder(sequences=7, microbatches=3, microbatch_sequences=2).of_microbatch(step, index)
 
 
-@settings(deadline=None)
 @given(size=st.integers(1, 400), seed=st.integers(0, 2**63 - 1))
 def test_is_a_permutation(size: int, seed: int) -> None:
     assert sorted(permuted(place, size, seed) for place in range(size)) == list(range(size))
@@ -60,7 +59,6 @@ def reference(place: int, size: int, seed: int) -> int:
             return place
 
 
-@settings(deadline=None)
 @given(size=st.integers(2, 2**40), seed=st.integers(0, 2**63 - 1), data=st.data())
 def test_is_the_documented_permutation(size: int, seed: int, data: st.DataObject) -> None:
     place = data.draw(st.integers(0, size - 1))

@@ -42,7 +42,7 @@ def test_pieces_end_where_documented(data: bytes, expected: list[bytes]) -> None
     assert cut(data) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(text=st.text(alphabet="ab\né\U0001f600", max_size=120), data=st.data())
 def test_pieces_do_not_depend_on_blocks(text: str, data: st.DataObject) -> None:
     whole = text.encode()

@@ -53,7 +53,7 @@ def saved_bytes(tmp_path_factory: pytest.TempPathFactory) -> PreTrainedTokenizer
     return AutoTokenizer.from_pretrained(folder)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(text=st.text())
 def test_bytes_round_trip_any_text(saved_bytes: PreTrainedTokenizerBase, text: str) -> None:
     ids = list(text.encode())
