@@ -62,6 +62,17 @@ def test_a_full_peer_is_left_alone_until_it_has_room() -> None:
     assert len(box.waiting) == 0
 
 
+def test_a_next_stage_is_hungry_where_it_is_done_with_its_queue_before_another_tensor_is_there() -> None:
+    """Else a peer of little memory behind slow links would take one microbatch after the other."""
+    box = dispatcher(A)
+    assert box.next_stage.hungry(0.1), "nobody has told anything"
+    for index in range(20):
+        box.offer(microbatch(index), BODIES, float(index))
+        box.accepted(A, Accepted(microbatch(index), 1, FIRST_ATTEMPT, queued=2), index + 0.5)
+    assert box.next_stage.hungry(passes=4.0)
+    assert not box.next_stage.hungry(passes=0.1)
+
+
 def test_a_pause_ends_even_if_nobody_says_so() -> None:
     box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)

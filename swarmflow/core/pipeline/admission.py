@@ -182,11 +182,12 @@ class Admission:
         """Whether nothing is queued, and the reserved microbatches will not take longer to compute than one transfer.
 
         Where the computer is slower than the network, admitting more would only repeat forward passes here that other
-        peers could do once. Nor where the next stage has enough to compute: what it gets sooner it computes no sooner.
+        peers could do once. Nor where the next stage has enough to compute until another tensor can be there: what it
+        gets sooner it computes no sooner.
         """
-        if self.next_stage is not None and not self.next_stage.hungry:
-            return False
         forward_s = self.timer.forward_s or UNKNOWN_S
+        if self.next_stage is not None and not self.next_stage.hungry(self._transfer_s / forward_s):
+            return False
         return not self.queued and len(self.reserved) * PASSES * forward_s <= self._transfer_s
 
     def deny(self, sender: ProcessId, insist: bool) -> str:

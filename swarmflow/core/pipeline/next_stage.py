@@ -156,10 +156,9 @@ class NextStage:
         """Record how much was queued at a peer of the stage when it was asked."""
         self._queued = smoothed(self._queued, passes)
 
-    @property
-    def hungry(self) -> bool:
-        """Whether the peers of the stage have less than one pass queued, as far as their answers tell."""
-        return self._queued is None or self._queued < 1.0
+    def hungry(self, passes: float) -> bool:
+        """Whether the peers of the stage have less queued than so many passes, as far as their answers tell, or one."""
+        return self._queued is None or self._queued < max(1.0, passes)
 
     def _count(self, entry: InFlight, more: int) -> None:
         """Count a microbatch as held by its holder (1), or not any more (-1)."""
