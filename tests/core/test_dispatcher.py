@@ -11,7 +11,7 @@ from swarmflow.core.pipeline import lateness, offers
 from swarmflow.core.pipeline.availability import ASKED
 from swarmflow.core.pipeline.dispatcher import FIRST_FACTOR, SLOWEST_BYTES_S, Dispatcher
 from swarmflow.core.pipeline.in_flight import FlightState
-from swarmflow.core.protocol.actions import Action, Release
+from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.messages import (
     Accepted,
     Adopt,
@@ -24,7 +24,7 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, ProcessId, Ref
 from swarmflow.core.routing.iwrr import Iwrr
-from tests.core.samples import EPOCH, REPAIR, messages, microbatch, process
+from tests.core.samples import EPOCH, REPAIR, messages, microbatch, of_type, process
 
 A, B, C = process("a"), process("b"), process("c")
 BODIES = (Ref(1, 100), Ref(2, 8))
@@ -86,7 +86,12 @@ def test_a_dead_peers_microbatches_go_to_another_as_repairs() -> None:
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     box.accepted(first, Accepted(microbatch(0), 1, FIRST_ATTEMPT), 0.0)
     box.routed(first, microbatch(0), FIRST_ATTEMPT, C, 1.0)
-    [(to, message)] = messages(lateness.gone(box, first, 2.0), Forward)
+    announced, sent = of_type(lateness.gone(box, first, 2.0), Send)
+    assert not announced.bodies
+    assert (announced.to, announced.message) == (sent.to, sent.message), "its tensors follow"
+    assert sent.bodies == BODIES
+    to, message = sent.to, sent.message
+    assert isinstance(message, Forward)
     assert to != first
     assert (message.attempt, message.repair, message.held_by) == (REPAIR, True, C)
     assert not box.returned(first, microbatch(0), FIRST_ATTEMPT, 3.0), "the dead one's answer counts no more"
@@ -119,9 +124,8 @@ def test_who_loses_what_it_has_passed_on_leaves_a_repair_above_all_later_attempt
     box = dispatcher(A, B)
     [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
     box.routed(first, microbatch(0), FIRST_ATTEMPT, C, 1.0)
-    [(to, message)] = messages(
-        offers.denied(box, first, Denied(microbatch(0), 1, FIRST_ATTEMPT, "invalid"), 2.0), Forward
-    )
+    denied = offers.denied(box, first, Denied(microbatch(0), 1, FIRST_ATTEMPT, "invalid"), 2.0)
+    _, (to, message) = messages(denied, Forward)
     assert to != first
     assert (message.attempt, message.repair, message.held_by) == (REPAIR, True, C)
 

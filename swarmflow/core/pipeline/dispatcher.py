@@ -94,14 +94,43 @@ class Dispatcher:
 
         attempt, handovers: of the own hop; downstream attempts are no lower. hint: its probable holder.
         """
-        data, targets = bodies
-        source = self.trainers[microbatch.index % len(self.trainers)] if self.trainers else None
-        entry = InFlight(microbatch, data, targets, attempt.passed_on(), repair, hint, source, handovers)
-        self.flights.add(entry)
+        entry = self._entry(microbatch, bodies, attempt, handovers, repair, hint)
         if not repair:
             return self.route(entry, now)
         entry.asked = self.next_stage.candidates(hint)
         return self.ask(entry, now)
+
+    def offer_held(
+        self,
+        microbatch: Microbatch,
+        bodies: tuple[Ref, ...],
+        now: float,
+        attempt: Attempt,
+        handovers: tuple[HopHandover, ...],
+        holder: ProcessId,
+        successor: ProcessId | None,
+    ) -> None:
+        """Take a microbatch that a peer of the stage has said to hold: only its gradient is awaited."""
+        entry = self._entry(microbatch, bodies, attempt, handovers, True, holder)
+        entry.move(FlightState.ASKING)
+        entry.measured, entry.successor = True, successor
+        self.next_stage.assign(entry, holder, FlightState.HELD)
+        self.expect(entry, now + self.deadline_s(entry, holder))
+
+    def _entry(
+        self,
+        microbatch: Microbatch,
+        bodies: tuple[Ref, ...],
+        attempt: Attempt,
+        handovers: tuple[HopHandover, ...],
+        repair: bool,
+        hint: ProcessId | None,
+    ) -> InFlight:
+        data, targets = bodies
+        source = self.trainers[microbatch.index % len(self.trainers)] if self.trainers else None
+        entry = InFlight(microbatch, data, targets, attempt.passed_on(), repair, hint, source, handovers)
+        self.flights.add(entry)
+        return entry
 
     def accepted(self, sender: ProcessId, message: Accepted, now: float) -> None:
         """Record that a peer holds it; the transfer took from sending its bytes until now."""
@@ -257,11 +286,13 @@ class Dispatcher:
         return [Send(asked, self.next_stage.question(entry, self.stage, asked)) for asked in entry.candidates]
 
     def send(self, entry: InFlight, holder: ProcessId, now: float) -> list[Action]:
-        """Send its bytes to its holder."""
+        """Send its bytes to its holder, and announce them where the gradient is to come meanwhile."""
         entry.sent_at_s, entry.arrived_s, entry.queued, entry.unheard = now, None, 0, False
         self.expect(entry, now + self.deadline_s(entry, holder))
         how = entry.repair, entry.successor, self.next_stage.availability.insist, entry.settled, entry.handovers
-        return [Send(holder, Forward(entry.microbatch, self.stage, entry.attempt, *how), entry.bodies)]
+        forward = Forward(entry.microbatch, self.stage, entry.attempt, *how)
+        announced = [Send(holder, forward)] if entry.repair and entry.successor is not None else []
+        return [*announced, Send(holder, forward, entry.bodies)]
 
     def retry(self, now: float) -> list[Action]:
         """Route what waits, in order, until no peer can take the next."""

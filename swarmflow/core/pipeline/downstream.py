@@ -24,6 +24,7 @@ Bodies = tuple[Ref, ...]
 
 def on_accepted(hops: HopTable, sender: ProcessId, message: Accepted, bodies: Bodies, now: float) -> list[Action]:
     """Record that the successor holds a microbatch."""
+    hops.early.answered(sender, message)
     actions = lateness.accepted(hops.dispatcher, sender, message, now)
     return actions + hops.report_successor(hops.find(message.microbatch))
 
@@ -43,6 +44,7 @@ def on_slot_reserved(
 
 def on_routed(hops: HopTable, sender: ProcessId, message: Routed, bodies: Bodies, now: float) -> list[Action]:
     """Record that the successor has passed a microbatch on."""
+    hops.early.answered(sender, message)
     hops.dispatcher.routed(sender, message.microbatch, message.attempt, message.successor, now)
     return []
 

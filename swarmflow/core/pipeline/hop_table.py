@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.pipeline import lateness
 from swarmflow.core.pipeline.admission import Admission
 from swarmflow.core.pipeline.dispatcher import Dispatcher
+from swarmflow.core.pipeline.early_gradients import EarlyGradients
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.journal import Journal
 from swarmflow.core.pipeline.restorer import Restorer
@@ -54,6 +55,7 @@ class HopTable:
     restorer: Restorer = field(init=False)
     timer: ComputeTimer = field(init=False, default_factory=ComputeTimer)  # of the passes of this stage
     admission: Admission = field(init=False)
+    early: EarlyGradients = field(init=False)
     probers: dict[ProcessId, None] = field(default_factory=dict, init=False)  # of the stage before, in this epoch
     _announced_s: float = field(default=0.0, init=False)  # downstream cost, as the stage before knows it
 
@@ -61,6 +63,7 @@ class HopTable:
         self.admission = Admission(
             self.capacity, 0 if self.last else self.without_graph, self.timer, self.dispatcher.next_stage
         )
+        self.early = EarlyGradients(self.stage, self.last, self.admission, self.dispatcher.next_stage)
         self.journal = Journal(self.dispatcher, self.journal_bytes_max, self.hops)
         self.restorer = Restorer(self.stage, self.last, self.capacity, self.dispatcher, self.journal, self.hops)
 
@@ -91,7 +94,7 @@ class HopTable:
         self.floor.clear()
         self.admission.clear()
         self.restorer.clear()
-        return self.journal.clear()
+        return self.early.finish() + self.journal.clear()
 
     # --- what is here -------------------------------------------------------------------------------------------------
 
@@ -148,8 +151,9 @@ class HopTable:
         for hop in self.hops.values():
             if hop.former is not None and hop.former[0] == process:
                 hop.former = None
-        after = self.hops.keys() & set(lost)
-        return self.report_successors(lateness.gone(self.dispatcher, process, now, after)) + self.restorer.gone(process)
+        after, early = self.hops.keys() & set(lost), self.early.gone(process)
+        repairs = lateness.gone(self.dispatcher, process, now, after)
+        return [*early, *self.report_successors(repairs), *self.restorer.gone(process)]
 
     def unreachable(self, process: ProcessId, now: float) -> list[Action]:
         """Handle a broken connection to a process that may be alive, of the stage before or the next one."""
@@ -185,7 +189,8 @@ class HopTable:
     def drop(self, hop: Hop) -> list[Action]:
         """Drop a hop with its tensors and its computation, and give its slot to others."""
         self.delete(hop)
-        return [Discard(hop.microbatch), *self.restorer.drop(hop), *self.grant_credits()]
+        early = self.early.drop(hop.microbatch)
+        return [Discard(hop.microbatch), *early, *self.restorer.drop(hop), *self.grant_credits()]
 
     def delete(self, hop: Hop) -> None:
         """Remove a hop from the table, and free its slot."""

@@ -24,11 +24,14 @@ Bodies = tuple[Ref, ...]
 
 
 def on_forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies, now: float) -> list[Action]:
-    """Admit a microbatch from a predecessor and compute it, or deny it."""
+    """Admit a microbatch from a predecessor and compute it, or deny it. Without bodies it is announced."""
+    if not bodies:
+        known = message.microbatch in hops.hops or _refusal(hops, sender, message) is not None
+        return [] if known else hops.early.announced(sender, message)
     hops.admission.landed(sender, message.microbatch)
     refuse = _refusal(hops, sender, message) or (None if len(bodies) == 2 else "invalid")
     hop = hops.hops.get(message.microbatch)
-    drop: list[Action] = [Release(bodies)] if bodies else []
+    drop: list[Action] = [Release(bodies)]
     if refuse is not None:
         return [*drop, *hops.deny(sender, message, refuse)]
     if hop is not None and not hop.orphan:
@@ -36,6 +39,7 @@ def on_forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodi
     admission = hops.admission
     reserved = admission.give_up(message.microbatch, message.attempt)
     if hop is not None or not (reserved or admission.free(message.insist, message.microbatch.epoch)):
+        drop += hops.early.drop(message.microbatch)
         return [*drop, *hops.deny(sender, message, admission.deny(sender, message.insist))]
     admission.arrive(message.microbatch, reserved)
     return _begin(hops, sender, message, bodies)
@@ -95,7 +99,7 @@ def on_adopt(hops: HopTable, sender: ProcessId, message: Adopt, bodies: Bodies, 
 def on_cancel(hops: HopTable, sender: ProcessId, message: Cancel, bodies: Bodies, now: float) -> list[Action]:
     """Drop a hop or a reservation that was cancelled, unless its gradient is being accumulated already."""
     if hops.admission.give_up(message.microbatch, message.attempt):
-        return hops.grant_credits()
+        return hops.early.drop(message.microbatch) + hops.grant_credits()
     hop = hops.find(message.microbatch)
     if hop is None or (hop.upstream, hop.attempt) != (sender, message.attempt):
         return []

@@ -29,8 +29,15 @@ def on_forward_computed(hops: HopTable, event: ForwardComputed, now: float) -> l
     hops.admission.note(hop)
     bodies = (event.output, hop.targets)
     handed = hop.attempt, hop.handovers
-    actions = hops.dispatcher.offer(hop.microbatch, bodies, now, *handed, hop.repair, hop.held_by)
+    early, actions = hops.early.take(hop)
+    if early is None:
+        actions += hops.dispatcher.offer(hop.microbatch, bodies, now, *handed, hop.repair, hop.held_by)
+    else:
+        hops.dispatcher.offer_held(hop.microbatch, bodies, now, *handed, early.holder, early.successor)
     actions += hops.report_successor(hop) + hops.restorer.advance(hop)
+    if early is not None and early.gradient is not None:
+        returned = Backward(hop.microbatch, hops.stage, early.attempt)
+        actions += on_backward(hops, early.holder, returned, (early.gradient,), now)
     return actions + (hops.grant_credits() if hops.admission.free(insist=False) else [*hops.admission.replays()])
 
 
@@ -39,6 +46,8 @@ def on_backward(
 ) -> list[Action]:
     """Run the backward pass with the gradient of this hop's output, from downstream."""
     hop = hops.find(message.microbatch)
+    if hops.early.arrived(sender, message, bodies):
+        return []
     expected = hop is not None and hop.state is HopState.DISPATCHED
     if expected and not bodies:
         return []  # a bare acknowledgement cannot replace the gradient: this hop never received it, so it will ask

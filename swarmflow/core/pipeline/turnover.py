@@ -69,7 +69,7 @@ def finish(hops: HopTable, epoch: Epoch) -> list[Action]:
         hops.delete(hop)
     hops.admission.finish(epoch)
     hops.restorer.finish(epoch)
-    return [*actions, *hops.journal.finish(over), *finish_flights(hops.dispatcher, epoch)]
+    return [*actions, *hops.early.finish(epoch), *hops.journal.finish(over), *finish_flights(hops.dispatcher, epoch)]
 
 
 def finish_flights(dispatcher: Dispatcher, epoch: Epoch) -> list[Action]:
