@@ -10,7 +10,6 @@ from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Negotiate
 from swarmflow.core.protocol.messages.gwtf import (
     FlowApproved,
-    FlowDenied,
     FlowDropped,
     FlowId,
     FlowQuery,
@@ -20,7 +19,6 @@ from swarmflow.core.protocol.messages.gwtf import (
     InOrder,
     InOrderAck,
     OrderedGwtfMessage,
-    RedirectAccepted,
     RequestFlow,
 )
 from swarmflow.core.protocol.messages.negotiation import Times
@@ -167,8 +165,6 @@ class LiveGwtf(NegotiationBase[GwtfNode]):
         self._wake(now)
         undone = self._undo(sender, content)
         actions += self._send(node.handle(sender, content, now) if undone is None else undone, now)
-        if isinstance(content, RedirectAccepted) and isinstance(node, GwtfRelay) and node.held > node.view.capacity:
-            actions += self._send(_end_flow(node, content), now)
         for process in dict.fromkeys(process for process, _ in (*node.inflow, *node.outflow)):
             if process in self._gone:  # a message that was sent before the news of its death has named it
                 actions += self._unpair(node, process, now)
@@ -306,15 +302,6 @@ def _revalue(flows: Outflows, former: Mapping[ProcessId, float], costs: Mapping[
     for transfers in (flows.redirected, flows.swapped):
         for flow in list(transfers)[:-TRANSFERS_MAX]:
             del transfers[flow]
-
-
-def _end_flow(node: GwtfRelay, accepted: RedirectAccepted) -> list[FlowSend]:
-    """End a redirected flow that came when the node had no room for it any more."""
-    del node.flows.table[accepted.flow]
-    denied = FlowDenied(accepted.upstream_flow, accepted.flow, node.view.me)
-    dropped = FlowDropped(accepted.downstream_flow, node.view.me, accepted.flow)
-    ended = FlowSend(accepted.upstream, denied, "no room"), FlowSend(accepted.downstream, dropped, "no room")
-    return [*ended, *node.flows.broadcast()]
 
 
 def _resize(sink: Outflows, wanted: int) -> None:
