@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -29,8 +29,9 @@ from swarmflow.core.protocol.messages import (
     Probed,
     Ready,
 )
-from swarmflow.core.protocol.messages.checks import checks_of
+from swarmflow.core.protocol.messages.checks import SECONDS_MAX, checks_of
 from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Member, Plan, ProcessId
+from swarmflow.core.routing.link_survey import LONGEST
 from swarmflow.core.routing.prober import PATIENCE_S as PATIENCE_A_PEER_S
 from tests.core.samples import member, messages, process
 from tests.core.test_leader import ME, SETTINGS
@@ -238,6 +239,22 @@ def test_a_newcomer_reports_what_its_links_save_at_each_stage() -> None:
     assert report.rate == pytest.approx(TENSOR_BYTES / FAST_S)
     # Eight microbatches are in flight, of which it takes two, there and back.
     assert report.gains == pytest.approx((0.0, 2 * (2 * 14.0) / 8, 0.0), abs=1e-6)
+
+
+def test_one_that_reports_impossibly_slow_links_makes_no_other_link_slow_and_its_own_ones_only_so_much() -> None:
+    """All links take 8 s, those of p10 are not known, and p13 says that its own take 30 years.
+
+    Each peer holds two of eight microbatches, so p13 has to be used: who relieves it, before or after it, saves at most
+    15 times 8 s on each of two.
+    """
+    _, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    members = tuple(replace(m, capacity=2) for m in survey.members)
+    told = {process("p10"): None, process("p13"): SECONDS_MAX}
+    links = [(one, other, told.get(members[one].process, SLOW_S)) for one, other, _ in survey.links]
+    known = tuple((one, other, seconds) for one, other, seconds in links if seconds is not None)
+    report = Joining(dict.fromkeys(PEERS, SLOW_S)).survey(MeasureLinks(1, members, known))
+    gain_s = 2 * 2 * (LONGEST - 1) * SLOW_S / 8
+    assert report.gains == pytest.approx((0.0, gain_s, gain_s))
 
 
 def test_it_does_without_the_links_of_those_that_do_not_answer_and_without_any_if_too_few_do() -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from itertools import pairwise
-from statistics import fmean, median
+from statistics import median
 
 import numpy as np
+from numpy.typing import NDArray
 
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.messages import LinkGains, MeasureLinks
@@ -17,6 +18,7 @@ from swarmflow.core.routing.flow.joining import LinkSavings, StageLinks, saved_b
 from swarmflow.core.routing.link_rates import FASTEST
 from swarmflow.core.routing.prober import Prober
 
+LONGEST = 16.0  # a link counts as at most so many times as long as the median one of its kind: its sender may lie
 MEASURED_MIN = 0.5  # share of the peers of each stage to which the link has to be measured
 SLICES = 16  # of the computation at a time: a few milliseconds
 
@@ -60,7 +62,7 @@ class LinkSurvey:
         return LinkGains(self.asked.survey, rate, gains)
 
     def _links(self) -> StageLinks | None:
-        """Return all links, those that are not known as long as the others in the mean; None: too few are known."""
+        """Return all links; those that are not known take the median of their two stages. None: too few are known."""
         stages: list[list[Member]] = [[] for _ in range(self.plan.stages)]
         places: list[int] = []
         for member in self.asked.members:
@@ -71,14 +73,20 @@ class LinkSurvey:
             return None
         if not all(stages) or not self.asked.links:
             return None
-        mean_s, own_mean_s = fmean(link[2] for link in self.asked.links), fmean(self.own_s.values())
-        links_s = [np.full((len(here), len(there)), mean_s) for here, there in pairwise(stages)]
+        links_s = [np.full((len(here), len(there)), np.nan) for here, there in pairwise(stages)]
         for sender, receiver, seconds in self.asked.links:
             links_s[self.asked.members[sender].stage][places[sender], places[receiver]] = seconds
+        usual_s = median(link[2] for link in self.asked.links)
         capacity = [[member.capacity for member in stage] for stage in stages]
-        own_s = [[self.own_s.get(member.process, own_mean_s) for member in stage] for stage in stages]
+        own_s = [np.array([self.own_s.get(member.process, np.nan) for member in stage]) for stage in stages]
+        own_usual_s = median(self.own_s.values())
         usual = int(median(member.capacity for member in self.asked.members))
-        return StageLinks(capacity, links_s, own_s, self.capacity or usual)
+        return StageLinks(
+            capacity,
+            [_bounded(each, usual_s) for each in links_s],
+            [_bounded(each, own_usual_s).tolist() for each in own_s],
+            self.capacity or usual,
+        )
 
     def _gains(self, saved: LinkSavings) -> tuple[float, ...]:
         """Return what each stage gains, in seconds a step.
@@ -98,3 +106,11 @@ class LinkSurvey:
             held[narrowest] += self.capacity or 1
             gains[narrowest] += 2 * times * saved.path_s * (1.0 - saved.flows / max(saved.flows, min(held)))
         return tuple(min(max(0.0, gain), SECONDS_MAX) for gain in gains)
+
+
+def _bounded(seconds: NDArray[np.float64], usual_s: float) -> NDArray[np.float64]:
+    """Replace what is not known (not a number) by the median, usual_s where nothing is known, and bound the others."""
+    unknown = np.isnan(seconds)
+    if not unknown.all():
+        usual_s = float(np.median(seconds[~unknown]))
+    return np.minimum(np.where(unknown, usual_s, seconds), LONGEST * usual_s)
