@@ -136,8 +136,11 @@ def test_an_inflow_without_an_outflow_that_the_stage_before_drops_is_removed() -
 
 def test_a_message_that_a_newer_one_has_overtaken_changes_nothing() -> None:
     taker = GwtfRelay(view(STAGES[1][1], STAGES, 2, 2), Random(0))
-    _, accepted = redirected()
-    taker.handle(STAGES[1][0], accepted, 0.0)
+    giver, accepted = redirected()
+    taker.tick(0.0)
+    offered = ReportedFlow(accepted.flow, SOURCE, accepted.upstream, accepted.downstream, 30.0, 30.0)
+    taker.handle(giver.view.me, FlowReport((offered,), ()), 0.0)
+    taker.handle(giver.view.me, accepted, 0.0)
     [newer, older] = ProcessId("a1", 0), STAGES[0][0]
     sender_changes = accepted.own_sender_changes
     taker.handle(newer, UpstreamChanged(accepted.flow, newer, FlowId(newer, 1), sender_changes + 2), 1.0)

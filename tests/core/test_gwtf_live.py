@@ -288,17 +288,17 @@ def test_a_request_that_is_never_answered_is_given_up() -> None:
     assert relay(made).held == 1, "its next offer is asked for again"
 
 
-def test_a_process_takes_no_more_redirected_flows_than_it_has_room_for() -> None:
+def test_redirected_flows_that_were_not_asked_for_are_ended_at_both_sides() -> None:
     made = negotiation("p20")
-    capacity = relay(made).view.capacity
-    flows = [FlowId(OTHER.node, number) for number in range(capacity + 1)]
+    flows = [FlowId(OTHER.node, number) for number in range(3)]
     accepted = [
         RedirectAccepted(flow, SOURCE, BEFORE.node, AFTER.node, BEFORE, AFTER, 1.0, 1, 0, 1, 0) for flow in flows
     ]
     sent = answers(made, OTHER.node, *accepted)
-    assert relay(made).held == capacity
-    ended = [(to, type(each), each.flow) for to, each in sent[-2:] if isinstance(each, FlowDenied | FlowDropped)]
-    assert ended == [(BEFORE.node, FlowDenied, BEFORE), (AFTER.node, FlowDropped, AFTER)]
+    assert relay(made).held == 0
+    ended = [(BEFORE.node, FlowDenied(BEFORE, flow, OTHER.node)) for flow in flows]
+    dropped = [(AFTER.node, FlowDropped(AFTER, OTHER.node, flow)) for flow in flows]
+    assert sent == [each for pair in zip(ended, dropped, strict=True) for each in pair]
 
 
 @pytest.mark.parametrize("seed", range(3))

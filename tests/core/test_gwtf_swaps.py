@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -116,6 +117,52 @@ def test_a_flow_takes_part_in_no_other_swap_until_a_late_change_is_answered() ->
     assert sent(sends, UpstreamChanged) == [(FAR, UpstreamChanged(FlowId(FAR, 1), ME, own, 2))]
     assert relay.outflow == {(FAR, SOURCE): 1}
     assert [flow.flow for flow in relay.swaps.report().swappable] == [own]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_only_the_relay_that_was_asked_for_a_change_can_answer(late: bool) -> None:
+    relay, own = with_outflow(1, paired=True)
+    change = ReportedFlow(THEIRS, SOURCE, BEFORE, FAR, 9.0, 9.0)
+    assert len(sent(reported(relay, change, {AFTER: 1.0}), RequestChange)) == 1
+    if late:
+        relay.tick(ANSWER_TIMEOUT_ROUNDS)
+    liar = ProcessId("b2", 0)
+    state = relay.swaps.state
+    assert relay.handle(liar, ChangeAccepted(own, FlowId(liar, 1), FAR, FlowId(FAR, 9), 9, 9), 6.0) == []
+    relay.handle(liar, SwapRefused(own), 6.0)
+    assert (relay.outflow, relay.swaps.state) == ({(AFTER, SOURCE): 1}, state)
+    assert relay.swaps.report().swappable == ()
+    relay.handle(OTHER, ChangeAccepted(own, THEIRS, FAR, FlowId(FAR, 1), 1, 0), 6.0)
+    assert relay.outflow == {(FAR, SOURCE): 1}
+
+
+@pytest.mark.parametrize(
+    ("sender", "message"),
+    [
+        (ProcessId("b2", 0), accepted()),
+        (OTHER, replace(accepted(), upstream=ProcessId("x", 0))),
+        (OTHER, replace(accepted(), downstream=ProcessId("x", 0))),
+    ],
+    ids=["by another relay", "with another sender", "with another receiver"],
+)
+def test_a_redirect_is_taken_only_as_it_was_asked_for(sender: ProcessId, message: RedirectAccepted) -> None:
+    relay, _ = with_outflow(2, paired=True)
+    assert len(sent(reported(relay, REDIRECT), RequestRedirect)) == 1
+    sends = relay.handle(sender, message, 1.0)
+    assert sent(sends, FlowDenied) == [(message.upstream, FlowDenied(message.upstream_flow, THEIRS, sender))]
+    assert sent(sends, FlowDropped) == [(message.downstream, FlowDropped(message.downstream_flow, sender, THEIRS))]
+    assert relay.outflow == {(AFTER, SOURCE): 1}
+
+
+def test_a_late_redirect_is_taken_where_there_is_room_and_nothing_else_is_asked_of_who_owes_it() -> None:
+    relay, _ = with_outflow(3, paired=True)
+    reported(relay, REDIRECT)
+    relay.tick(ANSWER_TIMEOUT_ROUNDS)
+    another = replace(REDIRECT, flow=FlowId(OTHER, 2))
+    assert sent(relay.handle(OTHER, FlowReport((another,), ()), 5.0), RequestRedirect) == []
+    relay.handle(OTHER, accepted(), 6.0)
+    assert relay.outflow == {(AFTER, SOURCE): 1, (FAR, SOURCE): 1}
+    assert len(sent(reported(relay, another), RequestRedirect)) == 1
 
 
 def test_a_request_ends_with_the_relay_that_was_asked() -> None:

@@ -78,9 +78,9 @@ class GwtfRelay:
             case RequestRedirect():
                 return self.swaps.redirect_requested(sender, message)
             case RedirectAccepted():
-                return self.swaps.redirect_accepted(message) + self._take_over(sender, message)
+                return self._take_over(sender, message)
             case SwapRefused():
-                return self.swaps.refused(message)
+                return self.swaps.refused(sender, message)
             case UpstreamChanged():
                 return self.flows.upstream_changed(message)
             case DownstreamChanged():
@@ -171,13 +171,18 @@ class GwtfRelay:
         return sends
 
     def _take_over(self, sender: ProcessId, message: RedirectAccepted) -> list[FlowSend]:
-        """Take over a redirected outflow; without room, because it comes too late, both of its ends are unpaired."""
-        if self.held < self.view.capacity:
-            return self.swaps.take_over(message)
+        """Take over a redirected outflow. One that was not asked for, or finds no room, is unpaired at both ends."""
+        sends = self.swaps.redirect_accepted(sender, message)
+        if sends is not None and self.held < self.view.capacity:
+            return sends + self.swaps.take_over(message)
         denial = FlowDenied(message.upstream_flow, message.flow, sender)
         dropped = FlowDropped(message.downstream_flow, sender, message.flow)
-        reason = "redirected too late"
-        return [FlowSend(message.upstream, denial, reason), FlowSend(message.downstream, dropped, reason)]
+        reason = "redirected too late" if sends is not None else "not asked for"
+        return [
+            *(sends or []),
+            FlowSend(message.upstream, denial, reason),
+            FlowSend(message.downstream, dropped, reason),
+        ]
 
     def _consider_swaps(self, now: float) -> list[FlowSend]:
         return self.swaps.consider(now, room=self.held < self.view.capacity)

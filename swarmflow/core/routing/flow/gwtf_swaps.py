@@ -78,7 +78,7 @@ class GwtfSwaps:
         self._sent_at = 0.0  # when the query or the request was sent
         self._answers: dict[ProcessId, FlowReport] = {}  # to the query, by relay
         self._pending: SwapCandidate | None = None  # None unless the state is REQUESTING
-        # Changes whose answer has not come in time. It still may, so the outflow takes part in no other swap.
+        # Requests whose answer has not come in time. It still may, so the outflow takes part in no other swap.
         self._overdue: dict[FlowId, SwapCandidate] = {}
 
     @property
@@ -93,9 +93,8 @@ class GwtfSwaps:
 
     def query(self, now: float) -> list[FlowSend]:
         """Ask the other relays of the stage for their flows."""
-        late = self._pending
-        if late is not None and isinstance(late.message, RequestChange):
-            self._overdue[late.message.requester_flow] = late
+        if self._pending is not None:
+            self._overdue[_requested_flow(self._pending.message)] = self._pending
         self._answers, self._sent_at = {}, now
         self._move(GwtfSwapState.QUERYING, None)
         queries = [FlowSend(node, FlowQuery(), "no flow to request") for node in self.flows.view.beside]
@@ -106,17 +105,17 @@ class GwtfSwaps:
         if self.state is GwtfSwapState.QUERYING:
             self._answers[sender] = message
 
-    def refused(self, message: SwapRefused) -> list[FlowSend]:
+    def refused(self, sender: ProcessId, message: SwapRefused) -> list[FlowSend]:
         """End the request: the other relay has refused it."""
-        self._end_request(message.flow)
+        self._end_request(message.flow, sender)
         return self.flows.broadcast()
 
     def gone(self, process: ProcessId) -> None:
         """Drop the answer of a dead relay, and the requests to it."""
         self._answers.pop(process, None)
         for request in (*self._overdue.values(), self._pending):
-            if request is not None and request.to == process:
-                self._end_request(_requested_flow(request.message))
+            if request is not None:
+                self._end_request(_requested_flow(request.message), process)
 
     def consider(self, now: float, room: bool) -> list[FlowSend]:
         """Request the best swap once all have answered; if none saves cost, one that annealing accepts, if any.
@@ -126,6 +125,8 @@ class GwtfSwaps:
         """
         if self.state is not GwtfSwapState.QUERYING or len(self._answers) < len(self.flows.view.beside):
             return []
+        for late in self._overdue.values():
+            self._answers.pop(late.to, None)  # it owes an answer to the last request
         spare = None if room else self.flows.costliest()
         swaps = [*self._changes(), *(self._redirects() if room or spare else ())]
         best = max(swaps, key=lambda swap: swap.gain, default=None)
@@ -192,13 +193,15 @@ class GwtfSwaps:
         return [FlowSend(sender, accepted, f"saves {gain:g}"), *self._announce(unit, unit.downstream, "swapped")]
 
     def change_accepted(self, sender: ProcessId, message: ChangeAccepted) -> list[FlowSend]:
-        """Give the own outflow the downstream end of the other relay's, as requested."""
-        pending = self._end_request(message.requester_flow)
+        """Give the own outflow the downstream end of the other relay's, as requested of it."""
+        pending = self._end_request(message.requester_flow, sender)
         unit = self.flows.table.get(message.requester_flow)
-        if pending is None or unit is None or unit.downstream is None:
+        if not isinstance(pending, RequestChange) or pending.responder_downstream != message.downstream:
+            return []
+        if unit is None or unit.downstream is None:
             return []
         former, sends = unit.downstream, []
-        if isinstance(pending, RequestChange) and former.node != pending.requester_downstream:
+        if former.node != pending.requester_downstream:
             # The downstream end has moved to another node since the request was sent.
             newer = DownstreamChanged(message.responder_flow, former.node, former.flow, unit.holder_changes)
             sends.append(FlowSend(sender, newer, "redirected meanwhile"))
@@ -241,13 +244,15 @@ class GwtfSwaps:
         )
         return [FlowSend(sender, accepted, f"saves {gain:g}")]
 
-    def redirect_accepted(self, message: RedirectAccepted) -> list[FlowSend]:
-        """End the request for a redirect; the spare outflow gives way to the one that is taken over."""
-        asked = None if self._pending is None else self._pending.message
-        if not isinstance(asked, RequestRedirect) or asked.flow != message.flow:
-            return []
-        dropped = self.flows.give_up()
-        self._end_request(message.flow)
+    def redirect_accepted(self, sender: ProcessId, message: RedirectAccepted) -> list[FlowSend] | None:
+        """End the request for a redirect; the spare outflow gives way to the flow. None: this was not asked for."""
+        request = self._request_to(sender, message.flow)
+        asked = None if request is None else request.message
+        ends = message.upstream, message.downstream
+        if not isinstance(asked, RequestRedirect) or (asked.upstream, asked.downstream) != ends:
+            return None
+        dropped = self.flows.give_up() if request is self._pending else []
+        self._end_request(message.flow, sender)
         return dropped
 
     def take_over(self, message: RedirectAccepted) -> list[FlowSend]:
@@ -324,8 +329,8 @@ class GwtfSwaps:
         cost = self.flows.view.cost
         for node, answer in self._answers.items():
             for reported in answer.swappable:
-                if reported.upstream is None:  # nothing comes in that could be redirected
-                    continue
+                if reported.upstream is None or reported.flow in self.flows.table:
+                    continue  # nothing comes in that could be redirected, or it is here already
                 new = cost.get(reported.upstream, INFINITE) + cost.get(reported.downstream, INFINITE)
                 gain = reported.upstream_cost + reported.downstream_cost - new
                 request = RequestRedirect(reported.flow, reported.upstream, reported.downstream, new, gain <= 0)
@@ -340,22 +345,29 @@ class GwtfSwaps:
             message.requester_flow,
         ):
             return False
-        if sender < self.flows.view.me:
-            self._end_request(own.requester_flow)
-            return True
-        return False
+        return sender < self.flows.view.me and self._end_request(own.requester_flow, sender) is not None
 
     def _busy(self, flow: FlowId) -> bool:
         """Return whether a request is open that would change this own outflow."""
         return flow in self._overdue or (self._pending is not None and _requested_flow(self._pending.message) == flow)
 
-    def _end_request(self, flow: FlowId) -> RequestChange | RequestRedirect | None:
-        """End the request about this outflow, in time or overdue, and return it. None: there is none."""
-        request = self._overdue.pop(flow, None)
-        if self._pending is not None and _requested_flow(self._pending.message) == flow:
-            request = self._pending
+    def _request_to(self, relay: ProcessId, flow: FlowId) -> SwapCandidate | None:
+        """Return the request to a relay about this outflow, in time or overdue. None: there is none."""
+        for request in (self._overdue.get(flow), self._pending):
+            if request is not None and request.to == relay and _requested_flow(request.message) == flow:
+                return request
+        return None
+
+    def _end_request(self, flow: FlowId, relay: ProcessId) -> RequestChange | RequestRedirect | None:
+        """End the request to a relay about this outflow, in time or overdue, and return it. None: there is none."""
+        request = self._request_to(relay, flow)
+        if request is None:
+            return None
+        if request is self._pending:
             self._move(GwtfSwapState.IDLE, None)
-        return None if request is None else request.message
+        else:
+            del self._overdue[flow]
+        return request.message
 
     def _move(self, to: GwtfSwapState, pending: SwapCandidate | None) -> None:
         assert (pending is not None) == (to is GwtfSwapState.REQUESTING), f"{pending} is pending at {to}"
