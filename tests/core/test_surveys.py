@@ -49,7 +49,12 @@ class Led:
 
     now: float = 0.0
     rebalance_s: float = 0.0
-    leader: Leader = field(default_factory=lambda: Leader(ME, PLAN, SETTINGS, 1, 0, 0))
+    plan: Plan = PLAN
+    stated: float = 0.0  # by p00, of its connection, in bytes/s
+    leader: Leader = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.leader = Leader(ME, self.plan, SETTINGS, 1, 0, 0)
 
     def hear(self, sender: ProcessId, message: Message) -> list[Action]:
         return self.leader.handle(Received(sender, message), self.now)
@@ -57,7 +62,9 @@ class Led:
     def serve(self) -> None:
         self.leader.start(0.0)
         for peer, stage in PEERS.items():
-            self.hear(peer, Join("peer", "1.0", "run", Member(peer, stage), rebalance_s=self.rebalance_s))
+            rate = self.stated if peer.name == "p00" else 0.0
+            join = Join("peer", "1.0", "run", Member(peer, stage), rebalance_s=self.rebalance_s, upload_rate=rate)
+            self.hear(peer, join)
             self.hear(peer, Ready(stage, 0, "root", 4))
 
     def report(self, *seconds: float) -> None:
@@ -115,6 +122,16 @@ def test_links_decide_where_they_save_more_than_computing_does() -> None:
         assert granted.stage == stage
 
 
+@pytest.mark.parametrize("stated", [1e-300, 1e30])
+def test_what_one_peer_states_of_its_connection_voids_no_gain(stated: float) -> None:
+    led = Led(plan=replace(PLAN, reduced_bytes=(10**8,) * 3), stated=stated)
+    led.serve()
+    led.report(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    [(_, survey)] = messages(led.join(), MeasureLinks)
+    [(_, granted)] = messages(led.hear(NEWCOMER, LinkGains(survey.survey, 1e6, (0.0, 0.0, 5.0))), Granted)
+    assert granted.stage == 2
+
+
 @pytest.mark.parametrize("seconds", [(1.0, 1.1, 1.2, 1.5), (1.0,), ()])
 def test_where_links_are_alike_or_unknown_a_newcomer_is_granted_a_stage_at_once(seconds: tuple[float, ...]) -> None:
     led = Led()
@@ -154,10 +171,13 @@ def test_a_newcomer_that_measures_is_granted_the_stage_of_which_nobody_is_left()
     assert (NEWCOMER, 1) in [(to, granted.stage) for to, granted in messages(actions, Granted)]
 
 
+@pytest.mark.parametrize("stated", [0.0, 1e-300, 1e30])
 @pytest.mark.parametrize(("link_s", "moves"), [(FAST_S, 1), (30.0, 0)])
-def test_a_peer_is_moved_by_computing_where_that_shows_beside_the_time_on_links(link_s: float, moves: int) -> None:
+def test_a_peer_is_moved_by_computing_where_that_shows_beside_the_time_on_links(
+    link_s: float, moves: int, stated: float
+) -> None:
     """A stage of one computes for 8 s and of two for 4: much beside 4 s on the fastest links, nothing beside 120."""
-    led = Led(rebalance_s=10.0)
+    led = Led(rebalance_s=10.0, stated=stated)
     led.serve()
     led.report(link_s, 8 * link_s, 8 * link_s, 8 * link_s)
     for number in range(3):

@@ -12,6 +12,7 @@ from swarmflow.core.membership.incarnations import Incarnations
 from swarmflow.core.membership.member_phase import MEMBER, MemberPhase
 from swarmflow.core.membership.step_estimate import StagePower, power_of_one, together
 from swarmflow.core.protocol.messages import Heartbeat, Join, LinkRateReport, PeerSummary, Ready
+from swarmflow.core.protocol.messages.checks import FASTEST, SLOWEST
 from swarmflow.core.protocol.types import Member, Plan, ProcessId, Roster
 
 IDLE = (MemberPhase.BARRED, MemberPhase.MEASURING)  # it is granted nothing yet, and counts for no stage
@@ -132,7 +133,7 @@ class Membership:
         """Add a process that joins, on a stage (-1: a trainer)."""
         member = replace(join.member, stage=stage)
         speed = max(join.speed, SPEED_MIN)
-        terms = member, join.role, join.member.stage, speed, join.rebalance_s, now, now, join.keeps, join.upload_rate
+        terms = member, join.role, join.member.stage, speed, join.rebalance_s, now, now, join.keeps, _rate_of(join)
         entry = MemberRecord(*terms)
         self.known[member.process] = entry
         self.incarnations.enter(member.process)
@@ -301,7 +302,12 @@ def are_uneven(rates: Sequence[float], stated_rate: float) -> bool:
 def power_of(join: Join) -> StagePower:
     """Return what a newcomer can do, as far as it says. It has loaded nothing: 1 is no statement of its memory."""
     capacity = join.member.capacity
-    return power_of_one(max(join.speed, SPEED_MIN), capacity if capacity > 1 else math.inf, join.upload_rate)
+    return power_of_one(max(join.speed, SPEED_MIN), capacity if capacity > 1 else math.inf, _rate_of(join))
+
+
+def _rate_of(join: Join) -> float:
+    """Return the rate that a process states for its connection, within bounds, in bytes/s; 0: it states none."""
+    return min(FASTEST, max(SLOWEST, join.upload_rate)) if join.upload_rate else 0.0
 
 
 def _coming(entry: MemberRecord) -> bool:

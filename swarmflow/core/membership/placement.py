@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from statistics import fmean
+from statistics import median
 
 from swarmflow.core.membership.levelling import PlacedPeer, best_stage, level
 from swarmflow.core.membership.member_phase import MemberPhase
@@ -38,9 +38,10 @@ def place(
         if power.peers == 0:
             return stage, "nobody serves it"
     if gains:
-        alone = [power.over_paths() for power in powers]
+        usual = usual_rate(entry.power for entry in membership.peers())
+        alone = [power.over_paths(usual) for power in powers]
         needs = demands(membership.plan, together(alone))
-        return best_stage(needs, alone, newcomer.over_paths(), _rooms(membership), gains)
+        return best_stage(needs, alone, newcomer.over_paths(usual), _rooms(membership), gains)
     rate = mean_rate([*powers, newcomer])
     if rates_are_known(membership.plan, rate):
         powers = [power.assuming(rate) for power in powers]
@@ -96,6 +97,12 @@ def mean_rate(powers: Sequence[StagePower]) -> float:
     return total.upload_rate / measured if measured else 0.0
 
 
+def usual_rate(powers: Iterable[StagePower]) -> float:
+    """Return the median rate of single peers' connections, in bytes/s: none of them moves it far; infinite: unknown."""
+    known = [power.upload_rate for power in powers if not power.unmeasured]
+    return median(known) if known else math.inf
+
+
 def homeward(membership: Membership, version: int) -> list[MemberRecord]:
     """Return the peers that may go back to the stage they asked for: others serve the one where they stand in."""
     here = [e for e in membership.peers() if e.stands_in and e.holds(version)]
@@ -139,9 +146,10 @@ def better_placed(membership: Membership, version: int, now: float) -> list[Move
     links_s = 0.0
     known = [[replace(peer, power=peer.power.assuming(rate)) for peer in row] for row in servers]
     if paths_limit(membership):
-        # On the fastest link of each peer, there and back: what computing gains has to be seen beside that at least.
-        links_s = 2 * plan.boundary_bytes * sum(fmean(1 / p.power.upload_rate for p in row) for row in known[:-1])
-        known = [[replace(peer, power=peer.power.over_paths()) for peer in row] for row in known]
+        # On the fastest link of a usual peer, there and back: what computing gains has to be seen beside that at least.
+        links_s = 2 * plan.boundary_bytes * sum(1 / median(p.power.upload_rate for p in row) for row in known[:-1])
+        usual = usual_rate(peer.power for row in known for peer in row)
+        known = [[replace(peer, power=peer.power.over_paths(usual)) for peer in row] for row in known]
     needs = demands(plan, together(peer.power for row in known for peer in row))
     return level(needs, known, min(at_once, max(1, peers // TOGETHER_PEERS)), _rooms(membership), links_s)
 

@@ -49,9 +49,12 @@ class StagePower:
             self.unmeasured + other.unmeasured,
         )
 
-    def over_paths(self) -> StagePower:
-        """Return the same, not limited by connections: as fast as their links, which are accounted for otherwise."""
-        return replace(self, upload_rate=math.inf, unmeasured=0)
+    def over_paths(self, reduce_rate: float) -> StagePower:
+        """Return the same, not limited by connections: as fast as their links, which are accounted for otherwise.
+
+        reduce_rate: at which their sums are reduced, in bytes/s.
+        """
+        return replace(self, upload_rate=math.inf, upload_rate_min=reduce_rate, unmeasured=0)
 
     def assuming(self, upload_rate: float) -> StagePower:
         """Return the same with this rate for each connection without a known one, in bytes/s."""

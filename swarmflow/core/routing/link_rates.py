@@ -7,6 +7,7 @@ from functools import cached_property
 from statistics import median
 
 from swarmflow.core.protocol.messages import LinkRateReport
+from swarmflow.core.protocol.messages.checks import FASTEST, SLOWEST
 from swarmflow.core.protocol.types import Microbatch, ProcessId
 from swarmflow.core.routing.link_estimates import LinkEstimates
 
@@ -15,7 +16,6 @@ AFTER_MAX = 32  # peers of the next stage: the rates of links to those of a larg
 DOUBTFUL = 0.5  # of the fastest link's rate: a slower one is probed in each step, when nothing else is sent yet
 CHANGED = 0.25  # relative change of a rate before it is reported again
 REPORTED_MAX = 64  # links in a report: a peer has no more to its own and the neighbouring stages
-SLOWEST, FASTEST = 1.0, 1e12  # bytes/s; reported rates outside are ignored
 
 LinkEnds = tuple[ProcessId, ProcessId]
 

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.messages import LinkGains, MeasureLinks
-from swarmflow.core.protocol.messages.checks import SECONDS_MAX
+from swarmflow.core.protocol.messages.checks import FASTEST, SECONDS_MAX
 from swarmflow.core.protocol.types import Member, Plan, ProcessId
 from swarmflow.core.routing.flow.joining import LinkSavings, StageLinks, saved_by_stage
-from swarmflow.core.routing.link_rates import FASTEST
 from swarmflow.core.routing.prober import Prober
 
 LONGEST = 16.0  # a link counts as at most so many times as long as the median one of its kind: its sender may lie
@@ -113,4 +112,5 @@ def _bounded(seconds: NDArray[np.float64], usual_s: float) -> NDArray[np.float64
     unknown = np.isnan(seconds)
     if not unknown.all():
         usual_s = float(np.median(seconds[~unknown]))
-    return np.minimum(np.where(unknown, usual_s, seconds), LONGEST * usual_s)
+    bounded: NDArray[np.float64] = np.minimum(np.where(unknown, usual_s, seconds), LONGEST * usual_s)
+    return bounded

@@ -14,11 +14,11 @@ from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.membership.placement import paths_limit, place
 from swarmflow.core.protocol.actions import Action, Connect, Log, Send
 from swarmflow.core.protocol.messages import LinkGains, MeasureLinks
-from swarmflow.core.protocol.messages.checks import SECONDS_MAX
+from swarmflow.core.protocol.messages.checks import FASTEST, SECONDS_MAX, SLOWEST
 from swarmflow.core.protocol.messages.membership import SURVEYED_MAX
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Member, ProcessId
-from swarmflow.core.routing.link_rates import FASTEST, SLOWEST, plausible_rates
+from swarmflow.core.routing.link_rates import plausible_rates
 from swarmflow.core.routing.prober import large
 
 PATIENCE_S = 60.0  # after which a newcomer that has reported nothing is placed without its links

@@ -55,6 +55,7 @@ REASON_MAX = 500  # characters of a reason: what is longer is cut where it is ma
 COUNT_MAX = 1 << 40  # of anything that is counted
 LIFETIME_MAX = 1 << 53  # of what a process counts as long as it lives; above it a float, as in JSON, is not exact
 SECONDS_MAX = 1e9
+SLOWEST, FASTEST = 1.0, 1e12  # bytes/s of a link or a connection: no other rate is believed
 MEMBERS_MAX = 100_000  # of a roster
 REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid"))  # of a Denied
 BODIES_MAX: dict[type, int] = {
