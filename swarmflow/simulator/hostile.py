@@ -3,7 +3,8 @@
 The messages are drawn from the types of the message classes, so that a new class or field is covered as soon as it
 exists: each field has a value that could stand there now, or one that never may. Three kinds are sent, to peers,
 trainers and the leader in mid-run: any message from a stranger; a message that the role of a member does not send; and
-one that it sends, with at least one impossible value.
+one that it sends, with at least one impossible value. Where GWTF negotiates, members also send its machine messages that
+it takes for a neighbour's next ones: these may be true, and change nothing but routes.
 """
 
 from __future__ import annotations
@@ -64,9 +65,13 @@ from swarmflow.core.protocol.messages import (
     Unrepairable,
 )
 from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX, NAMED_TUPLES, PROOF_BYTES_MAX
-from swarmflow.core.protocol.messages.gwtf import InOrder, OrderedGwtfMessage
+from swarmflow.core.protocol.messages.gwtf import FlowId, InOrder, OrderedGwtfMessage
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
 from swarmflow.core.protocol.types import Plan, ProcessId
+from swarmflow.core.routing.flow.gwtf import GwtfRelay
+from swarmflow.core.routing.flow.gwtf_plausibility import ends as named
+from swarmflow.core.routing.flow.gwtf_plausibility import is_plausible
+from swarmflow.core.routing.flow.gwtf_source import GwtfSource
 from swarmflow.core.routing.flow.plausibility import RELIABLE_TYPES
 from swarmflow.simulator.faults import FuzzSwarm, finish
 from swarmflow.simulator.invariants import InvariantViolated
@@ -80,6 +85,11 @@ NEVER_INT = (-1, -2, -(2**63), COUNT_MAX + 1, 2**63, 2**64 - 1)
 NEVER_FLOAT = (float("nan"), float("inf"), float("-inf"), -1e300, 1e305)
 LONG = "\N{SNOWMAN}" * 2000
 POISONED = (0.0, 0.05, 0.3)  # shares of the fields of a message
+FORGED_SHARE = 0.25  # of the messages of members where GWTF negotiates: messages of that, on which its machine acts
+FORGED_TRIES = 16  # to make one that names processes and flows in their places
+REAL_FLOWS_SHARE = 0.7  # of the flows that these name
+NEW_SESSION_SHARE = 0.1  # of the same
+SESSIONS_FROM = 1 << 50  # above those of any machine
 
 _HOPS = (Forward, ReserveSlot, Adopt, Cancel, CreditReturned, Recalled, Negotiate, Probe, DownstreamCost)
 _BACK = (Accepted, SlotReserved, Denied, CreditAvailable, Routed, Backward, Recall, Probed)
@@ -131,6 +141,7 @@ class Mint:
     plan: Plan
     names: list[ProcessId]  # processes that messages may name
     epochs: list[Any]  # epochs that messages may name
+    flows: list[FlowId] = field(default_factory=list)  # of a GWTF negotiation that messages may name
     poison: float = field(init=False, default=0.0)  # the share of impossible values in the present message
     poisoned: int = field(init=False, default=0)  # impossible values in the present message so far
 
@@ -147,6 +158,8 @@ class Mint:
         bad = draw.random() < self.poison
         if hint == FlowMessage:
             return self._flow_message()
+        if hint is FlowId and self.flows and draw.random() < REAL_FLOWS_SHARE:
+            return draw.choice(self.flows)
         if isinstance(hint, types.UnionType):
             kinds = typing.get_args(hint)
             return None if types.NoneType in kinds and draw.random() < 0.5 else self._value(kinds[0], name)
@@ -185,6 +198,10 @@ class Mint:
         self.poisoned = before
         return message
 
+    def in_order(self, session: int, number: int) -> InOrder:
+        """Return a message of GWTF's negotiation with this number in its session."""
+        return InOrder(session, number, 0, self._made(self.random.choice(typing.get_args(OrderedGwtfMessage))))
+
     def whole(self, name: str, bad: bool) -> int:
         """Return an integer."""
         if bad:
@@ -219,6 +236,57 @@ _LEAVES: dict[Any, Callable[[Mint, str, bool], Any]] = {
 
 
 @dataclass(slots=True)
+class ForgedFlows:
+    """Messages of GWTF's negotiation that their receiver takes for the next ones of a neighbour, whatever they say."""
+
+    world: World
+    random: Random
+    _numbers: dict[tuple[ProcessId, ProcessId], tuple[int, int]] = field(init=False, default_factory=dict)
+
+    @property
+    def drawn(self) -> bool:
+        """Whether to make up such a message now."""
+        return self.world.settings.plan.router in ("gwtf", "gwtf-sum") and self.random.random() < FORGED_SHARE
+
+    def next(self, mint: Mint, sender: ProcessId) -> tuple[ProcessId, Negotiate] | None:
+        """Return a neighbour of a member, and the next message to it; None: it has none.
+
+        It belongs to a session that the sender's machine knows nothing of, and that begins anew at times.
+        """
+        draw, view = self.random, None if (own := self._node(sender)) is None else own.view
+        known = [] if view is None else [p for p in (*view.before, *view.beside, *view.after) if self._node(p)]
+        if view is None or not known:
+            return None
+        to = draw.choice(known)
+        session, number = self._numbers.get((sender, to), (SESSIONS_FROM, 0))
+        if draw.random() < NEW_SESSION_SHARE:
+            session, number = session + 1, 0
+        self._numbers[sender, to] = session, number + 1
+        return to, Negotiate(view.stage, self._message(mint, sender, to, session, number + 1))
+
+    def _message(self, mint: Mint, sender: ProcessId, to: ProcessId, session: int, number: int) -> InOrder:
+        node = self._node(to)
+        assert node is not None
+        tables = (node.flows,) if isinstance(node, GwtfRelay) else (node.head, node.sink)
+        units = [unit for table in tables for unit in table.table.values()]
+        ends = [end.flow for unit in units for end in (unit.upstream, unit.downstream) if end is not None]
+        mint.flows = [*(unit.flow for unit in units), *ends]
+        for _ in range(FORGED_TRIES):
+            message = mint.in_order(session, number)
+            receivers, senders, sources = named(message.message)
+            fits = {*receivers} <= {*node.view.after} and {*senders} <= {*node.view.before}
+            fits &= {*sources} <= {*self.world.trainers}
+            if fits and is_plausible(message.message, sender, node.view):
+                break
+        return message
+
+    def _node(self, process: ProcessId) -> GwtfRelay | GwtfSource | None:
+        host = self.world.hosts.get(process)
+        node = None if host is None else getattr(host.machine.flows, "node", None)
+        return node if isinstance(node, GwtfRelay | GwtfSource) else None
+
+
+@dataclass(slots=True)
 class Attack:
     """Sends a live world hostile messages, in bursts, from strangers and from some of its members."""
 
@@ -228,6 +296,10 @@ class Attack:
     random: Random
     burst: int = 4
     sent: Counter[str] = field(init=False, default_factory=Counter)  # by class of the message
+    flows: ForgedFlows = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.flows = ForgedFlows(self.world, self.random)
 
     def begin(self) -> None:
         """Plan the first burst."""
@@ -247,6 +319,9 @@ class Attack:
             return
         to = draw.choice(alive)
         message, sender = self._next_message(to, alive)
+        if sender != STRANGER and self.flows.drawn:
+            mint = Mint(draw, world.settings.plan, alive, self._epochs(to))
+            to, message = self.flows.next(mint, sender) or (to, message)
         most = BODIES_MAX.get(type(message), 0) if draw.random() < 0.9 else 3
         sizes = [draw.choice((0, 1, 1 << 20)) for _ in range(draw.randint(0, most))]
         bodies = tuple(world.store(to, "garbage", size) for size in sizes)

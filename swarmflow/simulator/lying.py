@@ -46,7 +46,7 @@ from swarmflow.core.protocol.messages.checks import BODIES_MAX, checks_of
 from swarmflow.core.protocol.types import Microbatch, ProcessId, Ref
 from swarmflow.simulator.arithmetic import FORGED, GIVEN, ForgedTensor, Sum
 from swarmflow.simulator.host import Host
-from swarmflow.simulator.hostile import Mint
+from swarmflow.simulator.hostile import ForgedFlows, Mint
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.lying_hops import TENSORS, Handed, HopOffer, HopReport, hop_report, offer
 from swarmflow.simulator.world import World, alive_processes
@@ -100,9 +100,13 @@ class Liars:
     habit: Habit
     sent: Counter[str] = field(init=False, default_factory=Counter)  # lies, by type
     handed: Handed = field(init=False, default_factory=Handed)
+    flows: ForgedFlows = field(init=False)
     _samples: dict[type, deque[Send]] = field(init=False, default_factory=dict)  # what peers have sent
     _withheld: Counter[tuple[ProcessId, ProcessId]] = field(init=False, default_factory=Counter)
     _victims: dict[str, str] = field(init=False, default_factory=dict)  # whom a liar likes to accuse
+
+    def __post_init__(self) -> None:
+        self.flows = ForgedFlows(self.world, self.random)
 
     @classmethod
     def among(cls, world: World, draw: Random) -> Liars:
@@ -186,11 +190,13 @@ class Liars:
     def _send(self, here: Host) -> None:
         """Send something of its own accord."""
         draw, machine = self.random, here.machine
+        if self.flows.drawn and (forged := self.flows.next(self._mint(here), here.process)) is not None:
+            return self._say(here, Send(*forged))
         kind = draw.choice(self.habit.favourites if draw.random() < FAVOURITES_SHARE else LIES)
         receiver = self._receiver(here, kind)
         samples = self._samples.get(kind)
         if receiver is None or receiver == here.process or not isinstance(machine, PeerMachine):
-            return
+            return None
         if samples and draw.random() < 0.5:
             message = draw.choice(list(samples)).message
             message = self._altered(here, message) if draw.random() < 0.5 else message
@@ -199,9 +205,12 @@ class Liars:
         if draw.random() < self.habit.faithful:
             message = self._fitting(here, message, receiver)
         if checks_of(self.world.settings.plan).wrong(message, 0, self.world.role(here.process)) is not None:
-            return
-        self.sent[kind.__name__] += 1
-        [counted] = machine.counter.sent([self._with_bodies(here, Send(receiver, message))])
+            return None
+        return self._say(here, self._with_bodies(here, Send(receiver, message)))
+
+    def _say(self, here: Host, action: Send) -> None:
+        self.sent[type(action.message).__name__] += 1
+        [counted] = here.machine.counter.sent([action])
         assert isinstance(counted, Send)
         self._carry(here, counted)
 

@@ -8,9 +8,14 @@ import pytest
 
 from swarmflow.chaos.bad_frames import DAMAGES, bombard
 from swarmflow.chaos.hostile import main
+from swarmflow.core.protocol.actions import Send
+from swarmflow.core.protocol.messages import Negotiate
 from swarmflow.core.protocol.messages.checks import checks_of
+from swarmflow.core.protocol.messages.gwtf import InOrderAck
 from swarmflow.core.protocol.types import Epoch, Plan, ProcessId
-from swarmflow.simulator.hostile import KINDS, Mint, attacked
+from swarmflow.simulator.faults import FuzzSwarm
+from swarmflow.simulator.hostile import KINDS, SESSIONS_FROM, ForgedFlows, Mint, attacked
+from swarmflow.simulator.settings import Settings
 
 
 @pytest.mark.asyncio
@@ -36,6 +41,25 @@ def test_messages_of_every_class_can_be_made_so_and_otherwise() -> None:
         poisoned = [message for message, count in made if count]
         refused = [message for message in poisoned if checks.wrong(message) is not None]
         assert len(refused) >= 0.8 * len(poisoned), "some of what may never stand in most fields may stand in a few"
+
+
+def test_the_machine_of_gwtf_takes_forged_messages_for_those_of_a_neighbour() -> None:
+    """Each receiver acknowledges sessions that no machine has begun, and goes on with their next messages."""
+    world = FuzzSwarm(Settings(Plan(2, 8, router="gwtf"), steps=12), peers=6, trainers=2).start(0)
+    world.clock.run(lambda: len(world.results) > 1, 1000.0)
+    forged, sender = ForgedFlows(world, Random(0)), world.alive_peers()[0]
+    mint, acknowledged = Mint(Random(0), world.settings.plan, list(world.alive_peers()), []), set[tuple[bool, int]]()
+    for _ in range(100):
+        found = forged.next(mint, sender)
+        assert found is not None
+        to, message = found
+        flows, now = world.hosts[to].machine.flows, world.clock.now_s
+        assert flows is not None
+        flows.received(sender, message, now)
+        sends = [action.message for action in flows.tick(now + 0.3) if isinstance(action, Send) and action.to == sender]
+        payloads = [each.flow for each in sends if isinstance(each, Negotiate)]
+        acknowledged |= {(ack.session >= SESSIONS_FROM, ack.number) for ack in payloads if isinstance(ack, InOrderAck)}
+    assert {(True, 1), (True, 2), (True, 3)} <= acknowledged
 
 
 def test_the_command_says_what_it_has_done(capsys: pytest.CaptureFixture[str]) -> None:
