@@ -3,8 +3,8 @@
 The messages are drawn from the types of the message classes, so that a new class or field is covered as soon as it
 exists: each field has a value that could stand there now, or one that never may. Three kinds are sent, to peers,
 trainers and the leader in mid-run: any message from a stranger; a message that the role of a member does not send; and
-one that it sends, with at least one impossible value. Where GWTF negotiates, members also send its machine messages that
-it takes for a neighbour's next ones: these may be true, and change nothing but routes.
+one that it sends, with at least one impossible value. Where GWTF negotiates, members also send its machine what it
+takes for a neighbour's next messages: these may be true, and change nothing but routes.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -120,6 +122,21 @@ def test_links_decide_where_they_save_more_than_computing_does() -> None:
         led.leader.handle(Lost(process("p00"), "reset"), led.now)
         [(_, granted)] = messages(led.hear(NEWCOMER, LinkGains(survey.survey, 1e6, (0.0, 0.0, gain_s))), Granted)
         assert granted.stage == stage
+
+
+@pytest.mark.parametrize(
+    ("slow_s", "stated", "peers"),
+    [(8.0, 0.0, 12), (120.0, 0.0, 9), (8.0, TENSOR_BYTES / 120, 9), (8.0, 1e9, 12), (1e6, 0.0, 3)],
+)
+def test_it_measures_no_more_links_than_it_has_time_for(slow_s: float, stated: float, peers: int) -> None:
+    """A probe takes a 64th of a tensor's time, at the usual rate or its own: 2 s at 120, and it has 20 s."""
+    led = Led()
+    led.serve()
+    led.report(FAST_S, slow_s, slow_s, slow_s)
+    join = Join("peer", "1.0", "run", Member(NEWCOMER, -1), upload_rate=stated)
+    [(_, survey)] = messages(led.hear(NEWCOMER, join), MeasureLinks)
+    assert Counter(m.stage for m in survey.members) == dict.fromkeys(range(3), peers // 3)
+    assert [m.capacity for m in survey.members] == [min(8, math.ceil(4 * 12 / peers))] * peers
 
 
 @pytest.mark.parametrize("stated", [1e-300, 1e30])
@@ -281,6 +298,8 @@ def test_it_does_without_the_links_of_those_that_do_not_answer_and_without_any_i
     _, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
     some = {peer: FAST_S for peer in PEERS if peer.name != "p00"}
     assert len(Joining(some).survey(survey).gains) == PLAN.stages
+    one = {peer: FAST_S for peer, stage in PEERS.items() if stage < 2 or peer.name == "p20"}
+    assert len(Joining(one).survey(survey).gains) == PLAN.stages, "a quarter of each stage is a fair sample"
     few = {peer: FAST_S for peer, stage in PEERS.items() if stage < 2}
     joining = Joining(few)
     report = joining.survey(survey)
@@ -288,6 +307,19 @@ def test_it_does_without_the_links_of_those_that_do_not_answer_and_without_any_i
     assert joining.now == pytest.approx(4 * PATIENCE_A_PEER_S, abs=1.0)
     nobody = Joining({})
     assert (nobody.survey(survey), nobody.now) == (LinkGains(survey.survey, 0.0, ()), MEASURING_S)
+
+
+def test_it_does_not_wait_for_a_peer_that_it_cannot_reach() -> None:
+    _, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    joining = Joining({})
+    actions = joining.peer.handle(Received(ME.process, survey, role="trainer"), 0.0)
+    probed = list[ProcessId]()
+    while not messages(actions, LinkGains):
+        targets = {to for to, _ in messages(actions, Probe)}
+        probed += targets
+        actions = [action for to in targets for action in joining.peer.handle(Lost(to, "unreachable"), 0.1)]
+        actions += joining.peer.handle(Tick(), 0.1)
+    assert sorted(probed) == sorted(PEERS)
 
 
 def test_a_peer_answers_who_measures_before_it_has_a_stage() -> None:

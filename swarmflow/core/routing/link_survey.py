@@ -18,7 +18,7 @@ from swarmflow.core.routing.flow.joining import LinkSavings, StageLinks, saved_b
 from swarmflow.core.routing.prober import Prober
 
 LONGEST = 16.0  # a link counts as at most so many times as long as the median one of its kind: its sender may lie
-MEASURED_MIN = 0.5  # share of the peers of each stage to which the link has to be measured
+MEASURED_MIN = 0.25  # share of the peers of each stage, a random one, to which the link has to be measured
 SLICES = 16  # of the computation at a time: a few milliseconds
 
 

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from itertools import pairwise
 from random import Random
+from statistics import median
 
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_state import LeaderState
@@ -19,9 +20,11 @@ from swarmflow.core.protocol.messages.membership import SURVEYED_MAX
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.core.routing.link_rates import plausible_rates
-from swarmflow.core.routing.prober import large
+from swarmflow.core.routing.prober import SHARE, large
 
 PATIENCE_S = 60.0  # after which a newcomer that has reported nothing is placed without its links
+MEASURING_S = 20.0  # which a newcomer should take: it gives up a while later
+ROUND_TRIP_S = 0.1  # of a probe, beside its transfer
 KNOWN_MIN = 0.5  # share of the links between the surveyed peers of neighbouring stages that has to be known
 
 
@@ -53,19 +56,21 @@ def on_link_gains(leader: LeaderState, known: MemberRecord, message: LinkGains, 
 def _asked(leader: LeaderState, entry: MemberRecord) -> MeasureLinks | None:
     """Return what a process is to measure, and what it has to know of the links; None: too little is known of these.
 
-    At most SURVEYED_MAX peers, of each stage as many: one that is left out counts as another one of its stage does.
+    As many peers of each stage, at most those whom it can probe in time: one that is left out counts as another one of
+    its stage does.
     """
+    most = _probed_in_time(leader, entry) // leader.plan.stages
     members: list[Member] = []
     places: list[dict[ProcessId, int]] = []
     for stage in range(leader.plan.stages):
         found = [e.member for e in leader.membership.ready(stage, leader.version) if e is not entry]
-        chosen = _some(found, SURVEYED_MAX // leader.plan.stages, entry.process)
+        chosen = _some(found, max(1, most), entry.process)
         if not chosen:
             return None
         share = len(found) / len(chosen)
         places.append({member.process: len(members) + number for number, member in enumerate(chosen)})
-        most = leader.plan.microbatches  # more are never in flight
-        members += [replace(m, capacity=min(most, math.ceil(m.capacity * share))) for m in chosen]
+        held_max = leader.plan.microbatches  # more are never in flight
+        members += [replace(m, capacity=min(held_max, math.ceil(m.capacity * share))) for m in chosen]
     links: list[tuple[int, int, float]] = []
     for here, there in pairwise(places):
         for sender, place_of_sender in here.items():
@@ -80,6 +85,16 @@ def _asked(leader: LeaderState, entry: MemberRecord) -> MeasureLinks | None:
         return None
     entry.surveys += 1
     return MeasureLinks(entry.surveys, tuple(members), tuple(links))
+
+
+def _probed_in_time(leader: LeaderState, entry: MemberRecord) -> int:
+    """Return how many peers a newcomer can probe, over links like those of others, or as fast as it says of its own."""
+    reports = [e.rates for e in leader.membership.peers() if e.rates is not None][:SURVEYED_MAX]
+    rates = [rate for report in reports for rate in plausible_rates(report).values()]
+    if not rates:
+        return SURVEYED_MAX
+    rate = min(median(rates), entry.stated_rate or FASTEST)
+    return min(SURVEYED_MAX, int(MEASURING_S / (ROUND_TRIP_S + leader.plan.boundary_bytes / SHARE / rate)))
 
 
 def _some(members: list[Member], most: int, newcomer: ProcessId) -> list[Member]:

@@ -19,6 +19,8 @@ def on_lost(peer: PeerState, event: Lost, now: float, refused: bool = False) -> 
     refused: this peer has closed it, after a message that cannot be true. Should the leader be lost too, the next one
     reads of the suspicion in this peer's report.
     """
+    if peer.survey is not None:
+        peer.survey.prober.gone(event.process)
     if event.process == peer.leader:
         already_lost = peer.lease.lost
         peer.lease.lose(now)
