@@ -29,7 +29,7 @@ from swarmflow.core.protocol.messages.gwtf import (
 )
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.gwtf import GwtfRelay
-from swarmflow.core.routing.flow.gwtf_swaps import ANSWER_TIMEOUT_ROUNDS, GwtfSwapState
+from swarmflow.core.routing.flow.gwtf_swaps import ANSWER_TIMEOUT_ROUNDS, CONSIDERED_MAX, GwtfSwapState
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View
 
 SOURCE, BEFORE, ME, OTHER, AFTER, FAR = (ProcessId(name, 0) for name in ("source", "a0", "b0", "b1", "c0", "c1"))
@@ -180,6 +180,28 @@ def test_annealing_asks_for_a_swap_that_costs_more_while_it_is_hot(temperature: 
     sends = reported(relay, ReportedFlow(THEIRS, SOURCE, BEFORE, FAR, 1.0, 1.0), {AFTER: 1.0})
     requests = sent(sends, RequestChange)
     assert [message.anneal for _, message in requests] == [True] * asked
+
+
+class CountingRandom(Random):
+    """Counts its floats."""
+
+    drawn = 0
+
+    def random(self) -> float:
+        self.drawn += 1
+        return super().random()
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_no_more_swaps_are_considered_than_there_is_time_for(paired: bool) -> None:
+    """Annealing is asked about each one that saves nothing, with a random number each."""
+    relay, _ = with_outflow(1, paired=paired)
+    relay.swaps.annealing.random = random = CountingRandom(0)
+    relay.swaps.annealing.temperature = 1e-9
+    sent(relay.tick(0.0), FlowQuery)
+    worse = tuple(ReportedFlow(FlowId(OTHER, n), SOURCE, BEFORE, FAR, 1.0, 1.0) for n in range(2 * CONSIDERED_MAX))
+    assert relay.handle(OTHER, FlowReport(worse, ((AFTER, 1.0),)), 0.0) == []
+    assert random.drawn == CONSIDERED_MAX
 
 
 def test_a_flow_without_an_inflow_is_not_reported() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from operator import itemgetter
 from random import Random
 from typing import Literal
 
@@ -27,6 +28,7 @@ from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend
 from swarmflow.core.transitions import Transitions
 
 Objective = Literal["minmax", "sum"]  # what a change reduces: the larger of the two relays' sending costs, or their sum
+CONSIDERED_MAX = 1 << 15  # pairs of own and other flows at a time, else of a random part of the others: 50 ms
 ANSWER_TIMEOUT_ROUNDS = 4.0  # after which a query is repeated, or a request is given up
 
 
@@ -63,6 +65,10 @@ class SwapCandidate:
     gain: float  # the cost that it saves
     to: ProcessId  # the other relay
     message: RequestChange | RequestRedirect
+
+
+# A swap that this node could request: the cost that it saves, the other relay, its flow, and the own one of a change.
+_Swap = tuple[float, ProcessId, ReportedFlow, Outflow | None]
 
 
 class GwtfSwaps:
@@ -128,15 +134,19 @@ class GwtfSwaps:
         for late in self._overdue.values():
             self._answers.pop(late.to, None)  # it owes an answer to the last request
         spare = None if room else self.flows.costliest()
-        swaps = [*self._changes(), *(self._redirects() if room or spare else ())]
-        best = max(swaps, key=lambda swap: swap.gain, default=None)
-        if best is not None and best.gain <= 0:
+        own = [closed for closed in self.flows.closed if not self._busy(closed[0].flow)]
+        others = [(node, flow) for node, answer in self._answers.items() for flow in answer.swappable]
+        if len(others) > (most := CONSIDERED_MAX // max(1, len(own))):
+            others = self.random.sample(others, max(1, most))
+        swaps = [*self._changes(own, others), *(self._redirects(others) if room or spare else ())]
+        chosen = max(swaps, key=itemgetter(0), default=None)
+        if chosen is not None and chosen[0] <= 0:
             self.random.shuffle(swaps)
-            best = next((swap for swap in swaps if self.annealing.wants(swap.gain)), None)
-        if best is None:
+            chosen = next((swap for swap in swaps if self.annealing.wants(swap[0])), None)
+        if chosen is None:
             self._move(GwtfSwapState.IDLE, None)
             return []
-        self._sent_at = now
+        self._sent_at, best = now, self._candidate(*chosen)
         self._move(GwtfSwapState.REQUESTING, best)
         request = FlowSend(best.to, best.message, f"saves {best.gain:g}")
         if spare is None or isinstance(best.message, RequestChange):
@@ -294,48 +304,57 @@ class GwtfSwaps:
         """Return how much a change reduces the objective. now, then: the sending costs of both relays."""
         return max(now) - max(then) if self.objective == "minmax" else sum(now) - sum(then)
 
-    def _changes(self) -> list[SwapCandidate]:
+    def _changes(
+        self, own: list[tuple[Outflow, FlowEnd, FlowEnd]], others: list[tuple[ProcessId, ReportedFlow]]
+    ) -> list[_Swap]:
         """Return the possible changes: pairs of own and other outflows with one data node and different receivers."""
-        found = []
+        found: list[_Swap] = []
         cost = self.flows.view.cost
-        own = [closed for closed in self.flows.closed if not self._busy(closed[0].flow)]
-        for node, answer in self._answers.items():
-            costs = dict(answer.link_costs)
-            for reported in answer.swappable:
-                for unit, _, downstream in own:
-                    if unit.source != reported.source or downstream.node == reported.downstream:
-                        continue
-                    pair = cost[downstream.node], cost.get(reported.downstream, INFINITE)
-                    gain = self._gain(
-                        (pair[0], reported.downstream_cost), (pair[1], costs.get(downstream.node, INFINITE))
-                    )
-                    request = RequestChange(
-                        unit.flow,
-                        downstream.node,
-                        downstream.flow,
-                        unit.sender_changes,
-                        unit.holder_changes,
-                        reported.flow,
-                        reported.downstream,
-                        pair,
-                        gain <= 0,
-                    )
-                    found.append(SwapCandidate(gain, node, request))
+        links = {node: dict(answer.link_costs) for node, answer in self._answers.items()}
+        for node, theirs in others:
+            mine_s, costs = cost.get(theirs.downstream, INFINITE), links[node]
+            for unit, _, downstream in own:
+                if unit.source == theirs.source and downstream.node != theirs.downstream:
+                    now = cost[downstream.node], theirs.downstream_cost
+                    gain = self._gain(now, (mine_s, costs.get(downstream.node, INFINITE)))
+                    found.append((gain, node, theirs, unit))
         return found
 
-    def _redirects(self) -> list[SwapCandidate]:
+    def _redirects(self, others: list[tuple[ProcessId, ReportedFlow]]) -> list[_Swap]:
         """Return the possible redirects. Either objective compares the sums of both links (the paper's example)."""
-        found = []
-        cost = self.flows.view.cost
-        for node, answer in self._answers.items():
-            for reported in answer.swappable:
-                if reported.upstream is None or reported.flow in self.flows.table:
-                    continue  # nothing comes in that could be redirected, or it is here already
-                new = cost.get(reported.upstream, INFINITE) + cost.get(reported.downstream, INFINITE)
-                gain = reported.upstream_cost + reported.downstream_cost - new
-                request = RequestRedirect(reported.flow, reported.upstream, reported.downstream, new, gain <= 0)
-                found.append(SwapCandidate(gain, node, request))
+        found: list[_Swap] = []
+        for node, theirs in others:
+            if theirs.upstream is not None and theirs.flow not in self.flows.table:  # else it has no sender, or is here
+                here = self._through_here(theirs.upstream, theirs.downstream)
+                gain = theirs.upstream_cost + theirs.downstream_cost - here
+                found.append((gain, node, theirs, None))
         return found
+
+    def _through_here(self, upstream: ProcessId, downstream: ProcessId) -> float:
+        """Return the cost of both links of a flow through this node."""
+        cost = self.flows.view.cost
+        return cost.get(upstream, INFINITE) + cost.get(downstream, INFINITE)
+
+    def _candidate(self, gain: float, node: ProcessId, theirs: ReportedFlow, unit: Outflow | None) -> SwapCandidate:
+        """Return a swap with its request."""
+        if unit is None or unit.downstream is None:
+            assert theirs.upstream is not None, "nothing comes in that could be redirected"
+            here = self._through_here(theirs.upstream, theirs.downstream)
+            redirect = RequestRedirect(theirs.flow, theirs.upstream, theirs.downstream, here, gain <= 0)
+            return SwapCandidate(gain, node, redirect)
+        former, cost = unit.downstream, self.flows.view.cost
+        request = RequestChange(
+            unit.flow,
+            former.node,
+            former.flow,
+            unit.sender_changes,
+            unit.holder_changes,
+            theirs.flow,
+            theirs.downstream,
+            (cost[former.node], cost.get(theirs.downstream, INFINITE)),
+            gain <= 0,
+        )
+        return SwapCandidate(gain, node, request)
 
     def _yields(self, sender: ProcessId, message: RequestChange) -> bool:
         """Drop the own request if both relays request the same change and the sender's id is smaller. True: dropped."""
