@@ -14,6 +14,7 @@ from swarmflow.core.machines.leading.surveys import PATIENCE_S
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
 from swarmflow.core.machines.serving.surveys import MEASURING_S
+from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import are_uneven
 from swarmflow.core.membership.placement import better_placed, paths_limit
 from swarmflow.core.protocol.actions import Action
@@ -186,6 +187,19 @@ def test_a_newcomer_that_measures_is_granted_the_stage_of_which_nobody_is_left()
         if stage == 1:
             actions += led.leader.handle(Lost(peer, "reset"), led.now)
     assert (NEWCOMER, 1) in [(to, granted.stage) for to, granted in messages(actions, Granted)]
+
+
+def test_a_newcomer_that_measures_is_granted_it_before_one_that_was_put_out() -> None:
+    led, _ = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    bad = led.leader.membership.enter(Join("peer", "1.0", "run", Member(process("a-bad"), -1)), 0, 0.0)
+    led.leader.membership.mark(bad, MemberPhase.BARRED)
+    actions = [
+        action
+        for peer, stage in PEERS.items()
+        if stage == 1
+        for action in led.leader.handle(Lost(peer, "reset"), led.now)
+    ]
+    assert [(to, granted.stage) for to, granted in messages(actions, Granted)] == [(NEWCOMER, 1)]
 
 
 @pytest.mark.parametrize("stated", [0.0, 1e-300, 1e30])

@@ -104,7 +104,8 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
         away = leader.recovery.absent.awaited(lost, leader.version, leader.name, now)
         return _await(leader, away) if away else _roll_back(leader, lost, now)
     for stage in lost:
-        outside = (entry for entry in membership.idle() if entry.movable or entry.wish == stage)
+        idle = sorted(membership.idle(), key=lambda entry: entry.phase is MemberPhase.BARRED)  # those put out come last
+        outside = (entry for entry in idle if entry.movable or entry.wish == stage)
         spare = next(outside, None) or placement.spare(membership, empty)
         if spare is not None:
             actions += grant(leader, spare, stage, "nobody is left there")

@@ -28,7 +28,7 @@ from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend
 from swarmflow.core.transitions import Transitions
 
 Objective = Literal["minmax", "sum"]  # what a change reduces: the larger of the two relays' sending costs, or their sum
-CONSIDERED_MAX = 1 << 15  # pairs of own and other flows at a time, else of a random part of the others: 50 ms
+CONSIDERED_MAX = 1 << 15  # pairs of own and other flows at a time, else of a random part of the others: 20 ms
 ANSWER_TIMEOUT_ROUNDS = 4.0  # after which a query is repeated, or a request is given up
 
 
