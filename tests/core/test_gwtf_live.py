@@ -36,7 +36,8 @@ from swarmflow.core.protocol.messages.gwtf import (
 from swarmflow.core.protocol.messages.negotiation import ExchangeTurn, FlowMessage, Label, Times
 from swarmflow.core.protocol.types import Member, ProcessId, Roster
 from swarmflow.core.routing.flow.gwtf import GwtfRelay
-from swarmflow.core.routing.flow.gwtf_live import REQUEST_TIMEOUT_S, ROUND_S, UNKNOWN_S, LiveGwtf
+from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, FlowTransfer
+from swarmflow.core.routing.flow.gwtf_live import REQUEST_TIMEOUT_S, ROUND_S, TRANSFERS_MAX, UNKNOWN_S, LiveGwtf
 from swarmflow.core.routing.flow.gwtf_plausibility import ends
 from swarmflow.core.routing.flow.gwtf_source import GwtfSource
 from swarmflow.core.routing.flow.negotiations import Negotiation
@@ -299,6 +300,17 @@ def test_redirected_flows_that_were_not_asked_for_are_ended_at_both_sides() -> N
     ended = [(BEFORE.node, FlowDenied(BEFORE, flow, OTHER.node)) for flow in flows]
     dropped = [(AFTER.node, FlowDropped(AFTER, OTHER.node, flow)) for flow in flows]
     assert sent == [each for pair in zip(ended, dropped, strict=True) for each in pair]
+
+
+def test_only_the_last_transfers_are_remembered_though_no_cost_changes() -> None:
+    made = negotiation("p20")
+    flows = relay(made).flows
+    for number in range(2 * TRANSFERS_MAX):
+        flow = FlowId(made.me, number)
+        flows.redirected[flow] = flows.swapped[flow] = FlowTransfer(OTHER.node, flow, flow, FlowEnd(AFTER.node, AFTER))
+    made.tick(1.0)
+    assert [*flows.redirected] == [*flows.swapped]
+    assert [flow.number for flow in flows.swapped] == [*range(TRANSFERS_MAX, 2 * TRANSFERS_MAX)]
 
 
 @pytest.mark.parametrize("seed", range(3))

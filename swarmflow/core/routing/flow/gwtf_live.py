@@ -229,6 +229,8 @@ class LiveGwtf(NegotiationBase[GwtfNode]):
             actions += [Count("routed", by, amount) for by, amount in self.router.counted()]
         if now >= self._node_s:
             self._give_up_requests(node, now)
+            for flows in _tables(node):
+                _trim(flows)
             actions += self._send(node.tick(now), now)
             self._pause_s = ROUND_S if now < self._calm_s else min(2 * self._pause_s, PAUSE_MAX_S)
             self._node_s = now + self._pause_s
@@ -295,10 +297,14 @@ def _mean_cost(view: View) -> float:
 
 
 def _revalue(flows: Outflows, former: Mapping[ProcessId, float], costs: Mapping[ProcessId, float]) -> None:
-    """Change the costs of outflows by what their first links cost more than before. Forget the oldest transfers."""
+    """Change the costs of outflows by what their first links cost more than before."""
     for unit in flows.table.values():
         if unit.downstream is not None and unit.downstream.node in costs:
             unit.cost += costs[unit.downstream.node] - former[unit.downstream.node]
+
+
+def _trim(flows: Outflows) -> None:
+    """Forget the oldest transfers."""
     for transfers in (flows.redirected, flows.swapped):
         for flow in list(transfers)[:-TRANSFERS_MAX]:
             del transfers[flow]
