@@ -36,7 +36,7 @@ from swarmflow.core.protocol.messages.gwtf import (
 from swarmflow.core.protocol.messages.negotiation import ExchangeTurn, FlowMessage, Label, Times
 from swarmflow.core.protocol.types import Member, ProcessId, Roster
 from swarmflow.core.routing.flow.gwtf import GwtfRelay
-from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, FlowTransfer
+from swarmflow.core.routing.flow.gwtf_flows import FlowEnd, FlowTransfer, Outflow
 from swarmflow.core.routing.flow.gwtf_live import REQUEST_TIMEOUT_S, ROUND_S, TRANSFERS_MAX, UNKNOWN_S, LiveGwtf
 from swarmflow.core.routing.flow.gwtf_plausibility import ends
 from swarmflow.core.routing.flow.gwtf_source import GwtfSource
@@ -300,6 +300,23 @@ def test_redirected_flows_that_were_not_asked_for_are_ended_at_both_sides() -> N
     ended = [(BEFORE.node, FlowDenied(BEFORE, flow, OTHER.node)) for flow in flows]
     dropped = [(AFTER.node, FlowDropped(AFTER, OTHER.node, flow)) for flow in flows]
     assert sent == [each for pair in zip(ended, dropped, strict=True) for each in pair]
+
+
+@pytest.mark.parametrize(
+    ("receiver", "loss", "accepted"), [("p31", 1.0, True), ("p31", 7.9, True), ("p31", 8.1, False), ("p40", 0.0, False)]
+)
+def test_a_change_that_anothers_annealing_wants_is_refused_if_it_costs_too_much(
+    receiver: str, loss: float, accepted: bool
+) -> None:
+    """loss: times the own temperature; infinite where this node has no link to the receiver."""
+    made = negotiation("p20")
+    node, to = relay(made), process(receiver)
+    node.flows.table[FLOW] = Outflow(FLOW, SOURCE, 1.0, FlowEnd(AFTER.node, AFTER), FlowEnd(BEFORE.node, BEFORE))
+    cost = node.view.cost[AFTER.node]
+    costs = cost, cost + loss * node.swaps.annealing.temperature
+    asked = RequestChange(OTHER, to, FlowId(to, 1), 1, 0, FLOW, AFTER.node, costs, True)
+    answer = node.handle(OTHER.node, asked, 0.0)
+    assert any(isinstance(send.message, ChangeAccepted) for send in answer) == accepted
 
 
 def test_only_the_last_transfers_are_remembered_though_no_cost_changes() -> None:

@@ -17,6 +17,7 @@ class Annealing:
     random: Random
     temperature: float = TEMPERATURE  # T, in the unit of the costs
     cooling: float = COOLING  # alpha, the factor of T after each accepted change
+    loss_max: float = math.inf  # times T: what a change costs at most that another node's annealing wants
 
     def wants(self, gain: float) -> bool:
         """Return whether to make a change that saves `gain`: exp(gain / T) > U(0, 1)."""
@@ -25,6 +26,10 @@ class Annealing:
         if self.temperature <= 0 or gain == 0:  # a change that saves nothing only costs messages
             return False
         return math.exp(gain / self.temperature) > self.random.random()
+
+    def bears(self, gain: float) -> bool:
+        """Return whether a change that another node's annealing wants may be made: it costs at most loss_max T."""
+        return -gain <= self.loss_max * self.temperature
 
     def changed(self) -> None:
         """Cool down: a change was accepted."""

@@ -39,6 +39,7 @@ ROUND_S = 0.5  # GWTF, VI, Ablation studies: 120 iterations are "roughly a minut
 PAUSE_MAX_S = 120.0  # a calm node that nothing happens to asks less and less often for swaps, in the end at this pace
 MATES = 24  # approximate peers of the own stage that a node asks for swaps, where there are more
 MEAN_COST = 10.0  # of a link in GWTF's Table V, where T is 1.7: the temperature is as high in proportion here
+LOSS_MAX = 8.0  # times the own temperature: what a change costs at most that another node's annealing wants; it may lie
 UNKNOWN_S = 20.0  # how long a message that names an unknown process waits for the roster that has it
 REQUEST_TIMEOUT_S = 60.0  # after which a request for a flow that was not answered counts as rejected
 GONE_MAX = 512  # processes that are remembered as dead: late messages name them
@@ -95,6 +96,7 @@ class LiveGwtf(NegotiationBase[GwtfNode]):
             return GwtfSource(view)
         relay = GwtfRelay(view, self.random, self.objective, ROUND_S)
         relay.flows.made = round(1000 * now)  # flows that it had on this stage before may go elsewhere now
+        relay.swaps.annealing.loss_max = LOSS_MAX
         relay.swaps.annealing.temperature = TEMPERATURE / MEAN_COST * _mean_cost(view)
         return relay
 

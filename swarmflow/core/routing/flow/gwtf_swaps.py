@@ -182,7 +182,7 @@ class GwtfSwaps:
         cost, former = self.flows.view.cost, unit.downstream
         old, new = cost[former.node], cost.get(message.requester_downstream, INFINITE)
         gain = self._gain((message.costs[0], old), (message.costs[1], new))
-        if gain <= 0 and not message.anneal:
+        if not (self.annealing.bears(gain) if message.anneal else gain > 0):
             return refused
         accepted = ChangeAccepted(
             message.requester_flow,
@@ -233,7 +233,7 @@ class GwtfSwaps:
         if (upstream.node, downstream.node) != (message.upstream, message.downstream):
             return refused
         gain = cost.get(upstream.node, INFINITE) + cost[downstream.node] - message.cost
-        if gain <= 0 and not message.anneal:
+        if not (self.annealing.bears(gain) if message.anneal else gain > 0):
             return refused
         del self.flows.table[unit.flow]
         self.flows.swapped.pop(downstream.flow, None)
