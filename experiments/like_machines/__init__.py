@@ -1,0 +1,1 @@
+"""Like machines on fast links, where nothing has to be decided: swarmflow beside fixed pipelines."""
