@@ -18,7 +18,7 @@ from experiments.held_out.policies import ALL, OURS, PolicyResult, measure
 from experiments.held_out.verdict import Results, best_of, ratios, verdict
 
 QUICK = (6, 13)  # small ones
-SEEDS_BY_CHANCE = 3
+SEEDS_BY_CHANCE = 2
 SECONDS, RATIO = "Seconds an iteration", "of swarmflow's best"
 WIDTH = 180  # of the table where the output is no terminal
 

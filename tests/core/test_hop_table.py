@@ -56,6 +56,14 @@ def finished() -> tuple[HopTable, list[Ref]]:
     return machine, released(actions)
 
 
+def test_what_is_to_be_sent_is_work_too() -> None:
+    machine = hops()
+    receive(machine, UP, forward(), (INPUT, TARGETS))
+    computing_s = machine.work_s
+    machine.dispatcher.router.links.record_probe(process("next"), 1000, 100.0, 0.0)
+    assert machine.work_s == 200.0 > computing_s, "an activation, and a gradient back"
+
+
 def test_the_way_of_a_microbatch() -> None:
     machine = hops()
     actions = receive(machine, UP, forward(), (INPUT, TARGETS))

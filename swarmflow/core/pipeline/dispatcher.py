@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.pipeline.flight_table import FlightTable
 from swarmflow.core.pipeline.in_flight import FlightState, InFlight
 from swarmflow.core.pipeline.next_stage import NextStage
+from swarmflow.core.pipeline.send_window import SendWindow
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.messages import Accepted, Cancel, CreditReturned, Forward, HopHandover, Probed
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Microbatch, Plan, ProcessId, Ref
@@ -43,12 +44,14 @@ class Dispatcher:
     link_rates: LinkRates = field(init=False)
     next_stage: NextStage = field(init=False)
     flights: FlightTable = field(default_factory=FlightTable, init=False)
-    waiting: dict[Microbatch, None] = field(default_factory=dict, init=False)  # no peer could take them
+    send_window: SendWindow = field(init=False)
+    waiting: dict[Microbatch, None] = field(default_factory=dict, init=False)  # for a peer, or for the send window
     due_s: float = field(default=0.0, init=False)  # a tick before this time does nothing
     trainers: tuple[ProcessId, ...] = field(default=(), init=False)  # in the order in which microbatches fall to them
 
     def __post_init__(self) -> None:
         self.next_stage, self.link_rates = NextStage(self.router), LinkRates(self.router.links)
+        self.send_window = SendWindow(self.flights, self.router.links, self.prober.boundary_bytes > 0)
 
     def open(
         self,
@@ -78,6 +81,7 @@ class Dispatcher:
         refs = self.flights.clear()
         self.next_stage.clear()
         self.waiting.clear()
+        self.send_window.clear()
         return [Release(refs)] if refs else []
 
     def offer(
@@ -144,6 +148,7 @@ class Dispatcher:
             self.router.links.record_work(sender, message.work_s, now)
             self.router.refresh(sender)
             entry.arrived_s, entry.queued = now, message.queued
+            self._acknowledged(now)
             self.next_stage.record_queued(message.queued)
         self.router.record_downstream(sender, message.downstream_s)
         self._found(sender, message.microbatch, message.attempt)
@@ -180,6 +185,7 @@ class Dispatcher:
         entry = self.flights.held_by(sender, microbatch, attempt)
         if entry is not None:
             self.next_stage.measure(entry, now)
+            self._acknowledged(now)
             entry.successor = successor
             self.expect(entry, now + self.deadline_s(entry, sender))
 
@@ -191,7 +197,13 @@ class Dispatcher:
             return False
         self.next_stage.measure(entry, now)
         self.next_stage.returned(entry)
+        self._acknowledged(now)
         return True
+
+    def _acknowledged(self, now: float) -> None:
+        """Look again at what waits for the send window."""
+        if self.send_window.has_waiting:
+            self.due_s = now
 
     def refill(self, microbatch: Microbatch, data: Ref, now: float) -> list[Action]:
         """Take evicted bytes back, and re-send them if that is due."""
@@ -269,7 +281,7 @@ class Dispatcher:
         Where the peer is asked for a slot, another one is asked too, and the better one gets it (`offers`).
         """
         microbatch = entry.microbatch
-        choice = self.next_stage.choose(but, entry.source)
+        choice = None if self.send_window.full else self.next_stage.choose(but, entry.source)
         if choice is None:
             self.waiting[microbatch] = None
             return []
@@ -289,6 +301,7 @@ class Dispatcher:
         """Send its bytes to its holder, and announce them where the gradient is to come meanwhile."""
         entry.sent_at_s, entry.arrived_s, entry.queued, entry.unheard = now, None, 0, False
         self.expect(entry, now + self.deadline_s(entry, holder))
+        self.send_window.add(entry.microbatch)
         how = entry.repair, entry.successor, self.next_stage.availability.insist, entry.settled, entry.handovers
         forward = Forward(entry.microbatch, self.stage, entry.attempt, *how)
         announced = [Send(holder, forward)] if entry.repair and entry.successor is not None else []

@@ -115,11 +115,17 @@ class HopTable:
 
     @property
     def work_s(self) -> float:
-        """The seconds that all that is here takes, with the backward passes whose gradients are awaited."""
+        """The seconds that all that is here takes, with the backward passes whose gradients are awaited.
+
+        To compute, or to send: the longer of the two. What was computed and waits for the uplink is sent yet.
+        """
+        tensor_s = self.dispatcher.router.links.sending_s
         if self.last:  # with the loss goes its backward pass, and both are timed as one
-            return self.timer.seconds(self.queued, 0)
+            return max(self.timer.seconds(self.queued, 0), tensor_s * self.queued)
         forth = sum(self.hops[each].state is HopState.FORWARD for each in self.admission.queued)
-        return self.timer.seconds(forth, self.admission.unfinished)
+        activations = forth + self.dispatcher.send_window.in_transit
+        gradients = self.admission.unfinished if self.stage else 0
+        return max(self.timer.seconds(forth, self.admission.unfinished), tensor_s * (activations + gradients))
 
     @property
     def settling(self) -> bool:

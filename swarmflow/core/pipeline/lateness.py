@@ -40,7 +40,7 @@ def tick(dispatcher: Dispatcher, now: float) -> list[Action]:
     while (first := flights.first_late()) is not None and first.late_s <= now:
         actions += _handle_late(dispatcher, first, now)  # which sets a later deadline
     pauses_ended |= next_stage.availability.end_pauses(now)  # a late holder was asked for a slot, and is not any more
-    actions += dispatcher.retry(now) if pauses_ended else []
+    actions += dispatcher.retry(now) if dispatcher.send_window.reopened() or pauses_ended else []
     times = (flights.next_deadline_s, next_stage.availability.next_pause_over_s(), prober.next_deadline())
     dispatcher.due_s = min((time_s for time_s in times if time_s is not None), default=math.inf)
     return actions

@@ -69,6 +69,8 @@ class LinkEstimates:
     _responses: _Estimates = field(default_factory=_Estimates, init=False)  # from sending to passing on
     _services: _Estimates = field(default_factory=_Estimates, init=False)  # of one pass, whatever else is queued
     _works: _Estimates = field(default_factory=_Estimates, init=False)  # of all that a peer has to compute
+    _any_gap_s: float | None = field(default=None, init=False)  # from one acknowledged tensor to the next
+    _acknowledged_s: float = field(default=-math.inf, init=False)  # when the last one was
     _any_response_s: float | None = field(default=None, init=False)  # over all peers
     _any_pass_s: float | None = field(default=None, init=False)  # of one pass, as measured, over all peers
     _used_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # when the last tensor arrived there
@@ -86,6 +88,8 @@ class LinkEstimates:
         """Record the time from sending a tensor until it was acknowledged. direct: it took no relay."""
         self.now_s = self._used_s[process] = now
         self._transfers.record(process, seconds, now)
+        self._any_gap_s = smoothed(self._any_gap_s, min(seconds, now - self._acknowledged_s))
+        self._acknowledged_s = now
         if direct:
             alone_s = min(seconds, now - self._direct_s.get(process, -math.inf))
             self._direct_s[process] = now
@@ -186,6 +190,21 @@ class LinkEstimates:
         """Return what a boundary tensor takes on the direct link when nothing else is sent; None: it is not known."""
         found = self._bytes.seconds(process)
         return None if found is None else found * self._tensor_bytes
+
+    @property
+    def fastest_s(self) -> float | None:
+        """What a boundary tensor takes on the fastest of the links, when nothing else is sent; None: none is known."""
+        least = min((found.seconds for found in self._bytes.by_process.values()), default=None)
+        return None if least is None else least * self._tensor_bytes
+
+    @property
+    def sending_s(self) -> float:
+        """What this process takes to send one of many boundary tensors, over all its links; 0: it is not known.
+
+        That is the time between two that are acknowledged, which the fastest link bounds where few are sent.
+        """
+        times = (self.fastest_s, self._any_gap_s)
+        return min((seconds for seconds in times if seconds is not None), default=0.0)
 
     def rate(self, process: ProcessId) -> float | None:
         """Return the rate of the direct link, in bytes/s; None: it is not known."""
