@@ -8,7 +8,7 @@ from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.messages import Accepted, Backward, Forward, LinkRateReport, RelayTensor
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Ref
 from swarmflow.core.routing.link_rates import LinkRates
-from swarmflow.core.routing.relays import Relays
+from swarmflow.core.routing.relays import NOTICED_S, Relays
 from tests.core.samples import messages, microbatch, process
 
 ME, TO, VIA, OTHER = process("me"), process("to"), process("via"), process("other")
@@ -98,6 +98,14 @@ def test_what_was_on_its_way_through_a_dead_peer_is_known_for_a_while() -> None:
     late = detours()
     late.around([forward(1)], 0.0)
     assert late.gone(VIA, 60.0) == [], "it has long been there"
+
+
+def test_what_a_relay_took_along_is_known_until_its_death_is_noticed() -> None:
+    """On fast links a tensor takes a tenth of a second, and a broken connection is noticed after a second."""
+    for noticed_s, lost in ((1.0, 1), (NOTICED_S + 0.1, 0)):
+        made = detours(direct=10 * SLOW, via=100 * FAST)
+        assert took(made.around([forward()], 0.0)) == ["via"]
+        assert len(made.gone(VIA, noticed_s)) == lost
 
 
 @pytest.mark.parametrize(("place", "ways"), [(-1, ["to"]), (0, ["via"]), (1, ["via"])])

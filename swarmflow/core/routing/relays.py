@@ -20,6 +20,7 @@ NARROW = 2
 WORTH = 0.8  # the largest share of the direct link's time: a relayed tensor takes the bandwidth of two links
 GAIN_MIN_S = 0.1  # a smaller gain may be an error of measurement
 LATE_FACTOR = 3.0  # multiple of its expected time after which a tensor counts as delivered if its relay dies
+NOTICED_S = 10.0  # and at least so long: a relay may die at once, and its death be noticed by its silence alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +120,7 @@ class Relays:
         if relay is None:
             return [action]
         self._relayed.add(key)
-        by_s = now + LATE_FACTOR * (self._free_s[relay.via, to] - now)
+        by_s = now + max(NOTICED_S, LATE_FACTOR * (self._free_s[relay.via, to] - now))
         self._in_flight.setdefault(relay.via, []).append(_Sent(to, message, by_s))
         forward = message if isinstance(message, Forward) else None
         backward = message if isinstance(message, Backward) else None
