@@ -309,3 +309,23 @@ def test_who_reports_nothing_of_a_microbatch_that_another_stage_is_done_with_has
     assert reports.keys() - {goes} <= bench.leader.membership.known.keys()
     text = f"{silent} reports nothing of a microbatch that another stage says it has had"
     assert text in of_type(actions, Log)[0].text
+
+
+def test_a_gradient_that_waits_for_a_slow_link_is_no_report_that_is_missing() -> None:
+    """The stage after has computed the microbatch, and its peer sends seven other gradients first, 10 s each."""
+    bench = Bench(timeouts=Timeouts(stall_s=10.0), stages=2)
+    bench.leader.plan = replace(bench.leader.plan, microbatches=8, boundary_bytes=1_000_000)
+    for peer, stage in {A: 0, B: 0, C: 1}.items():
+        bench.join(peer, stage)
+        bench.hear(peer, LinkRateReport((), ((OTHER, 100_000.0),)))
+    for peer in (A, B, C):
+        bench.ready(peer, 1 if peer == C else 0)
+    first, second = HopHandover(ME.process, 0, FIRST_ATTEMPT), HopHandover(A, 1, FIRST_ATTEMPT)
+    bench.hear(C, Done(microbatch(0), 1, FIRST_ATTEMPT, 2.0, 1, (second, first)))
+    gone_s = math.inf
+    while bench.now < 150.0 and gone_s == math.inf:
+        bench.now += 1.0
+        for peer in (A, B, C):
+            if messages(bench.hear(peer, Heartbeat(epoch=bench.leader.epoch)), Evicted):
+                gone_s = bench.now
+    assert 20.0 + 80.0 <= gone_s < 110.0

@@ -7,6 +7,7 @@ however slowly, is left alone, and what stands still does so by the measure of h
 from __future__ import annotations
 
 from collections import Counter
+from statistics import median
 
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_phase import StepPhase
@@ -22,6 +23,7 @@ from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Rejoin
 from swarmflow.core.protocol.events import CheckpointWritten, Progressed
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.link_rates import plausible_rates
 
 FEED, OFFER, WORK, REPORT = "feed", "offer", "work", "report"
 REDUCE, UPDATE, LOAD, WRITE = "reduce", "update", "load", "write"
@@ -179,11 +181,25 @@ def _has_to_form(leader: LeaderState, trainer: MemberRecord) -> bool:
 def _due_s(leader: LeaderState, entry: MemberRecord) -> float:
     least_s, duty = leader.timeouts.stall_s, entry.duty
     if duty.task in (LOAD, REPORT):
-        return duty.due_s(TRANSFER_FACTOR * least_s)
+        return duty.due_s(TRANSFER_FACTOR * least_s + (_queued_s(leader) if duty.task == REPORT else 0.0))
     if duty.task == OFFER:  # how soon others took microbatches of it tells nothing of it
         return duty.since_s + FIRST_FACTOR * least_s * 2.0**duty.misses
     mates = leader.membership.usual_s(entry.member.stage, duty.task) if entry.role == "peer" else 0.0
     return duty.due_s(least_s, FIRST_FACTOR if duty.task in (WORK, UPDATE) else 1.0, mates)
+
+
+def _queued_s(leader: LeaderState) -> float:
+    """Return how long a tensor may wait behind all others that a peer of the narrowest stage sends in a step.
+
+    By the median of the reported rates, on which no single peer has much influence. The stage after has computed a
+    microbatch and reported it as soon as its gradient is in that queue.
+    """
+    reports = [entry.rates for entry in leader.membership.known.values() if entry.rates is not None]
+    rates = [rate for report in reports for rate in plausible_rates(report).values()]
+    if leader.step is None or not rates:
+        return 0.0
+    fewest = max(1, min(len(stage) for stage in leader.step.roster.stages))
+    return leader.plan.microbatches / fewest * leader.plan.boundary_bytes / median(rates)
 
 
 def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
