@@ -10,7 +10,7 @@ from typing import get_args
 
 import pytest
 
-from swarmflow.core.protocol.actions import Count, Send
+from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Negotiate
 from swarmflow.core.protocol.messages.gwtf import (
     ChangeAccepted,
@@ -181,6 +181,22 @@ def test_a_message_that_names_a_process_of_a_later_roster_waits_for_it() -> None
     sender = process("p10")
     assert made.received(sender, Negotiate(1, InOrder(1, 1, 0, changed)), UNKNOWN_S) == []
     assert Send(sender, acknowledged) in made.tick(UNKNOWN_S + ROUND_S)
+
+
+def test_an_unknown_trainer_is_waited_for_once_and_another_unknown_process_anew() -> None:
+    made, sender = negotiation("p20"), AFTER.node
+    offers = [CheapestOutflow(process("t9"), cost) for cost in (1.0, 2.0)]
+    changed = DownstreamChanged(FlowId(made.me, 1), process("p35"), FlowId(process("p35"), 1), 1)
+
+    def received(number: int, message: GwtfMessage, now: float) -> list[Action]:
+        return made.received(sender, Negotiate(3, InOrder(1, number, 0, message)), now)
+
+    assert received(1, offers[0], 0.0) == []
+    assert received(1, offers[0], UNKNOWN_S) == IGNORED
+    assert received(2, offers[1], UNKNOWN_S + 1.0) == IGNORED, "it counts as dead"
+    assert received(3, changed, 3 * UNKNOWN_S) == []
+    assert received(3, changed, 4 * UNKNOWN_S - 1.0) == []
+    assert Send(sender, Negotiate(2, InOrderAck(1, 3))) not in made.tick(4 * UNKNOWN_S)
 
 
 def ordered(message: GwtfMessage) -> InOrder:

@@ -179,12 +179,12 @@ class LiveGwtf(NegotiationBase[GwtfNode]):
         After UNKNOWN_S the process counts as dead.
         """
         to, of, sources = ends(content)
-        unknown = [process for process in (*to, *of) if process not in self._places and process not in self._gone]
-        if not unknown and all(source in self._sources for source in sources):
-            self._unknown_s.pop(sender, None)
-            return False
-        if now - self._unknown_s.setdefault(sender, now) < UNKNOWN_S:
+        unknown = [process for process in (*to, *of) if process not in self._places]
+        unknown += [source for source in sources if source not in self._sources]
+        unknown = [process for process in unknown if process not in self._gone]
+        if unknown and now - self._unknown_s.setdefault(sender, now) < UNKNOWN_S:
             return True
+        self._unknown_s.pop(sender, None)
         for process in unknown:
             self._note_gone(process)
         return False
