@@ -212,6 +212,11 @@ IMPLAUSIBLE: dict[str, tuple[str, FlowMessage]] = {
     "a link that costs less than nothing": ("p21", FlowReport((), ((AFTER.node, -1.0),))),
     "a request from after": ("p30", ordered(RequestFlow(SOURCE, 1.0, AFTER))),
     "a request at an infinite cost": ("p10", ordered(RequestFlow(SOURCE, math.inf, BEFORE))),
+    "a flow below the first": ("p10", ordered(RequestFlow(SOURCE, 1.0, FlowId(BEFORE.node, -1)))),
+    "a report of a flow beyond all": (
+        "p21",
+        FlowReport((ReportedFlow(FlowId(OTHER.node, 1 << 54), SOURCE, None, AFTER.node, 1.0, 1.0),), ()),
+    ),
     "an approval at an infinite cost": ("p30", ordered(FlowApproved(SOURCE, math.inf, FLOW, AFTER, 1, 0))),
     "a counter below nothing": ("p30", ordered(FlowApproved(SOURCE, 1.0, FLOW, AFTER, -1, 0))),
     "a query of another stage": ("p10", FlowQuery()),

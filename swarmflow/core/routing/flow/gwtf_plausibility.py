@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from swarmflow.core.protocol.messages.checks import COUNT_MAX, LIFETIME_MAX
 from swarmflow.core.protocol.messages.gwtf import (
     ChangeAccepted,
@@ -10,6 +12,7 @@ from swarmflow.core.protocol.messages.gwtf import (
     FlowApproved,
     FlowDenied,
     FlowDropped,
+    FlowId,
     FlowQuery,
     FlowRejected,
     FlowReport,
@@ -34,6 +37,8 @@ FLOW_COST_MIN_S = -COST_MAX_S
 
 def is_plausible(message: GwtfMessage, sender: ProcessId, view: View) -> bool:
     """Return whether a node may act on a message. Which processes it names is checked by `ends`."""
+    if not all(0 <= flow.number <= LIFETIME_MAX for flow in _flows(message)):
+        return False
     match message:
         case CheapestOutflow() | FlowRejected():
             return sender in view.after and _open_cost(message.cost)
@@ -104,6 +109,14 @@ def ends(message: GwtfMessage) -> tuple[tuple[ProcessId, ...], tuple[ProcessId, 
         case RedirectAccepted():
             return (message.downstream,), (message.upstream,), (message.source,)
     return (), (), ()
+
+
+def _flows(message: GwtfMessage) -> list[FlowId]:
+    """Return the flows that a message names."""
+    if isinstance(message, FlowReport):
+        return [reported.flow for reported in message.swappable]
+    values = (getattr(message, each.name) for each in fields(message))
+    return [value for value in values if isinstance(value, FlowId)]
 
 
 def _open_cost(cost: float) -> bool:
