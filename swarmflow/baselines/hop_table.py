@@ -153,6 +153,8 @@ class BaselineHopTable:
         self.dispatcher.drop(trip)
         if hop.state is not BaselineHopState.DONE:
             self._go_on()
+        if hop.state is BaselineHopState.GIVEN:  # the sums may have waited for it
+            self.on_finished()
 
     def _deny(self, sender: ProcessId, message: BaselineAsk, reason: str) -> None:
         if reason == "full":
