@@ -256,11 +256,13 @@ class Joining:
 
     seconds: dict[ProcessId, float]
     now: float = 0.0
+    capacity: int = 2
+    plan: Plan = PLAN
     peer: PeerMachine = field(init=False)
 
     def __post_init__(self) -> None:
-        settings = PeerSettings(Join("peer", "1.0", "run", Member(NEWCOMER, -1, 2)))
-        self.peer = PeerMachine(NEWCOMER, LeaderLease(ME.process), PLAN, settings)
+        settings = PeerSettings(Join("peer", "1.0", "run", Member(NEWCOMER, -1, self.capacity)))
+        self.peer = PeerMachine(NEWCOMER, LeaderLease(ME.process), self.plan, settings)
 
     def survey(self, message: MeasureLinks, until_s: float = 100.0) -> LinkGains:
         """Let it measure, and return what it reports."""
@@ -306,6 +308,19 @@ def test_one_that_reports_impossibly_slow_links_makes_no_other_link_slow_and_its
     report = Joining(dict.fromkeys(PEERS, SLOW_S)).survey(MeasureLinks(1, members, known))
     gain_s = 2 * 2 * (LONGEST - 1) * SLOW_S / 8
     assert report.gains == pytest.approx((0.0, gain_s, gain_s))
+
+
+def test_memory_for_more_than_a_step_is_worth_no_more_than_that_for_a_step() -> None:
+    """One microbatch fits at stage 0, and any number at the other stages: what a newcomer holds lets others go on."""
+    _, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    kept = [m for m in survey.members if m.stage > 0 or m.process.name == "p00"]
+    members = tuple(replace(m, capacity=1 if m.stage == 0 else 1 << 20) for m in kept)
+    pairs = [(one, other) for one, a in enumerate(kept) for other, b in enumerate(kept) if b.stage == a.stage + 1]
+    message = MeasureLinks(1, members, tuple((one, other, SLOW_S) for one, other in pairs))
+    near, plan = dict.fromkeys(PEERS, SLOW_S), replace(PLAN, microbatches=64)
+    step, more = (Joining(near, capacity=held, plan=plan).survey(message) for held in (64, 1 << 30))
+    assert step.gains[0] > 0
+    assert step == more
 
 
 def test_it_does_without_the_links_of_those_that_do_not_answer_and_without_any_if_too_few_do() -> None:

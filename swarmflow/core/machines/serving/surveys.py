@@ -26,7 +26,7 @@ def on_measure_links(peer: PeerState, event: Received, now: float) -> list[Actio
     order = [member.process for member in others]
     Random(str(peer.me)).shuffle(order)  # several newcomers do not begin with the same peer
     stated = peer.settings.join.member.capacity
-    capacity = stated if stated > 1 else 0  # 1 is no statement
+    capacity = min(stated, peer.plan.microbatches) if stated > 1 else 0  # 1 is no statement; more are never in flight
     prober = Prober(peer.plan.boundary_bytes, str(peer.me))
     prober.open(NO_EPOCH, (), order)
     peer.survey = LinkSurvey(message, peer.plan, prober, capacity, now + MEASURING_S)
