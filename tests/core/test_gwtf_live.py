@@ -22,6 +22,7 @@ from swarmflow.core.protocol.messages.gwtf import (
     FlowId,
     FlowQuery,
     FlowReport,
+    Greeting,
     GwtfMessage,
     InOrder,
     InOrderAck,
@@ -41,6 +42,7 @@ from swarmflow.core.routing.flow.gwtf_live import REQUEST_TIMEOUT_S, ROUND_S, TR
 from swarmflow.core.routing.flow.gwtf_plausibility import ends
 from swarmflow.core.routing.flow.gwtf_source import GwtfSource
 from swarmflow.core.routing.flow.negotiations import Negotiation
+from swarmflow.core.routing.flow.node_types import FlowSend
 from swarmflow.simulator.flow.paths import FlowPaths, find_paths
 from tests.core import negotiating
 from tests.core.negotiating import MEMBERS, ROSTER, STAGES, Swarm, generated, place
@@ -134,6 +136,20 @@ def test_a_process_that_forgets_all_begins_anew_with_neighbours_that_did_not_not
     swarm = Swarm(ROSTER, "gwtf")
     swarm.run(30.0)
     swarm.all[process("p20")] = negotiating.negotiation("p20", "gwtf", ROSTER, swarm.now)
+    swarm.run(60.0)
+    assert (len(found(swarm).paths), found(swarm).torn) == (WANTED, 0)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 3.0, 10.0, 30.0])
+def test_both_ends_begin_anew_where_too_many_messages_were_not_acknowledged(seconds: float) -> None:
+    swarm = Swarm(ROSTER, "gwtf")
+    swarm.run(seconds)
+    for sender, receiver in ((process("p20"), AFTER.node), (process("p20"), BEFORE.node)):
+        part = swarm.all[sender]
+        assert isinstance(part, LiveGwtf)
+        while not part.delivery.is_full(receiver):  # none of these arrives
+            part.delivery.wrap(FlowSend(receiver, Greeting()), swarm.now)
+    swarm.die("p21")
     swarm.run(60.0)
     assert (len(found(swarm).paths), found(swarm).torn) == (WANTED, 0)
 

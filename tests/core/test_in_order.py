@@ -15,7 +15,7 @@ A, B = process("a"), process("b")
 
 
 def sent(delivery: OrderedDelivery, content: object, now: float) -> InOrder:
-    [send] = delivery.wrap(FlowSend(B, content), now)
+    send = delivery.wrap(FlowSend(B, content), now)
     assert isinstance(send.message, InOrder)
     return send.message
 
@@ -33,7 +33,7 @@ def test_each_message_is_handled_once_and_in_order_whatever_is_lost(seed: int) -
     for now in range(2000):
         sends = sender.tick(float(now))
         if now < 100:
-            sends += sender.wrap(FlowSend(B, now), float(now))
+            sends.append(sender.wrap(FlowSend(B, now), float(now)))
         arriving = [send.message for send in sends if random.random() < 0.7]
         random.shuffle(arriving)
         handled += [each.message for each in arriving if receiver.arrived(A, each) is ArrivalOrder.NEXT]
@@ -51,9 +51,12 @@ def test_a_message_is_repeated_after_longer_and_longer_times() -> None:
     assert repeated == [ACK_TIMEOUT_ROUNDS, 3 * ACK_TIMEOUT_ROUNDS, 7 * ACK_TIMEOUT_ROUNDS]
 
 
-def test_what_is_too_much_for_the_queue_is_dropped() -> None:
+def test_a_queue_of_too_many_messages_is_full() -> None:
     sender = OrderedDelivery(1.0)
-    assert sum(len(sender.wrap(FlowSend(B, number), 0.0)) for number in range(QUEUE_MAX + 9)) == QUEUE_MAX
+    for number in range(QUEUE_MAX):
+        assert not sender.is_full(B)
+        sender.wrap(FlowSend(B, number), 0.0)
+    assert sender.is_full(B)
 
 
 def test_a_receiver_notices_that_the_sender_has_forgotten_it() -> None:
@@ -67,7 +70,7 @@ def test_a_receiver_notices_that_the_sender_has_forgotten_it() -> None:
 
 def test_a_receiver_that_has_never_had_a_message_notices_it_too() -> None:
     other, receiver = OrderedDelivery(1.0), OrderedDelivery(1.0)
-    [mine] = receiver.wrap(FlowSend(A, "mine"), 0.0)
+    mine = receiver.wrap(FlowSend(A, "mine"), 0.0)
     assert other.arrived(B, mine.message) is ArrivalOrder.NEXT
     assert receiver.acknowledged(A, acknowledgement(other, 1.0), 1.0)
     again = OrderedDelivery(1.0)
@@ -86,10 +89,10 @@ def test_a_sender_notices_that_the_receiver_has_forgotten_it() -> None:
 def test_the_answer_to_a_new_session_is_no_reason_to_begin_another_one() -> None:
     sender, receiver = OrderedDelivery(1.0), OrderedDelivery(1.0)
     receiver.arrived(A, sent(sender, 1, 0.0))
-    [answer] = receiver.wrap(FlowSend(A, "answer"), 0.0)
+    answer = receiver.wrap(FlowSend(A, "answer"), 0.0)
     assert sender.arrived(B, answer.message) is ArrivalOrder.NEXT
     sender.forget(B)
     assert receiver.arrived(A, sent(sender, 1, 5.0)) is ArrivalOrder.RESTART
     receiver.forget(A, begun=True)
-    [answer] = receiver.wrap(FlowSend(A, "answer"), 5.0)
+    answer = receiver.wrap(FlowSend(A, "answer"), 5.0)
     assert sender.arrived(B, answer.message) is ArrivalOrder.NEXT

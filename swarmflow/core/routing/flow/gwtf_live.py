@@ -270,14 +270,22 @@ class LiveGwtf(NegotiationBase[GwtfNode]):
     def _send(self, sends: list[FlowSend], now: float) -> list[Action]:
         """Send messages of the machine to those that are still neighbours: in order what changes flows."""
         actions: list[Action] = []
+        full: dict[ProcessId, None] = {}
         for send in sends:
             if send.to not in self._places:
                 continue
+            unordered = isinstance(send.message, FlowQuery | FlowReport)
+            if not unordered and self.delivery.is_full(send.to):
+                full[send.to] = None
+                continue
             if isinstance(send.message, RequestFlow):
                 self._requested[send.to, send.message.source] = send.message.flow, now
-            unordered = isinstance(send.message, FlowQuery | FlowReport)
-            actions += self._deliver([send] if unordered else self.delivery.wrap(send, now))
+            actions += self._deliver([send if unordered else self.delivery.wrap(send, now)])
         self._next_s = min(self._next_s, now + ROUND_S) if self.delivery.busy else self._next_s
+        for process in full:  # the other end would believe in flows that have ended here
+            assert self.node is not None, "only its machine sends"
+            actions += self._restart(self.node, process, now)
+            actions += self._send([FlowSend(process, Greeting(), "begins anew")], now)
         return actions
 
     def _deliver(self, sends: list[FlowSend]) -> list[Action]:

@@ -11,7 +11,7 @@ from swarmflow.core.routing.flow.node_types import FlowSend
 
 ACK_TIMEOUT_ROUNDS = 3.0  # without an acknowledgement before all messages without one are repeated
 ACK_TIMEOUT_MAX_ROUNDS = 60.0  # the time-out doubles with each repetition, up to this
-QUEUE_MAX = 512  # messages without an acknowledgement to one neighbour; what comes after them is dropped
+QUEUE_MAX = 512  # messages without an acknowledgement to one neighbour; after them both begin anew
 REPEATED_MAX = 64  # of them that are repeated at a time
 
 
@@ -61,18 +61,20 @@ class OrderedDelivery:
         """Return whether a message or an acknowledgement has to be sent, or one is awaited."""
         return bool(self._due) or any(outbound.queue for outbound in self._outbound.values())
 
-    def wrap(self, send: FlowSend, now: float) -> list[FlowSend]:
-        """Return the message in its place in the order; nothing where too many are not acknowledged."""
+    def is_full(self, node: ProcessId) -> bool:
+        """Return whether too many messages to a neighbour are not acknowledged."""
+        return node in self._outbound and len(self._outbound[node].queue) >= QUEUE_MAX
+
+    def wrap(self, send: FlowSend, now: float) -> FlowSend:
+        """Return the message in its place in the order."""
         outbound = self._outbound.get(send.to)
         if outbound is None:
             self._last_session = max(self._last_session + 1, round(1000 * now))  # above those of a former stage
             outbound = self._outbound[send.to] = _Outbound(self._last_session)
-        if len(outbound.queue) >= QUEUE_MAX:
-            return []
         if not outbound.queue:
             outbound.sent_at, outbound.timeout = now, ACK_TIMEOUT_ROUNDS
         outbound.queue.append(send)
-        return [self._numbered(outbound, len(outbound.queue))]
+        return self._numbered(outbound, len(outbound.queue))
 
     def _numbered(self, outbound: _Outbound, place: int) -> FlowSend:
         send = outbound.queue[place - 1]
