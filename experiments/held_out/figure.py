@@ -26,7 +26,7 @@ def draw_figure(path: Path, found: Mapping[str, Results]) -> None:
         panel.scatter(places, [values[place] for place in places], label=policy, **({**style, **face}))
     panel.axhline(1.0, color="black", linewidth=0.8)
     panel.set_yscale("log")
-    panel.set_ylabel("time of an iteration, by that of swarmflow's best router")
+    panel.set_ylabel("time, by that of swarmflow's best router")
     panel.set_xticks(range(len(found)), list(found), rotation=30, ha="right")
     panel.set_title("Drawn scenarios: swarmflow (filled) and baselines (hollow)")
     figure.legend(*panel.get_legend_handles_labels(), loc="outside lower center", ncols=5)
