@@ -23,7 +23,7 @@ from swarmflow.core.routing.link_rates import plausible_rates
 from swarmflow.core.routing.prober import SHARE, large
 
 PATIENCE_S = 60.0  # after which a newcomer that has reported nothing is placed without its links
-MEASURING_S = 20.0  # which a newcomer should take: it gives up a while later
+PROBING_S = 20.0  # which the probes of a newcomer should take: it gives up a while later
 ROUND_TRIP_S = 0.1  # of a probe, beside its transfer
 KNOWN_MIN = 0.5  # share of the links between the surveyed peers of neighbouring stages that has to be known
 
@@ -94,7 +94,7 @@ def _probed_in_time(leader: LeaderState, entry: MemberRecord) -> int:
     if not rates:
         return SURVEYED_MAX
     rate = min(median(rates), entry.stated_rate or FASTEST)
-    return min(SURVEYED_MAX, int(MEASURING_S / (ROUND_TRIP_S + leader.plan.boundary_bytes / SHARE / rate)))
+    return min(SURVEYED_MAX, int(PROBING_S / (ROUND_TRIP_S + leader.plan.boundary_bytes / SHARE / rate)))
 
 
 def _some(members: list[Member], most: int, newcomer: ProcessId) -> list[Member]:
