@@ -14,7 +14,8 @@ import statistics
 import sys
 import tempfile
 import urllib.request
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +48,39 @@ OPTIMIZER = {"name": "adamw", "lr": 3e-4, "betas": [0.9, 0.95], "weight_decay": 
 
 
 @dataclass(frozen=True)
-class MeasuredSwarm:
-    """What a real swarm took. seconds: of each step after the first ones, from commit to commit.
+class ComputeTimes:
+    """What a peer has computed, in seconds of thread time; on the last stage all of a microbatch is backward."""
 
-    computed_s: (forward, backward, step's end) by peer, in thread time, the first two of a microbatch; on the last
-    stage all of it is backward. parameters: of each stage.
-    """
+    forward_s: float
+    forwards: int
+    backward_s: float
+    backwards: int
+    update_s: float
+    updates: int
+
+    @classmethod
+    def of_all(cls, peers: Iterable[ComputeTimes]) -> ComputeTimes:
+        """The sums of several peers."""
+        return cls(*map(sum, zip(*map(astuple, peers), strict=True)))
+
+    def peer_lines(self, stage: int, capacity: int) -> list[str]:
+        """A peer of a scenario that takes as long for a microbatch and for the end of a step."""
+        return [
+            "[[peers]]",
+            f"stage = {stage}",
+            f"capacity = {capacity}",
+            f"forward_s = {self.forward_s / max(1, self.forwards):.5f}",
+            f"backward_s = {self.backward_s / max(1, self.backwards):.5f}",
+            f"update_s = {self.update_s / max(1, self.updates):.5f}",
+        ]
+
+
+@dataclass(frozen=True)
+class MeasuredSwarm:
+    """What a real swarm took. seconds: of each step after the first ones, from commit to commit."""
 
     seconds: list[float]
-    computed_s: list[tuple[float, float, float]]
-    parameters: list[int]
+    computed: list[ComputeTimes]  # by peer
 
 
 def main() -> int:
@@ -95,9 +119,9 @@ def run(folder: Path, mbps: float) -> MeasuredSwarm:
             swarm.wait(lambda: all_peers in (step["peers"] for step in swarm.steps()), "a step with all peers", RUN_S)
             first = next(step["step"] for step in swarm.steps() if step["peers"] == all_peers)
             steps = swarm.wait_steps(first + WARMUP + STEPS, RUN_S)
-            computed_s = [_computed_s(peer) for peer in swarm.peers]
+            found = [computed(peer) for peer in swarm.peers]
     times = [step["time"] for step in steps[first + WARMUP - 1 : first + WARMUP + STEPS]]
-    return MeasuredSwarm([after - before for before, after in itertools.pairwise(times)], computed_s, _parameters())
+    return MeasuredSwarm([after - before for before, after in itertools.pairwise(times)], found)
 
 
 def settings(corpus: Path) -> dict[str, dict[str, Any]]:
@@ -115,38 +139,32 @@ def settings(corpus: Path) -> dict[str, dict[str, Any]]:
 def scenario(measured: MeasuredSwarm, mbps: float) -> str:
     """The same swarm as the simulator is told of it."""
     carried = mbps * CARRIED
-    boundary_bytes = SEQUENCES * SEQ_LEN * WIDTH * 4
-    lines = [
+    link = [f"up_mbps = {carried:.2f}", f"down_mbps = {carried:.2f}"]
+    lines = [*scenario_head("shortest", MICROBATCHES, STEPS, WARMUP), "[trainers]", *link]
+    for number, of in enumerate(measured.computed):
+        lines += [*of.peer_lines(number % STAGES, CAPACITY), *link]
+    return "\n".join(lines) + "\n"
+
+
+def scenario_head(router: str, microbatches: int, steps: int, warmup: int) -> list[str]:
+    """The run, the model and the network of a scenario with the model of `settings`."""
+    return [
         "[run]",
         'name = "fidelity"',
-        f"iterations = {STEPS}",
-        f"warmup = {WARMUP}",
+        f'router = "{router}"',
+        f"iterations = {steps}",
+        f"warmup = {warmup}",
         "rebalance_s = 0",
         "[model]",
         f"stages = {STAGES}",
-        f"microbatches = {MICROBATCHES}",
-        f"activation_bytes = {boundary_bytes}",
+        f"microbatches = {microbatches}",
+        f"activation_bytes = {SEQUENCES * SEQ_LEN * WIDTH * 4}",
         f"token_bytes = {SEQUENCES * SEQ_LEN * 4}",
-        f"parameters = {measured.parameters}",
+        f"parameters = {parameters()}",
         'reduce_codec = "blockwise16"',
         "[network]",
         f"queue_s = {QUEUE_S}",
-        "[trainers]",
-        f"up_mbps = {carried:.2f}",
-        f"down_mbps = {carried:.2f}",
     ]
-    for number, (forward_s, backward_s, update_s) in enumerate(measured.computed_s):
-        lines += [
-            "[[peers]]",
-            f"stage = {number % STAGES}",
-            f"capacity = {CAPACITY}",
-            f"forward_s = {forward_s:.5f}",
-            f"backward_s = {backward_s:.5f}",
-            f"update_s = {update_s:.5f}",
-            f"up_mbps = {carried:.2f}",
-            f"down_mbps = {carried:.2f}",
-        ]
-    return "\n".join(lines) + "\n"
 
 
 def compare(measured: MeasuredSwarm, report: SimulationReport) -> int:
@@ -161,24 +179,27 @@ def compare(measured: MeasuredSwarm, report: SimulationReport) -> int:
     return 0 if abs(error) <= ERROR_WANTED else 1
 
 
-def _computed_s(peer: LocalProcess) -> tuple[float, float, float]:
+def computed(peer: LocalProcess) -> ComputeTimes:
+    """Read from a peer's metrics what it has computed in its present life; nothing where it does not speak yet."""
     address = re.search(r"http://[\d.]+:\d+/metrics", peer.log.read_text(encoding="utf-8"))
     if address is None:
-        raise RuntimeError(f"{peer.name} has not said where its metrics are")
+        return ComputeTimes(0.0, 0, 0.0, 0, 0.0, 0)
     with urllib.request.urlopen(address[0], timeout=10) as answer:
         text = answer.read().decode("utf-8")
 
-    def mean_s(direction: str) -> float:
+    def sums(direction: str) -> tuple[float, int]:
         name = f'direction="{direction}"'
         seconds = re.search(rf"^swarmflow_compute_seconds_total{{{name}}} (\S+)$", text, re.MULTILINE)
         hops = re.findall(rf"^swarmflow_microbatches_total{{{name},stage=\"\d+\"}} (\S+)$", text, re.MULTILINE)
-        return float(seconds[1]) / sum(map(float, hops)) if seconds is not None and hops else 0.0
+        return float(seconds[1]) if seconds is not None else 0.0, round(sum(map(float, hops)))
 
     ends = dict(re.findall(r"^swarmflow_update_seconds_(sum|count) (\S+)$", text, re.MULTILINE))
-    return mean_s("forward"), mean_s("backward") + mean_s("loss"), float(ends["sum"]) / float(ends["count"])
+    backward, loss = sums("backward"), sums("loss")
+    back = backward[0] + loss[0], backward[1] + loss[1]
+    return ComputeTimes(*sums("forward"), *back, float(ends.get("sum", 0)), round(float(ends.get("count", 0))))
 
 
-def _parameters() -> list[int]:
+def parameters() -> list[int]:
     """Of each stage: two blocks, and the embedding on the first, the norm and the head on the last one."""
     block = 4 * WIDTH * WIDTH + 3 * WIDTH * MODEL["intermediate_size"] + 2 * WIDTH
     table = MODEL["vocab_size"] * WIDTH
