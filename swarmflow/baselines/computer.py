@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
+from swarmflow.baselines.machine import BaselineTask
 from swarmflow.baselines.messages import Trip
 from swarmflow.core.protocol.actions import DEFERRED_MIN
 from swarmflow.core.routing.smoothing import smoothed
@@ -18,14 +19,11 @@ _URGENCY = {"update": 0, "backward": 1, "replay": 1, "loss": 2, "forward": 2}
 
 
 @dataclass(slots=True, eq=False)
-class Task:
-    """One computation: a pass of a microbatch, or the update."""
+class QueuedTask:
+    """A task that waits, runs, or of which a part is done."""
 
-    work: str
-    trip: Trip | None  # None: the update
-    done: Callable[[], None]  # called at its end
-    given: Callable[[], None] | None  # called when the gradient of the input is there, where that is before the end
-    share: float  # of its time, that is left then; 0: it is computed in one part
+    task: BaselineTask
+    share: float  # of its time, that is left when the gradient of the input is there; 0: it is computed in one part
     wanted: bool = field(init=False, default=True)  # it was not dropped
     rest: bool = field(init=False, default=False)  # only the gradients of the parameters are left of it
 
@@ -41,38 +39,30 @@ class Computer:
     alive: bool = field(init=False, default=True)
     spent: Spent = field(init=False, default_factory=Spent)
     forward_s: float | None = field(init=False, default=None)  # smoothed, of the forward passes so far
-    _queue: list[tuple[int, int, Task]] = field(init=False, default_factory=list)  # a heap of (urgency, number, task)
-    _deferred: list[Task] = field(init=False, default_factory=list)  # of which the rest is left, the oldest first
+    _queue: list[tuple[int, int, QueuedTask]] = field(
+        init=False, default_factory=list
+    )  # a heap of (urgency, number, task)
+    _deferred: list[QueuedTask] = field(init=False, default_factory=list)  # of which the rest is left, the oldest first
     _deferred_max: int = field(init=False, default=DEFERRED_MIN)
     _queued: int = field(init=False, default=0)  # tasks that were ever queued
-    _current: Task | None = field(init=False, default=None)
+    _current: QueuedTask | None = field(init=False, default=None)
     _since_s: float = field(init=False, default=0.0)  # when the current task began
 
-    def add(
-        self,
-        work: str,
-        trip: Trip | None,
-        done: Callable[[], None],
-        given: Callable[[], None] | None = None,
-        room: int = 0,
-    ) -> None:
-        """Compute `forward`, `loss`, `backward` or `replay` of a microbatch, or the `update`, and call `done`.
-
-        given: called when the gradient of the input is there; only the other gradients are computed after it.
-        room: graphs that there is memory for: as in swarmflow, for each one more pass may be unfinished.
-        """
-        self._deferred_max = DEFERRED_MIN + room
+    def add(self, task: BaselineTask) -> None:
+        """Compute a task when its turn comes."""
+        self._deferred_max = DEFERRED_MIN + task.room
         self._queued += 1
-        task = Task(work, trip, done, given, 0.0 if given is None or work == "replay" else self.weights_share(work))
-        heapq.heappush(self._queue, (_URGENCY[work], self._queued, task))
+        whole = task.given is None or task.work == "replay"
+        queued = QueuedTask(task, 0.0 if whole else self.weights_share(task.work))
+        heapq.heappush(self._queue, (_URGENCY[task.work], self._queued, queued))
         self._begin()
 
     def drop(self, trip: Trip | None = None) -> None:
         """Cancel the tasks of this microbatch (None: all tasks) that have not begun, and what is left of others."""
-        self._queue = [entry for entry in self._queue if trip is not None and entry[2].trip != trip]
+        self._queue = [entry for entry in self._queue if trip is not None and entry[2].task.trip != trip]
         heapq.heapify(self._queue)
-        self._deferred = [task for task in self._deferred if trip is not None and task.trip != trip]
-        if self._current is not None and (trip is None or self._current.trip == trip):
+        self._deferred = [each for each in self._deferred if trip is not None and each.task.trip != trip]
+        if self._current is not None and (trip is None or self._current.task.trip == trip):
             self._current.wanted = False
 
     def die(self) -> None:
@@ -94,23 +84,23 @@ class Computer:
         if self._current is not None or not (self._queue or self._deferred):
             return
         rest = len(self._deferred) > self._deferred_max or not self._queue
-        task = self._deferred.pop(0) if rest else heapq.heappop(self._queue)[2]
-        seconds = self.seconds(task.work) * (task.share if task.rest else 1.0 - task.share)
-        self._current, self._since_s = task, self.clock.now_s
-        self.clock.after(seconds, partial(self._end, task, seconds), COMPUTE)
+        queued = self._deferred.pop(0) if rest else heapq.heappop(self._queue)[2]
+        seconds = self.seconds(queued.task.work) * (queued.share if queued.rest else 1.0 - queued.share)
+        self._current, self._since_s = queued, self.clock.now_s
+        self.clock.after(seconds, partial(self._end, queued, seconds), COMPUTE)
 
-    def _end(self, task: Task, seconds: float) -> None:
+    def _end(self, queued: QueuedTask, seconds: float) -> None:
         if not self.alive:
             return
-        self._current = None
+        self._current, task = None, queued.task
         index = -1 if task.trip is None else task.trip.index
-        self.spent.add("weights" if task.rest else task.work, 0, index, seconds)
+        self.spent.add("weights" if queued.rest else task.work, 0, index, seconds)
         if task.work == "forward":
             self.forward_s = smoothed(self.forward_s, seconds)
-        if task.share and not task.rest and task.given is not None:
-            task.rest = True
-            if task.wanted:
-                self._deferred.append(task)
+        if queued.share and not queued.rest and task.given is not None:
+            queued.rest = True
+            if queued.wanted:
+                self._deferred.append(queued)
             task.given()
         else:
             task.done()

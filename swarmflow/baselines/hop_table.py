@@ -9,7 +9,7 @@ from functools import partial
 from swarmflow.baselines.admission import BaselineAdmission
 from swarmflow.baselines.dispatcher import BaselineDispatcher, Repair
 from swarmflow.baselines.hop import BaselineHop, BaselineHopState
-from swarmflow.baselines.machine import BaselineRuntime
+from swarmflow.baselines.machine import BaselineRuntime, BaselineTask
 from swarmflow.baselines.messages import (
     BaselineAbandon,
     BaselineAccepted,
@@ -120,7 +120,8 @@ class BaselineHopTable:
         if self.last:
             self._compute_gradients("loss", hop)
         else:
-            self.runtime.compute("forward", hop.trip, partial(self._computed, hop), room=self.admission.room)
+            forward = BaselineTask("forward", hop.trip, partial(self._computed, hop), room=self.admission.room)
+            self.runtime.compute(forward)
 
     def backward(self, sender: ProcessId, message: BaselineBackward) -> None:
         """Take the gradient of a hop's output."""
@@ -197,7 +198,7 @@ class BaselineHopTable:
 
     def _compute_gradients(self, work: str, hop: BaselineHop) -> None:
         finished, given = partial(self._finished, hop), partial(self._given, hop)
-        self.runtime.compute(work, hop.trip, finished, given, self.admission.room)
+        self.runtime.compute(BaselineTask(work, hop.trip, finished, given, self.admission.room))
 
     def _given(self, hop: BaselineHop) -> None:
         """Send the gradient of the input, before those of the parameters are computed."""

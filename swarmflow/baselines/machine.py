@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from swarmflow.baselines.messages import BaselineMessage, Trip
 from swarmflow.core.protocol.types import ProcessId
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineTask:
+    """One computation: `forward`, `loss`, `backward` or `replay` of a microbatch, or the `update`."""
+
+    work: str
+    trip: Trip | None  # None: the update
+    done: Callable[[], None]  # called at its end
+    given: Callable[[], None] | None = None  # called when the gradient of the input is there; the others follow
+    room: int = 0  # graphs that there is memory for beside those that are kept: so many more passes may be unfinished
 
 
 class BaselineRuntime(Protocol):
@@ -41,19 +53,8 @@ class BaselineRuntime(Protocol):
         """Microbatches that a peer admits without a graph, for each one with a graph."""
         ...
 
-    def compute(
-        self,
-        work: str,
-        trip: Trip | None,
-        done: Callable[[], None],
-        given: Callable[[], None] | None = None,
-        room: int = 0,
-    ) -> None:
-        """Compute `work` of a microbatch after more urgent work, then call `done`.
-
-        given: called when the gradient of the input is there, where the pass is computed in two parts. room: graphs
-        that there is memory for beside those that are kept: for each one more pass may wait between its parts.
-        """
+    def compute(self, task: BaselineTask) -> None:
+        """Compute a task after more urgent ones."""
         ...
 
     def drop(self, trip: Trip | None = None) -> None:

@@ -8,7 +8,7 @@ from functools import partial
 
 from swarmflow.baselines.dispatcher import Repair
 from swarmflow.baselines.hop_table import BaselineHopTable
-from swarmflow.baselines.machine import BaselineRuntime
+from swarmflow.baselines.machine import BaselineRuntime, BaselineTask
 from swarmflow.baselines.messages import (
     Aggregate,
     Alive,
@@ -196,7 +196,7 @@ class BaselinePeer:
             reduction.take_sum(message)
 
     def _reduced(self) -> None:
-        self.runtime.compute("update", None, self._updated)
+        self.runtime.compute(BaselineTask("update", None, self._updated))
 
     def _updated(self) -> None:
         self.runtime.send(self.leader, Updated(self.iteration))

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import InitVar, dataclass, field
+from dataclasses import InitVar, dataclass, field, replace
 from functools import partial
 from random import Random
 
 from swarmflow.baselines.computer import Computer
 from swarmflow.baselines.dispatcher import Repair
 from swarmflow.baselines.leader import BaselineLeader
-from swarmflow.baselines.machine import BaselineMachine, BaselineRuntime
+from swarmflow.baselines.machine import BaselineMachine, BaselineRuntime, BaselineTask
 from swarmflow.baselines.messages import (
     BaselineBackward,
     BaselineForward,
@@ -342,18 +342,11 @@ class SimulatedRuntime:
         """By the rules of the run."""
         return self.world.settings.without_graph
 
-    def compute(
-        self,
-        work: str,
-        trip: Trip | None,
-        done: Callable[[], None],
-        given: Callable[[], None] | None = None,
-        room: int = 0,
-    ) -> None:
-        """Queue work for the own computer."""
+    def compute(self, task: BaselineTask) -> None:
+        """Queue a task for the own computer."""
         act = partial(self.world.act, self.me)
-        computer = self.world.processes[self.me].computer
-        computer.add(work, trip, partial(act, done), None if given is None else partial(act, given), room)
+        given = None if task.given is None else partial(act, task.given)
+        self.world.processes[self.me].computer.add(replace(task, done=partial(act, task.done), given=given))
 
     def drop(self, trip: Trip | None = None) -> None:
         """Cancel queued work of a trip, or all; what runs already is finished."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from swarmflow.baselines.dispatcher import Repair
 from swarmflow.baselines.hop import BaselineHopState
 from swarmflow.baselines.hop_table import BaselineHopTable
+from swarmflow.baselines.machine import BaselineTask
 from swarmflow.baselines.messages import BaselineAbandon, BaselineAsk, BaselineForward, BaselineMessage, Trip
 from swarmflow.baselines.next_hop import StochasticWiring
 from swarmflow.core.protocol.types import ProcessId
@@ -22,29 +23,24 @@ class Computer:
     def __init__(self) -> None:
         self.halves: list[Callable[[], None]] = []  # each ends the first part of a pass
         self.sent: list[BaselineMessage] = []
+        self.waits: list[tuple[float, Callable[[], None]]] = []
+        self.loads: list[tuple[int, Callable[[], None]]] = []
 
     def send(self, to: ProcessId, message: BaselineMessage, tensor_bytes: int = 0) -> None:
         self.sent.append(message)
 
-    def compute(
-        self,
-        work: str,
-        trip: Trip | None,
-        done: Callable[[], None],
-        given: Callable[[], None] | None = None,
-        room: int = 0,
-    ) -> None:
-        assert given is not None
-        self.halves.append(given)
+    def compute(self, task: BaselineTask) -> None:
+        assert task.given is not None
+        self.halves.append(task.given)
 
     def drop(self, trip: Trip | None = None) -> None:
         self.halves.clear()
 
     def after(self, delay_s: float, callback: Callable[[], None]) -> None:
-        raise NotImplementedError("nothing waits")
+        self.waits.append((delay_s, callback))
 
     def load(self, stage: int, donors: tuple[ProcessId, ...], done: Callable[[], None]) -> None:
-        raise NotImplementedError("nothing is loaded")
+        self.loads.append((stage, done))
 
     def capacity(self, stage: int) -> int:
         return 2
@@ -71,3 +67,4 @@ def test_sums_that_waited_for_a_microbatch_do_not_wait_once_it_is_given_up() -> 
     assert (table.unfinished, unfinished) == (True, [])
     table.abandon(TRAINER, BaselineAbandon(TRIP))
     assert unfinished == [False]
+    assert (computer.waits, computer.loads) == ([], []), "it waits for nothing else"

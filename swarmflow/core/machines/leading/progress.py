@@ -58,7 +58,7 @@ def see(leader: LeaderState, now: float) -> list[Action]:
             continue  # most of a large swarm
         left = unfed.get(entry.process, 0) if entry.process == leader.me.process else 0  # it sends itself no heartbeats
         duty.see(task, (entry.load.done, left), now, own=not entry.load.awaits)
-        if duty.task and duty.task != REDUCE and now > _due_s(leader, entry):
+        if duty.task and duty.task != REDUCE and _is_overdue(leader, entry, now):
             witness = unreported.get(entry.process) if duty.task == REPORT else None
             actions += _missed(leader, entry, now) if witness is None else _separate(leader, entry, witness, now)
     return actions + _see_saving(leader, now) + between_steps.see_validation(leader, now)
@@ -178,10 +178,17 @@ def _has_to_form(leader: LeaderState, trainer: MemberRecord) -> bool:
     return trainer.load.queued > 0 or not began
 
 
-def _due_s(leader: LeaderState, entry: MemberRecord) -> float:
+def _is_overdue(leader: LeaderState, entry: MemberRecord, now: float) -> bool:
+    if now <= _due_s(leader, entry):
+        return False
+    # Asked last, since it looks at the links of all members.
+    return entry.duty.task != REPORT or now > _due_s(leader, entry, _queued_s(leader))
+
+
+def _due_s(leader: LeaderState, entry: MemberRecord, queued_s: float = 0.0) -> float:
     least_s, duty = leader.timeouts.stall_s, entry.duty
     if duty.task in (LOAD, REPORT):
-        return duty.due_s(TRANSFER_FACTOR * least_s + (_queued_s(leader) if duty.task == REPORT else 0.0))
+        return duty.due_s(TRANSFER_FACTOR * least_s + queued_s)
     if duty.task == OFFER:  # how soon others took microbatches of it tells nothing of it
         return duty.since_s + FIRST_FACTOR * least_s * 2.0**duty.misses
     mates = leader.membership.usual_s(entry.member.stage, duty.task) if entry.role == "peer" else 0.0
