@@ -1,4 +1,4 @@
-"""`python -m experiments.held_out`: scenarios that nobody has tuned for. See the README beside this file."""
+"""`python -m experiments.held_out`: scenarios that are drawn by a seed. See the README beside this file."""
 
 from __future__ import annotations
 

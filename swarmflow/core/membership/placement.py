@@ -81,7 +81,7 @@ def is_narrow(stages: Sequence[Sequence[Member]], stage: int, peers_max: int = N
 
 def paths_limit(membership: Membership) -> bool:
     """Return whether the paths between peers limit most of them, and not their own connections."""
-    peers = [entry for entry in membership.peers() if entry.rates is not None]
+    peers = [entry for entry in membership.known.values() if entry.role == "peer" and entry.rates is not None]
     return bool(peers) and 2 * sum(entry.uneven for entry in peers) > len(peers)
 
 
