@@ -33,7 +33,7 @@ class EarlyGradient:
 
 @dataclass(slots=True)
 class EarlyGradients:
-    """Those of one peer, no more than it may hold microbatches."""
+    """The early gradients of one peer: no more of them than microbatches that it may hold."""
 
     stage: int
     last: bool  # whether this is the last stage, which no gradient comes to

@@ -157,7 +157,7 @@ class NextStage:
         self._queued = smoothed(self._queued, passes)
 
     def hungry(self, passes: float) -> bool:
-        """Whether the peers of the stage have less queued than so many passes, as far as their answers tell, or one."""
+        """Whether the stage has fewer passes queued at a peer than this, or than one, as far as answers tell."""
         return self._queued is None or self._queued < max(1.0, passes)
 
     def _count(self, entry: InFlight, more: int) -> None:
