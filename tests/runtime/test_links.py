@@ -187,6 +187,19 @@ async def test_a_first_contact_need_not_know_the_incarnation(tmp_path: Path) -> 
 
 
 @pytest.mark.asyncio
+async def test_a_message_to_any_incarnation_breaks_no_stream_of_one_that_is_known(tmp_path: Path) -> None:
+    """A peer asks another trainer whether it can be dialled while that trainer leads it: neither is lost by it."""
+    async with linked(tmp_path) as (one, two):
+        anyone = ProcessId(two.me.name, 0)
+        for to, header in ((two.me, b"known"), (anyone, b"any"), (two.me, b"known again"), (anyone, b"any again")):
+            one.links.send(to, header)
+            assert (await two.messages.get())[:2] == (one.me, header)
+        assert one.links.connected() == [anyone, two.me]
+        assert one.losses.empty()
+        assert two.losses.empty()
+
+
+@pytest.mark.asyncio
 async def test_another_run_is_refused_with_the_reason(tmp_path: Path) -> None:
     async with linked(tmp_path) as (one, two):
         stranger = End(one.node, 9, access=trainer_access(OTHER))

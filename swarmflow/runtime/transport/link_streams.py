@@ -10,6 +10,10 @@ from swarmflow.runtime.transport.door import Caller
 from swarmflow.runtime.transport.hello import LaneName
 from swarmflow.runtime.transport.lanes import OutboundLane
 
+# A lane, and whether its dialler meant this incarnation. A message to any incarnation has a stream of its own, beside
+# that of a process which knows whom it speaks with: neither of the two stands for the other's end.
+Slot = tuple[LaneName, bool]
+
 
 @dataclass(slots=True, eq=False)
 class InboundStream:
@@ -32,7 +36,7 @@ class LinkStreams:
     """All streams between this process and one other."""
 
     outbound: dict[LaneName, OutboundLane] = field(default_factory=dict)
-    inbound: dict[LaneName, InboundStream] = field(default_factory=dict)
+    inbound: dict[Slot, InboundStream] = field(default_factory=dict)
 
     def caller(self, name: str) -> Caller:
         """Return the process of this name with the address from which its streams come, where it has opened one."""

@@ -25,7 +25,7 @@ from swarmflow.runtime.transport.hello import (
 from swarmflow.runtime.transport.incarnations import IncarnationTracker
 from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane, nothing
 from swarmflow.runtime.transport.limits import DOOR, FRAMES_AT_ONCE, budget_limits
-from swarmflow.runtime.transport.link_streams import InboundStream, LinkStreams
+from swarmflow.runtime.transport.link_streams import InboundStream, LinkStreams, Slot
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.precedence import Precedence
 from swarmflow.runtime.transport.receive_budget import FrameMemory, ReceiveBudget
@@ -260,7 +260,8 @@ class Links:
             if welcomed is not None:
                 hello, certificate = welcomed
                 stream = InboundStream(caller, writer, certificate)
-                await self._read(ProcessId(caller.name, hello.incarnation), hello.lane, reader, stream)
+                slot = hello.lane, hello.expected != 0
+                await self._read(ProcessId(caller.name, hello.incarnation), slot, reader, stream)
         except OSError as error:
             log.debug("a stream from %s broke: %s", caller.name, error)
         finally:
@@ -317,14 +318,12 @@ class Links:
             return "an earlier incarnation than the one that is connected"
         return ""
 
-    async def _read(
-        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: InboundStream
-    ) -> None:
+    async def _read(self, sender: ProcessId, slot: Slot, reader: asyncio.StreamReader, stream: InboundStream) -> None:
         """Deliver the messages of an accepted stream until it ends, and report the loss where it is one."""
-        self._register(sender, lane, stream)
+        self._register(sender, slot, stream)
         reason = "the connection broke"
         try:
-            reason = await self._read_frames(sender, lane, reader, stream)
+            reason = await self._read_frames(sender, slot[0], reader, stream)
         except FrameError as error:
             reason = str(error)
             if not stream.dropped:
@@ -339,7 +338,7 @@ class Links:
             log.exception("from %s: %s", sender, reason)
             self._counters.refused("message")
         finally:
-            self._unregister(sender, lane, stream, reason)
+            self._unregister(sender, slot, stream, reason)
 
     async def _read_frames(
         self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: InboundStream
@@ -365,18 +364,18 @@ class Links:
             if not sequence % FRAMES_AT_ONCE:
                 await asyncio.sleep(0)
 
-    def _register(self, sender: ProcessId, lane: LaneName, stream: InboundStream) -> None:
+    def _register(self, sender: ProcessId, slot: Slot, stream: InboundStream) -> None:
         link = self._links.setdefault(sender, LinkStreams())
-        replaced = link.inbound.pop(lane, None)
+        replaced = link.inbound.pop(slot, None)
         if replaced is not None:
             replaced.drop()
-        link.inbound[lane] = stream
+        link.inbound[slot] = stream
 
-    def _unregister(self, sender: ProcessId, lane: LaneName, stream: InboundStream, reason: str) -> None:
+    def _unregister(self, sender: ProcessId, slot: Slot, stream: InboundStream, reason: str) -> None:
         link = self._links.get(sender)
-        if link is None or link.inbound.get(lane) is not stream:
+        if link is None or link.inbound.get(slot) is not stream:
             return
-        del link.inbound[lane]
+        del link.inbound[slot]
         if link.inbound or stream.notified:
             self._remove_if_empty(sender, link)
         else:
