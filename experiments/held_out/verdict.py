@@ -48,6 +48,11 @@ def ratios(results: Results) -> dict[str, float]:
     return {policy: result.mean_s / least_s for policy, result in results.items()}
 
 
+def counted(results: Results) -> Results:
+    """The same where gradients that died with a peer count as learnt."""
+    return {policy: result.counted for policy, result in results.items()}
+
+
 def verdict(found: Iterable[Results]) -> HeldOutVerdict:
     """The facts of some scenarios, at least one. Raises ValueError where no router got to its end in one of them."""
     ahead, near, deficits = 0, 0, []

@@ -86,6 +86,7 @@ class BaselineLeader:
     phase: BaselinePhase = field(init=False, default=PHASES.initial)
     negotiation: NegotiationState = field(init=False, default=NEGOTIATIONS.initial)
     opened: BaselineOpen | None = field(init=False, default=None)  # the current iteration, or the last one
+    aggregated_s: float = field(init=False, default=0.0)  # when the peers were last told to sum their gradients
     _iterations: int = field(init=False, default=0)  # that were begun
     _paths: dict[int, Path] = field(init=False, default_factory=dict)  # of the microbatches that are learnt
     _updating: dict[ProcessId, None] = field(init=False, default_factory=dict)  # peers that have not updated yet
@@ -246,6 +247,7 @@ class BaselineLeader:
 
     def _aggregate(self, opened: BaselineOpen) -> None:
         self.phase = PHASES.move(self.phase, BaselinePhase.UPDATING)
+        self.aggregated_s = self.runtime.now_s
         stages = [tuple(p for p in stage if self.placement.serves(p, s)) for s, stage in enumerate(opened.stages)]
         groups = [(f"stage-{number}", members) for number, members in enumerate(stages)]
         if self.settings.plan.tied and len(stages) > 1:

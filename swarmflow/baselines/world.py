@@ -293,6 +293,10 @@ class BaselineWorld:
             if self.alive(process):
                 indices = {index for index, path in paths.items() if process in path}
                 self.processes[process].computer.spent.commit(0, indices, self.meter)
+        assert self.leader_machine is not None
+        summed_s = self.leader_machine.aggregated_s  # who dies later may have sent what it had
+        died = sum(self.processes[process].died_s < summed_s for path in paths.values() for process in path)
+        self.meter.unlearnt += died / plan.stages
         retries, self._retries = self.counts["retries"] - self._retries, self.counts["retries"]
         result = StepResult(
             term=0,

@@ -30,6 +30,7 @@ class _Totals:
     wasted_s: float = 0.0
     twice_s: float = 0.0
     lost_s: float = 0.0
+    unlearnt: float = 0.0
     transit_s: float = 0.0
     busy_s: float = 0.0
     alive_s: float = 0.0  # of all peers together, like busy_s
@@ -153,6 +154,7 @@ class Simulation:
             wasted_s=now.wasted_s - then.wasted_s,
             twice_s=now.twice_s - then.twice_s,
             lost_s=now.lost_s - then.lost_s,
+            unlearnt=now.unlearnt - then.unlearnt,
             utilisation=(now.busy_s - then.busy_s) / alive_s if alive_s > 0 else 0.0,
             peers=sum(result.peers),
             deaths=now.deaths - then.deaths,
@@ -197,6 +199,7 @@ class Simulation:
             meter.wasted_s,
             meter.twice_s,
             meter.lost_s,
+            meter.unlearnt,
             meter.transit_s,
             sum(use.busy_s for use in uses),
             sum(use.seconds for use in uses),

@@ -16,6 +16,7 @@ class Meter:
     wasted_s: float = 0.0  # computing of peers that are alive, repeated or unused
     twice_s: float = 0.0  # first forward passes, by idle peers, of microbatches whose graphs did not fit in memory
     lost_s: float = 0.0  # computing that was not committed before its peer died
+    unlearnt: float = 0.0  # microbatches of a commit without their gradients, which died with a peer; the stages' mean
     transit_s: float = 0.0  # of boundary tensors, from their sending until the receiver has them whole
     decision_s: float = 0.0  # CPU time of the computer that simulates, in the machines of the core
     decisions: int = 0  # that took decision_s

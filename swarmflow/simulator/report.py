@@ -32,6 +32,7 @@ class Iteration:
     wasted_s: float  # computing in vain of peers that are alive
     twice_s: float  # forward passes that idle peers did twice, for want of memory for their graphs
     lost_s: float  # computing that was lost with dead peers
+    unlearnt: float  # of the microbatches: gradients that died with a peer and that nobody computed again
     utilisation: float  # the share of the peers' time in which they computed
     peers: int
     deaths: int
@@ -47,6 +48,11 @@ class Iteration:
     fill_s: float
     timer_s: float
     busiest_stage: int  # of the peer that computed the most
+
+    @property
+    def learnt_seconds(self) -> float:
+        """Its length by the share of its gradients that were learnt: an iteration of all of them would take that."""
+        return self.seconds * self.microbatches / (self.microbatches - self.unlearnt)
 
 
 @dataclass(frozen=True, slots=True)

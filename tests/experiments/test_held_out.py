@@ -7,7 +7,7 @@ from statistics import median
 
 import pytest
 
-from experiments.held_out.__main__ import QUICK, SECONDS, rows, seeds_of
+from experiments.held_out.__main__ import COUNTED, QUICK, RATIO, SECONDS, rows, seeds_of
 from experiments.held_out.drawing import (
     PARAMETERS_MAX,
     PEERS_MAX,
@@ -17,8 +17,8 @@ from experiments.held_out.drawing import (
     SwarmFamily,
     draw,
 )
-from experiments.held_out.policies import ALL, BASELINES, ORACLE, OURS, PolicyResult, measure, report_of, seconds_of
-from experiments.held_out.verdict import ratios, verdict
+from experiments.held_out.policies import ALL, BASELINES, ORACLE, OURS, PolicyResult, measure, report_of
+from experiments.held_out.verdict import counted, ratios, verdict
 from swarmflow.simulator.distributions import Distribution
 from swarmflow.simulator.scenario import Scenario
 
@@ -104,16 +104,23 @@ def test_peers_die_at_once_in_the_first_measured_iteration(policy: str) -> None:
 
 def test_a_baseline_has_the_better_choice_of_recomputing() -> None:
     drawn = small()
-    both = {
-        recompute: seconds_of(
-            drawn, replace(drawn.scenario, run=replace(drawn.scenario.run, recompute=recompute)), "gpipe", 0
-        )
+    run = drawn.scenario.run
+    reports = {
+        recompute: report_of(drawn, replace(drawn.scenario, run=replace(run, recompute=recompute)), "gpipe", 0)
         for recompute in (True, False)
     }
+    both = {recompute: report.over(lambda row: row.seconds)[0] for recompute, report in reports.items()}
     found = measure(drawn, "gpipe", [0])
     assert both[True] != both[False]
     assert found.seconds == (min(both.values()),)
     assert both[found.recompute] == min(both.values())
+
+
+def test_an_iteration_without_some_gradients_counts_for_less() -> None:
+    drawn = small(MassDeath((1, 4), 0.5))
+    found, ours = measure(drawn, "swarm", [0]), measure(drawn, OURS[0], [0])
+    assert found.seconds > found.counted_seconds == found.counted.seconds
+    assert ours.seconds == ours.counted_seconds, "they are computed again"
 
 
 def test_a_policy_that_does_not_get_to_its_end_has_a_reason_and_no_figure() -> None:
@@ -135,7 +142,7 @@ def test_several_seeds_are_of_churn_by_chance() -> None:
 
 def results(given: dict[str, float]) -> dict[str, PolicyResult]:
     """Of every policy: 10 s, but for some."""
-    return {policy: PolicyResult((given.get(policy, 10.0),)) for policy in ALL}
+    return {policy: PolicyResult((given.get(policy, 10.0),), (1.0,)) for policy in ALL}
 
 
 def test_the_verdict_counts_scenarios() -> None:
@@ -148,15 +155,16 @@ def test_the_verdict_counts_scenarios() -> None:
     assert ratios(ahead)[first] == pytest.approx(1.25)
     assert "25.0% more time" in found.lines()[1]
     assert "11.1% less time" in verdict([ahead]).lines()[1]
+    assert verdict([counted(ahead)]).ahead == 0
 
 
 def test_a_baseline_without_a_figure_is_behind_and_ours_is_no_draw() -> None:
-    alone = results({}) | {policy: PolicyResult((), reason="stands still") for policy in BASELINES}
+    alone = results({}) | {policy: PolicyResult((), (), reason="stands still") for policy in BASELINES}
     assert verdict([alone]).ahead == 1
     with pytest.raises(ValueError, match="no router"):
-        verdict([{policy: PolicyResult(()) for policy in ALL}])
+        verdict([{policy: PolicyResult((), ()) for policy in ALL}])
 
 
 def test_rows_have_seconds_and_ratios() -> None:
     found = [row for row in rows("1. a", results({OURS[0]: 5.0})) if row.policy == ORACLE]
-    assert [(row.metric, row.mean) for row in found] == [(SECONDS, 10.0), ("of swarmflow's best", 2.0)]
+    assert [(row.metric, row.mean) for row in found] == [(SECONDS, 10.0), (COUNTED, 1.0), (RATIO, 2.0)]

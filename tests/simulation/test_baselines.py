@@ -68,6 +68,7 @@ def test_every_microbatch_is_learnt_under_churn(
     assert simulation.churn.deaths > 5
     assert report.counts["retries"] > 0
     assert report.waste()[1] > 0
+    assert all(0 <= row.unlearnt < row.microbatches for row in report.iterations)
     computed_s = sum(simulation.world.life(process).busy_s for process in simulation.world.peers())
     meter = simulation.world.meter
     assert meter.useful_s + meter.twice_s + meter.wasted_s + meter.lost_s == pytest.approx(computed_s, rel=0.02)
@@ -138,6 +139,25 @@ def test_a_restart_comes_when_the_gradient_was_out_as_long_as_ever(tmp_path: Pat
     found_s, usual_s = seconds(1)
     assert usual_s == pytest.approx(11.0, abs=0.05)
     assert found_s == pytest.approx(max(8.5, offset_s + 1.0) + 0.1 + 10.8, abs=0.05)
+
+
+@pytest.mark.parametrize("policy", ["swarm", "swarmflow"])
+def test_gradients_that_died_with_a_peer_and_count_as_learnt_are_told(tmp_path: Path, policy: str) -> None:
+    """Either peer of stage 2 dies when it has sent its last gradient: both together have had all four microbatches."""
+    text = PIPELINE.replace("count = 3", "count = 6").replace("microbatches = 1", "microbatches = 4")
+    text += "[churn]\ntrace = 'churn.csv'\n"
+    (tmp_path / "churn.csv").write_text("", encoding="utf-8")
+    usual = simulated(tmp_path, text, policy)[1].iterations[1]
+    rows = []
+    for peer in (2, 5):
+        (tmp_path / "churn.csv").write_text(f"{usual.end_s - 1.0},leave,{peer}\n", encoding="utf-8")
+        simulation, report = simulated(tmp_path, text, policy)
+        assert [life.stage for life in map(simulation.world.life, simulation.world.peers()) if life.died_s < 1e9] == [2]
+        assert {row.unlearnt for row in report.iterations if not row.deaths} == {0.0}
+        rows += [row for row in report.iterations if row.deaths]
+    assert sum(row.unlearnt for row in rows) == pytest.approx(4 / 3 if policy == "swarm" else 0.0)
+    for row in rows:
+        assert row.learnt_seconds == pytest.approx(row.seconds / (1 - row.unlearnt / 4))
 
 
 @pytest.mark.parametrize("policy", ALL)
