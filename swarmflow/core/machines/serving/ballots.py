@@ -52,8 +52,7 @@ def _keep(peer: PeerState, message: Prepare) -> list[Action]:
     actions = revoke(peer) if former is None or former.term != message.term else former.keep(message.groups)
     peer.unsettled = None
     if peer.reduction is None:
-        overlaps = peer.plan.delay > 0
-        peer.reduction = Reduction(peer.me, peer.epoch, message.term, peer.elements, peer.piece, overlaps)
+        peer.reduction = Reduction(peer.me, peer.epoch, message.term, peer.elements, peer.piece)
     return actions
 
 
