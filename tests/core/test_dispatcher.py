@@ -11,6 +11,7 @@ from swarmflow.core.pipeline import lateness, offers
 from swarmflow.core.pipeline.availability import ASKED
 from swarmflow.core.pipeline.dispatcher import FIRST_FACTOR, SLOWEST_BYTES_S, Dispatcher
 from swarmflow.core.pipeline.in_flight import FlightState
+from swarmflow.core.pipeline.next_stage import ASK_S
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.messages import (
     Accepted,
@@ -200,9 +201,17 @@ def test_beyond_the_own_share_of_a_peers_room_it_is_asked_first() -> None:
     assert box.flights.holder(microbatch(1)) is None
     assert sent_to(offers.reserved(box, A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT), 1.0)) == [A]
     assert offers.reserved(box, A, SlotReserved(microbatch(1), 1, FIRST_ATTEMPT), 1.0) == [], "it was sent already"
-    assert box.returned(A, microbatch(0), FIRST_ATTEMPT, 2.0)
-    assert box.returned(A, microbatch(1), FIRST_ATTEMPT, 2.0)
+    assert box.returned(A, microbatch(0), FIRST_ATTEMPT, ASK_S / 2)
+    assert box.returned(A, microbatch(1), FIRST_ATTEMPT, 1.0 + ASK_S / 2)
     assert sent_to(box.offer(microbatch(2), BODIES, 3.0)) == [A], "what has come back takes up no room"
+
+
+def test_where_peers_take_long_for_a_microbatch_all_are_asked() -> None:
+    box = dispatcher(A, shares={A: 8})
+    assert sent_to(box.offer(microbatch(0), BODIES, 0.0)) == [A]
+    assert box.returned(A, microbatch(0), FIRST_ATTEMPT, 2 * ASK_S)
+    actions = box.offer(microbatch(1), BODIES, 3.0)
+    assert (asked_of(actions), sent_to(actions)) == ([A], [])
 
 
 def test_what_was_sent_unasked_comes_before_what_is_asked_for() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarmflow.core.pipeline import passes, reconciling
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop_table import HopTable
@@ -62,6 +64,21 @@ def test_what_is_to_be_sent_is_work_too() -> None:
     computing_s = machine.work_s
     machine.dispatcher.router.links.record_probe(process("next"), 1000, 100.0, 0.0)
     assert machine.work_s == 200.0 > computing_s, "an activation, and a gradient back"
+
+
+def test_a_reserved_slot_is_work_and_so_is_what_waits_in_the_uplink() -> None:
+    machine = hops(stage=2)
+    machine.dispatcher.router.links.record_probe(process("mate"), 1000, 100.0, 0.0)
+    receive(machine, UP, ReserveSlot(microbatch(0), 2, FIRST_ATTEMPT))
+    assert machine.work_s == 100.0, "a gradient"
+    receive(machine, UP, forward(0, 2), (INPUT, TARGETS))
+    actions = computed(machine, LossComputed(microbatch(0), 1.0, 1, GRADIENT), 1.0)
+    machine.uplink.watch(actions, 1.0)
+    machine.admission.now_s = 61.0
+    assert messages(actions, Backward)
+    assert machine.work_s == pytest.approx(40.0), "of the gradient that was sent a minute ago"
+    machine.admission.now_s = 200.0
+    assert machine.work_s == 0.0
 
 
 def test_the_way_of_a_microbatch() -> None:

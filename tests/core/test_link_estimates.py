@@ -42,7 +42,28 @@ def test_a_tensor_in_a_queue_takes_from_when_the_one_before_it_was_there() -> No
     transferred(links, 2.0, 10.0)
     transferred(links, 4.0, 12.0)  # sent at 8, as the first one
     assert links.link_s(A) == pytest.approx(2.0)
-    assert links.transfer_s(A) == pytest.approx(2.2), "what is sent now waits as well"
+    assert links.transfer_s(A) == pytest.approx(2.0)
+
+
+def test_what_a_tensor_waits_for_others_from_here_says_nothing_of_its_receiver() -> None:
+    """One uplink, 2 s a tensor, three sent at once to three receivers; then paths that share nothing."""
+    links, peers = LinkEstimates(), [process(f"p{number}") for number in range(3)]
+    for number, peer in enumerate(peers):
+        links.record_transfer(peer, BYTES, 2.0 + 2.0 * number, 2.0 + 2.0 * number, direct=True)
+    assert [links.transfer_s(peer) for peer in peers] == [2.0] * 3
+    assert [links.link_s(peer) for peer in peers] == pytest.approx([2.0] * 3)
+    apart = LinkEstimates()
+    for peer in peers:
+        apart.record_transfer(peer, BYTES, 6.0, 6.0, direct=True)
+    assert [apart.transfer_s(peer) for peer in peers] == [6.0] * 3
+
+
+def test_who_is_slow_is_slow_whatever_waits_before() -> None:
+    links = LinkEstimates()
+    links.record_transfer(A, BYTES, 2.0, 2.0, direct=True)
+    links.record_transfer(A, BYTES, 4.0, 4.0, direct=True)
+    links.record_transfer(B, BYTES, 16.0, 16.0, direct=True)  # sent at 0 too: 4 s of that behind the two others
+    assert links.transfer_s(B) == pytest.approx(12.0)
 
 
 def test_a_probe_is_believed_until_a_tensor_is_sent() -> None:

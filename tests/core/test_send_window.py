@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.pipeline import lateness
+from swarmflow.core.pipeline import lateness, offers
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.send_window import TENSORS_MIN, WINDOW_S
 from swarmflow.core.protocol.actions import Action
-from swarmflow.core.protocol.messages import Accepted, Forward
+from swarmflow.core.protocol.messages import Accepted, Forward, ReserveSlot, SlotReserved
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
 from swarmflow.core.routing.link_estimates import LinkEstimates
 from swarmflow.core.routing.prober import Prober
@@ -20,10 +20,12 @@ TENSOR_BYTES = 1000
 BODIES = (Ref(1, TENSOR_BYTES), Ref(2, 8))
 
 
-def dispatcher(tensor_s: float, boundary_bytes: int = TENSOR_BYTES) -> Dispatcher:
+def dispatcher(
+    tensor_s: float, boundary_bytes: int = TENSOR_BYTES, shares: dict[ProcessId, int] | None = None
+) -> Dispatcher:
     """To two peers whose links take so long for a tensor."""
     box = Dispatcher(1, Shortest("x"), prober=Prober(boundary_bytes))
-    box.open(EPOCH, (A, B))
+    box.open(EPOCH, (A, B), shares)
     for peer in (A, B):
         box.router.links.record_probe(peer, TENSOR_BYTES, tensor_s, 0.0)
     return box
@@ -45,6 +47,20 @@ def test_slow_tensors_wait_for_those_before_them() -> None:
     assert messages(lateness.tick(box, 9.0), Forward) == []
     box.accepted(sent[0], Accepted(microbatch(0), 1, FIRST_ATTEMPT), 10.0)
     assert len(messages(lateness.tick(box, 10.0), Forward)) == 1
+
+
+def test_a_question_for_a_slot_takes_a_place_in_the_window() -> None:
+    box = dispatcher(tensor_s=10.0, shares={A: 0, B: 0})
+    actions = [action for index in range(6) for action in box.offer(microbatch(index), BODIES, 0.0)]
+    asked = messages(actions, ReserveSlot)
+    assert (messages(actions, Forward), [question.microbatch.index for _, question in asked]) == ([], [0, 0])
+    for number, (to, question) in enumerate(asked):
+        answer = SlotReserved(question.microbatch, 1, question.attempt, free=8)
+        actions = offers.reserved(box, to, answer, 0.1)
+        assert bool(messages(actions, Forward)) == (number == 1), "once both have answered"
+    others = {question.microbatch.index for _, question in messages(actions, ReserveSlot)}
+    assert others == set(range(1, TENSORS_MIN))
+    assert len(box.waiting) == 6 - TENSORS_MIN
 
 
 def test_who_gets_a_microbatch_is_decided_when_its_turn_comes() -> None:

@@ -47,11 +47,11 @@ def test_no_more_are_under_way_than_the_first_stage_holds() -> None:
         sent = machine.formed(MicrobatchFormed(microbatch(index), Ref(2 * index), Ref(2 * index + 1)), 0.0)
         assert [to for to, _ in messages(sent, Forward)] == [PEER]
         machine.message(PEER, Accepted(microbatch(index), 0, FIRST_ATTEMPT), 0.0)
-        actions = machine.message(PEER, Backward(microbatch(index), -1, FIRST_ATTEMPT), 1.0)
+        actions = machine.message(PEER, Backward(microbatch(index), -1, FIRST_ATTEMPT), 0.5)
         finished.append(index)
         order += [action.microbatch.index for action in of_type(actions, FormMicrobatch)]
         assert len(order) <= 1 + WITHOUT_GRAPH
-        assert machine.message(PEER, Backward(microbatch(index), -1, FIRST_ATTEMPT), 1.0) == [], "complete only once"
+        assert machine.message(PEER, Backward(microbatch(index), -1, FIRST_ATTEMPT), 0.5) == [], "complete only once"
     assert finished == list(range(4 + WITHOUT_GRAPH))
 
 

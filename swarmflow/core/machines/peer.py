@@ -71,6 +71,12 @@ class PeerMachine(PeerState):
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
+        actions = self._decide(event, now)
+        if self.hops is not None:
+            self.hops.uplink.watch(actions, now)
+        return actions
+
+    def _decide(self, event: Event, now: float) -> list[Action]:
         if type(event) is Tick:
             return self._due(now)
         if type(event) is Received and type(event.message) is LeaderHeartbeat and self._from_leader(event):

@@ -292,6 +292,7 @@ class Dispatcher:
             self.next_stage.assign(entry, chosen, FlightState.UNREQUESTED)
             return self.send(entry, chosen, now)
         self.next_stage.assign(entry, chosen, FlightState.RESERVING)
+        self.send_window.add(microbatch)
         if rival is not None and self.next_stage.asks(rival):
             self.next_stage.ask_rival(entry, rival)
         self.expect(entry, now + self.deadline_s(entry, chosen))

@@ -12,6 +12,7 @@ from swarmflow.core.pipeline.early_gradients import EarlyGradients
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.journal import Journal
 from swarmflow.core.pipeline.restorer import Restorer
+from swarmflow.core.pipeline.uplink import Uplink
 from swarmflow.core.protocol.actions import Action, Count, Discard, Send
 from swarmflow.core.protocol.messages import (
     Adopt,
@@ -54,6 +55,7 @@ class HopTable:
     journal: Journal = field(init=False)
     restorer: Restorer = field(init=False)
     timer: ComputeTimer = field(init=False, default_factory=ComputeTimer)  # of the passes of this stage
+    uplink: Uplink = field(init=False)
     admission: Admission = field(init=False)
     early: EarlyGradients = field(init=False)
     probers: dict[ProcessId, None] = field(default_factory=dict, init=False)  # of the stage before, in this epoch
@@ -63,6 +65,7 @@ class HopTable:
         self.admission = Admission(
             self.capacity, 0 if self.last else self.without_graph, self.timer, self.dispatcher.next_stage
         )
+        self.uplink = Uplink(self.dispatcher.router.links)
         self.early = EarlyGradients(self.stage, self.last, self.admission, self.dispatcher.next_stage)
         self.journal = Journal(self.dispatcher, self.journal_bytes_max, self.hops)
         self.restorer = Restorer(self.stage, self.last, self.capacity, self.dispatcher, self.journal, self.hops)
@@ -115,17 +118,19 @@ class HopTable:
 
     @property
     def work_s(self) -> float:
-        """The seconds that all that is here takes, with the backward passes whose gradients are awaited.
+        """The seconds that all takes that is here or has a slot, with the backward passes whose gradients are awaited.
 
         To compute, or to send: the longer of the two. What was computed and waits for the uplink is sent yet.
         """
-        tensor_s = self.dispatcher.router.links.sending_s
+        tensor_s, coming = self.dispatcher.router.links.sending_s, len(self.admission.reserved)
+        left_s = self.uplink.left_s(self.admission.now_s)
         if self.last:  # with the loss goes its backward pass, and both are timed as one
-            return max(self.timer.seconds(self.queued, 0), tensor_s * self.queued)
-        forth = sum(self.hops[each].state is HopState.FORWARD for each in self.admission.queued)
-        activations = forth + self.dispatcher.send_window.in_transit
-        gradients = self.admission.unfinished if self.stage else 0
-        return max(self.timer.seconds(forth, self.admission.unfinished), tensor_s * (activations + gradients))
+            queued = self.queued + coming
+            return max(self.timer.seconds(queued, 0), left_s + tensor_s * queued)
+        forth = coming + sum(self.hops[each].state is HopState.FORWARD for each in self.admission.queued)
+        back = coming + self.admission.unfinished
+        tensors = forth + len(self.dispatcher.waiting) + (back if self.stage else 0)
+        return max(self.timer.seconds(forth, back), left_s + tensor_s * tensors)
 
     @property
     def settling(self) -> bool:

@@ -80,7 +80,7 @@ def on_reserve_slot(
     free = admission.offered(message.insist, microbatch.epoch, unarrived)
     if not free:
         admission.serve_last(sender)
-    costs = hops.dispatcher.router.downstream_s, free, hops.queued, hops.work_s + hops.timer.seconds(1, 0)
+    costs = hops.dispatcher.router.downstream_s, free, hops.queued, hops.work_s
     return [Send(sender, SlotReserved(message.microbatch, hops.stage, message.attempt, *costs))]
 
 

@@ -13,6 +13,8 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.router import Choice, Router
 from swarmflow.core.routing.smoothing import smoothed
 
+ASK_S = 1.0  # what peers take to pass a microbatch on, from where on all are asked first: beside it a question is cheap
+
 
 @dataclass(slots=True)
 class NextStage:
@@ -20,7 +22,8 @@ class NextStage:
 
     A peer that many senders share is often full, and can say so only after a tensor was sent in vain: 31 of 223
     transfers in four iterations of experiments/gwtf_churn. So a sender that has used up its share of a peer's slots
-    asks first, which costs one round trip. Without shares nobody asks.
+    asks first, which costs one round trip. It asks always where that is little beside what a peer takes: what else the
+    peer has to do, others' work, it learns in no other way before it is too late. Without shares nobody asks.
     """
 
     router: Router
@@ -174,5 +177,7 @@ class NextStage:
         return ReserveSlot(entry.microbatch, stage, entry.attempt, self.availability.insist, self.unasked[process])
 
     def asks(self, process: ProcessId) -> bool:
-        """Return whether this sender has used up its share of the peer's slots."""
-        return self._shares is not None and self.held[process] >= self._shares.get(process, 0)
+        """Return whether a peer is asked before it gets a microbatch: its share is used up, or an answer pays."""
+        if self._shares is None:
+            return False
+        return self.held[process] >= self._shares.get(process, 0) or (self.router.links.any_response_s or 0.0) >= ASK_S

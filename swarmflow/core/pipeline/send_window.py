@@ -14,7 +14,7 @@ TENSORS_MIN = 3  # however long each takes: one is sent, others follow, and path
 
 @dataclass(slots=True)
 class SendWindow:
-    """The tensors that were sent and are not acknowledged yet.
+    """The tensors that were sent and are not acknowledged yet, and those for which peers are asked for slots.
 
     Where links are slow, a peer computes its microbatches long before it can send their activations. If each got its
     receiver as soon as it is computed, all of a step would be given away before the first has arrived, by what is known
@@ -34,13 +34,13 @@ class SendWindow:
         self._waited = False
 
     def add(self, microbatch: Microbatch) -> None:
-        """Note that a tensor is sent."""
+        """Note that a tensor is sent, or that a slot is asked for."""
         if self.bounded:
             self._sent[microbatch] = None
 
     @property
     def in_transit(self) -> int:
-        """Tensors that are sent and not acknowledged."""
+        """Tensors that are sent, or about to be, and not acknowledged."""
         for microbatch in [microbatch for microbatch in self._sent if not self._is_in_transit(microbatch)]:
             del self._sent[microbatch]
         return len(self._sent)
@@ -58,7 +58,7 @@ class SendWindow:
 
     def _is_in_transit(self, microbatch: Microbatch) -> bool:
         entry = self.flights.entries.get(microbatch)
-        return entry is not None and entry.awaited and not entry.reserving and entry.arrived_s is None
+        return entry is not None and entry.awaited and (entry.reserving or entry.arrived_s is None)
 
     @property
     def has_waiting(self) -> bool:

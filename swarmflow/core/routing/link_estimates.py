@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.routing.own_queue import OwnQueue
 from swarmflow.core.routing.smoothing import smoothed
 
 UNTRUE = 10.0  # times what a peer says that its passes take: then what they took counts
@@ -59,13 +60,15 @@ class LinkEstimates:
     Every quantity follows the same rule: exponential smoothing, in which a measurement replaces what a probe has found,
     and an estimate to which nothing was added for AGED_S. Until then an old estimate counts.
 
-    A transfer time is what a tensor takes that is sent now, behind others. A rate is what the link alone can carry:
-    tensors to one process go one after the other, so one that was sent during a transfer counts from the end of that.
+    A transfer time is what a tensor takes to a receiver, behind those of other senders; what it has waited behind
+    others of this one says nothing of the receiver (`own_queue`). A rate is what the link alone can carry: tensors to
+    one process go one after the other, so one that was sent during a transfer counts from the end of that.
     """
 
     _transfers: _Estimates = field(default_factory=_Estimates, init=False)  # of a boundary tensor, by the path in use
     _bytes: _Estimates = field(default_factory=_Estimates, init=False)  # seconds a byte, on the direct link
     _tensor_bytes: int = field(default=0, init=False)  # size of a boundary tensor
+    _own_queue: OwnQueue = field(default_factory=OwnQueue, init=False)
     _responses: _Estimates = field(default_factory=_Estimates, init=False)  # from sending to passing on
     _services: _Estimates = field(default_factory=_Estimates, init=False)  # of one pass, whatever else is queued
     _works: _Estimates = field(default_factory=_Estimates, init=False)  # of all that a peer has to compute
@@ -87,6 +90,7 @@ class LinkEstimates:
     def record_transfer(self, process: ProcessId, size_bytes: int, seconds: float, now: float, direct: bool) -> None:
         """Record the time from sending a tensor until it was acknowledged. direct: it took no relay."""
         self.now_s = self._used_s[process] = now
+        seconds -= self._own_queue.waited_s(now - seconds, now)
         self._transfers.record(process, seconds, now)
         self._any_gap_s = smoothed(self._any_gap_s, min(seconds, now - self._acknowledged_s))
         self._acknowledged_s = now
@@ -152,7 +156,7 @@ class LinkEstimates:
                 kind.by_process[process].provisional = True
 
     def transfer_s(self, process: ProcessId) -> float | None:
-        """Return the transfer time of a boundary tensor by the path in use, behind others; None: not known."""
+        """Return the transfer time of a boundary tensor by the path in use; None: not known."""
         return self._transfers.seconds(process)
 
     def is_measured(self, process: ProcessId) -> bool:

@@ -56,7 +56,7 @@ class SlotReserved:
     """A slot is reserved: send the bytes, or cancel it. downstream_s: as in Accepted. queued: passes to compute.
 
     free: slots that are left; with none the sender gets a credit for the next one, as after a denial. work_s: that
-    all that is here takes, to compute or to send, with the forward pass of this one.
+    all takes that is here or has a slot, to compute or to send, with this one.
     """
 
     microbatch: Microbatch
