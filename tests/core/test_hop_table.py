@@ -61,32 +61,32 @@ def finished() -> tuple[HopTable, list[Ref]]:
 def test_what_is_to_be_sent_is_work_too() -> None:
     machine = hops()
     receive(machine, UP, forward(), (INPUT, TARGETS))
-    computing_s = machine.work_s
+    computing_s = machine.workload.work_s
     machine.dispatcher.router.links.record_probe(process("next"), 1000, 100.0, 0.0)
-    assert machine.work_s == 200.0 > computing_s, "an activation, and a gradient back"
+    assert machine.workload.work_s == 200.0 > computing_s, "an activation, and a gradient back"
 
 
 def test_a_reserved_slot_is_work_and_so_is_what_waits_in_the_uplink() -> None:
     machine = hops(stage=2)
     machine.dispatcher.router.links.record_probe(process("mate"), 1000, 100.0, 0.0)
     receive(machine, UP, ReserveSlot(microbatch(0), 2, FIRST_ATTEMPT))
-    assert machine.work_s == 100.0, "a gradient"
+    assert machine.workload.work_s == 100.0, "a gradient"
     receive(machine, UP, forward(0, 2), (INPUT, TARGETS))
     actions = computed(machine, LossComputed(microbatch(0), 1.0, 1, GRADIENT), 1.0)
-    machine.uplink.watch(actions, 1.0)
+    machine.workload.watch(actions, 1.0)
     machine.admission.now_s = 61.0
     assert messages(actions, Backward)
-    assert machine.work_s == pytest.approx(40.0), "of the gradient that was sent a minute ago"
+    assert machine.workload.work_s == pytest.approx(40.0), "of the gradient that was sent a minute ago"
     machine.admission.now_s = 200.0
-    assert machine.work_s == 0.0
+    assert machine.workload.work_s == 0.0
 
 
 def test_the_way_of_a_microbatch() -> None:
     machine = hops()
     actions = receive(machine, UP, forward(), (INPUT, TARGETS))
-    accepted = Accepted(microbatch(0), 1, FIRST_ATTEMPT, queued=1, work_s=machine.work_s)
+    accepted = Accepted(microbatch(0), 1, FIRST_ATTEMPT, queued=1, work_s=machine.workload.work_s)
     assert actions == [Send(UP, accepted), RunForward(microbatch(0), INPUT)]
-    assert machine.work_s > 0.0, "of a forward and a backward pass, whose times are not known"
+    assert machine.workload.work_s > 0.0, "of a forward and a backward pass, whose times are not known"
     actions = computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     [sent] = [a for a in of_type(actions, Send) if isinstance(a.message, Forward)]
     assert sent.bodies == (OUTPUT, TARGETS)
@@ -172,7 +172,9 @@ def test_an_adoption_under_way_gets_the_gradient_when_it_is_there() -> None:
     machine = hops(stage=2)
     receive(machine, UP, forward(stage=2), (INPUT, TARGETS))
     actions = receive(machine, UP2, Adopt(microbatch(0), 2, REPAIR))
-    assert messages(actions, Accepted) == [(UP2, Accepted(microbatch(0), 2, REPAIR, queued=1, work_s=machine.work_s))]
+    assert messages(actions, Accepted) == [
+        (UP2, Accepted(microbatch(0), 2, REPAIR, queued=1, work_s=machine.workload.work_s))
+    ]
     assert not messages(actions, Backward)
     machine.gone(UP, 1.0)
     actions = computed(machine, LossComputed(microbatch(0), 1.0, 1, OWN))

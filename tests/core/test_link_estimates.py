@@ -52,10 +52,12 @@ def test_what_a_tensor_waits_for_others_from_here_says_nothing_of_its_receiver()
         links.record_transfer(peer, BYTES, 2.0 + 2.0 * number, 2.0 + 2.0 * number, direct=True)
     assert [links.transfer_s(peer) for peer in peers] == [2.0] * 3
     assert [links.link_s(peer) for peer in peers] == pytest.approx([2.0] * 3)
+    assert links.has_uplink
     apart = LinkEstimates()
     for peer in peers:
         apart.record_transfer(peer, BYTES, 6.0, 6.0, direct=True)
     assert [apart.transfer_s(peer) for peer in peers] == [6.0] * 3
+    assert not apart.has_uplink
 
 
 def test_who_is_slow_is_slow_whatever_waits_before() -> None:

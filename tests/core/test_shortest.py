@@ -64,12 +64,12 @@ def test_what_a_peer_takes_to_compute_counts_as_well() -> None:
 def test_of_two_that_are_as_near_the_one_with_less_to_compute_is_first() -> None:
     """As each has told when it last took a microbatch; what it has computed since is gone."""
     made = router(a=1.0, b=1.0)
-    made.links.record_work(A, 9.0, 10.0)
-    made.links.record_work(B, 5.0, 10.0)
+    made.links.record_work(A, 9.0, 1.0, 10.0)
+    made.links.record_work(B, 5.0, 1.0, 10.0)
     transferred(made, A, 1.0, 12.0)
     assert {chosen(made) for _ in range(9)} == {B}
     assert [made.links.work_s(process) for process in (A, B)] == [7.0, 3.0]
-    made.links.record_work(B, 8.0, 12.0)
+    made.links.record_work(B, 8.0, 1.0, 12.0)
     assert {chosen(made) for _ in range(9)} == {A}
     transferred(made, A, 1.0, 30.0)
     assert {chosen(made) for _ in range(30)} == {A, B}, "both have had the time for all of it"

@@ -73,7 +73,7 @@ class PeerMachine(PeerState):
         """Decide what follows from an event."""
         actions = self._decide(event, now)
         if self.hops is not None:
-            self.hops.uplink.watch(actions, now)
+            self.hops.workload.watch(actions, now)
         return actions
 
     def _decide(self, event: Event, now: float) -> list[Action]:

@@ -80,6 +80,14 @@ class Availability:
         if not free:
             self._full_until_s[process] = now + self.pause_s
 
+    def postpone(self, process: ProcessId, until_s: float) -> None:
+        """Ask a peer for no slot until then: others will be done sooner."""
+        self._full_until_s[process] = until_s
+
+    def full(self) -> set[ProcessId]:
+        """Return the peers that have no slot, as far as is known."""
+        return {*self._paused_until_s, *self._full_until_s}
+
     def on_connection_lost(self, process: ProcessId, now: float) -> None:
         """Pause a peer whose connection broke, for twice as long each time."""
         self._losses[process] += 1

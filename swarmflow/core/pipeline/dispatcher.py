@@ -41,6 +41,7 @@ class Dispatcher:
     router: Router
     late_min_s: float = 15.0
     prober: Prober = field(default_factory=Prober)
+    senders: int = field(default=1, init=False)  # to this stage, as far as they are known
     link_rates: LinkRates = field(init=False)
     next_stage: NextStage = field(init=False)
     flights: FlightTable = field(default_factory=FlightTable, init=False)
@@ -64,7 +65,7 @@ class Dispatcher:
 
         shares: how many of this process' microbatches each peer has slots for. mates: the other peers of the own stage.
         """
-        actions = self.clear()
+        actions, self.senders = self.clear(), 1 + len(mates)
         self.next_stage.open(peers, shares)
         self.measure_links(epoch, peers, mates)
         return actions
@@ -145,7 +146,7 @@ class Dispatcher:
             direct = message.microbatch not in self.link_rates.relayed
             self.router.links.record_transfer(sender, entry.size_bytes, now - entry.sent_at_s, now, direct)
             self.router.links.record_service(sender, message.pass_s, now)
-            self.router.links.record_work(sender, message.work_s, now)
+            self.router.links.record_work(sender, message.work_s, message.each_s, now)
             self.router.refresh(sender)
             entry.arrived_s, entry.queued = now, message.queued
             self._acknowledged(now)

@@ -9,10 +9,10 @@ from swarmflow.core.pipeline import lateness
 from swarmflow.core.pipeline.admission import Admission
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.early_gradients import EarlyGradients
-from swarmflow.core.pipeline.hop import Hop, HopState
+from swarmflow.core.pipeline.hop import Hop
 from swarmflow.core.pipeline.journal import Journal
 from swarmflow.core.pipeline.restorer import Restorer
-from swarmflow.core.pipeline.uplink import Uplink
+from swarmflow.core.pipeline.workload import Workload
 from swarmflow.core.protocol.actions import Action, Count, Discard, Send
 from swarmflow.core.protocol.messages import (
     Adopt,
@@ -55,8 +55,8 @@ class HopTable:
     journal: Journal = field(init=False)
     restorer: Restorer = field(init=False)
     timer: ComputeTimer = field(init=False, default_factory=ComputeTimer)  # of the passes of this stage
-    uplink: Uplink = field(init=False)
     admission: Admission = field(init=False)
+    workload: Workload = field(init=False)
     early: EarlyGradients = field(init=False)
     probers: dict[ProcessId, None] = field(default_factory=dict, init=False)  # of the stage before, in this epoch
     _announced_s: float = field(default=0.0, init=False)  # downstream cost, as the stage before knows it
@@ -65,7 +65,7 @@ class HopTable:
         self.admission = Admission(
             self.capacity, 0 if self.last else self.without_graph, self.timer, self.dispatcher.next_stage
         )
-        self.uplink = Uplink(self.dispatcher.router.links)
+        self.workload = Workload(self.stage == 0, self.last, self.dispatcher, self.admission, self.hops)
         self.early = EarlyGradients(self.stage, self.last, self.admission, self.dispatcher.next_stage)
         self.journal = Journal(self.dispatcher, self.journal_bytes_max, self.hops)
         self.restorer = Restorer(self.stage, self.last, self.capacity, self.dispatcher, self.journal, self.hops)
@@ -115,22 +115,6 @@ class HopTable:
     def queued(self) -> int:
         """Microbatches that wait for, or are in, computation."""
         return len(self.admission.queued)
-
-    @property
-    def work_s(self) -> float:
-        """The seconds that all takes that is here or has a slot, with the backward passes whose gradients are awaited.
-
-        To compute, or to send: the longer of the two. What was computed and waits for the uplink is sent yet.
-        """
-        tensor_s, coming = self.dispatcher.router.links.sending_s, len(self.admission.reserved)
-        left_s = self.uplink.left_s(self.admission.now_s)
-        if self.last:  # with the loss goes its backward pass, and both are timed as one
-            queued = self.queued + coming
-            return max(self.timer.seconds(queued, 0), left_s + tensor_s * queued)
-        forth = coming + sum(self.hops[each].state is HopState.FORWARD for each in self.admission.queued)
-        back = coming + self.admission.unfinished
-        tensors = forth + len(self.dispatcher.waiting) + (back if self.stage else 0)
-        return max(self.timer.seconds(forth, back), left_s + tensor_s * tensors)
 
     @property
     def settling(self) -> bool:
@@ -189,7 +173,9 @@ class HopTable:
 
     def deny(self, sender: ProcessId, message: Forward | ReserveSlot | Adopt, reason: str) -> list[Action]:
         """Deny a microbatch to its sender."""
-        denied = Denied(message.microbatch, self.stage, message.attempt, reason)
+        denied = Denied(
+            message.microbatch, self.stage, message.attempt, reason, self.workload.work_s, self.workload.each_s
+        )
         return [Count("denials", reason), Send(sender, denied)]
 
     def is_over(self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt) -> bool:

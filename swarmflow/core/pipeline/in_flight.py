@@ -23,6 +23,7 @@ class FlightState(StrEnum):
 
 
 _MOVED = "the holder died, is late or denies it"
+_LATER = f"{_MOVED}, or others will be done sooner"
 FLIGHT = Transitions(
     "microbatch in flight",
     FlightState.WAITING,
@@ -35,7 +36,7 @@ FLIGHT = Transitions(
         FlightState.ASKING: {FlightState.HELD: "a peer holds it", FlightState.WAITING: "no peer holds it"},
         FlightState.RESERVING: {
             FlightState.HELD: "the slot is reserved, or the holder has it already",
-            FlightState.WAITING: _MOVED,
+            FlightState.WAITING: _LATER,
         },
         FlightState.UNREQUESTED: {FlightState.HELD: "the holder accepts it", FlightState.WAITING: _MOVED},
         FlightState.HELD: {FlightState.RETURNED: "the gradient arrives", FlightState.WAITING: _MOVED},

@@ -80,7 +80,7 @@ def on_reserve_slot(
     free = admission.offered(message.insist, microbatch.epoch, unarrived)
     if not free:
         admission.serve_last(sender)
-    costs = hops.dispatcher.router.downstream_s, free, hops.queued, hops.work_s
+    costs = hops.dispatcher.router.downstream_s, free, hops.queued, hops.workload.work_s, hops.workload.each_s
     return [Send(sender, SlotReserved(message.microbatch, hops.stage, message.attempt, *costs))]
 
 
@@ -130,7 +130,13 @@ def _refusal(hops: HopTable, sender: ProcessId, message: Forward | ReserveSlot) 
 def _accepted(hops: HopTable, hop: Hop) -> Accepted:
     computing = hop.state is (HopState.ACCUMULATING if hops.last else HopState.FORWARD)
     queued = hops.queued if computing else 0
-    costs = hops.dispatcher.router.downstream_s, queued, hops.timer.forward_s or 0.0, hops.work_s
+    costs = (
+        hops.dispatcher.router.downstream_s,
+        queued,
+        hops.timer.forward_s or 0.0,
+        hops.workload.work_s,
+        hops.workload.each_s,
+    )
     return Accepted(hop.microbatch, hops.stage, hop.attempt, *costs)
 
 

@@ -13,6 +13,7 @@ import math
 
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.in_flight import FlightState, InFlight
+from swarmflow.core.pipeline.patience import too_late_s
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Cancel, Denied, SlotReserved
 from swarmflow.core.protocol.types import ProcessId
@@ -35,6 +36,7 @@ def reserved(dispatcher: Dispatcher, sender: ProcessId, message: SlotReserved, n
     next_stage.record_queued(message.queued)
     dispatcher.due_s = min(dispatcher.due_s, now + next_stage.availability.pause_s)
     tensor_s = dispatcher.router.links.transfer_s(sender) or 0.0
+    dispatcher.router.links.record_work(sender, message.work_s, message.each_s, now)
     entry.offers[sender] = 2.0 * tensor_s + message.work_s + message.downstream_s
     if entry.rival is not None and len(entry.offers) == 1:
         # Who takes more than twice as long to answer is not waited for.
@@ -50,8 +52,25 @@ def take(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Action]:
     if best != entry.holder:
         dispatcher.next_stage.swap(entry)
     cancelled = cancel_rival(dispatcher, entry)
+    late_s = too_late_s(dispatcher, best)
+    if late_s > 0.0:
+        return [
+            *cancelled,
+            *_postpone(dispatcher, entry, best, now + max(late_s, dispatcher.router.links.each_s(best))),
+            *dispatcher.route(entry, now),
+        ]
     dispatcher.next_stage.answered(entry)
     return [*cancelled, *dispatcher.send(entry, best, now), *dispatcher.retry(now)]
+
+
+def _postpone(dispatcher: Dispatcher, entry: InFlight, process: ProcessId, until_s: float) -> list[Action]:
+    """Take a question back from a peer that would take longer than others which are full now."""
+    cancelled = Send(process, Cancel(entry.microbatch, dispatcher.stage, entry.attempt))
+    dispatcher.next_stage.availability.postpone(process, until_s)
+    dispatcher.due_s = min(dispatcher.due_s, until_s)
+    dispatcher.next_stage.withdraw(entry, FlightState.WAITING, arrived=True)
+    entry.attempt = entry.attempt.next()
+    return [Count("retries", "later"), cancelled]
 
 
 def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: float) -> list[Action]:
@@ -64,6 +83,8 @@ def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: floa
     if sender not in (entry.holder, entry.rival) or entry.returned:
         return []  # a gradient that has returned is not denied any more: a newer attempt has its hop
     dispatcher.next_stage.availability.denied(sender, reason, now)
+    if reason == "full":
+        dispatcher.router.links.record_work(sender, message.work_s, message.each_s, now)
     # The end of a question allows another one: what waits may go to this peer yet, if all of them are draining.
     dispatcher.due_s = (
         -math.inf if entry.reserving else min(dispatcher.due_s, now + dispatcher.next_stage.availability.pause_s)

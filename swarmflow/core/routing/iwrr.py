@@ -27,7 +27,7 @@ class Iwrr:
     it had caught up with totals of hours; and the first measurement replaces epsilon instead of being smoothed into it.
     """
 
-    probes = False
+    probes = waits = False
 
     def __init__(self, prior_s: float = 1e-3) -> None:
         self.links = LinkEstimates()

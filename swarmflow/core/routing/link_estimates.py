@@ -10,6 +10,7 @@ from swarmflow.core.routing.own_queue import OwnQueue
 from swarmflow.core.routing.smoothing import smoothed
 
 UNTRUE = 10.0  # times what a peer says that its passes take: then what they took counts
+UPLINK = 0.5  # of what a tensor takes on the fastest link: where tensors are never closer they share an uplink
 AGED_S = 600.0  # the next measurement replaces an older estimate
 
 
@@ -68,6 +69,7 @@ class LinkEstimates:
     _transfers: _Estimates = field(default_factory=_Estimates, init=False)  # of a boundary tensor, by the path in use
     _bytes: _Estimates = field(default_factory=_Estimates, init=False)  # seconds a byte, on the direct link
     _tensor_bytes: int = field(default=0, init=False)  # size of a boundary tensor
+    _each_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # what one microbatch takes of a peer
     _own_queue: OwnQueue = field(default_factory=OwnQueue, init=False)
     _responses: _Estimates = field(default_factory=_Estimates, init=False)  # from sending to passing on
     _services: _Estimates = field(default_factory=_Estimates, init=False)  # of one pass, whatever else is queued
@@ -85,6 +87,7 @@ class LinkEstimates:
         for kind in (self._transfers, self._bytes, self._responses, self._services, self._works):
             kind.by_process = {process: found for process, found in kind.by_process.items() if process in processes}
         self._used_s = {process: at_s for process, at_s in self._used_s.items() if process in processes}
+        self._each_s = {process: each_s for process, each_s in self._each_s.items() if process in processes}
         self._direct_s = {process: at_s for process, at_s in self._direct_s.items() if process in processes}
 
     def record_transfer(self, process: ProcessId, size_bytes: int, seconds: float, now: float, direct: bool) -> None:
@@ -125,9 +128,14 @@ class LinkEstimates:
         if seconds > 0.0:
             self._services.set(process, seconds, now)
 
-    def record_work(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Record what all takes that a peer has to compute, as it tells."""
+    def record_work(self, process: ProcessId, seconds: float, each_s: float, now: float) -> None:
+        """Record what all takes that a peer has to do, and what one microbatch takes there, as it tells."""
         self._works.set(process, seconds, now)
+        self._each_s[process] = each_s
+
+    def each_s(self, process: ProcessId) -> float:
+        """Return what one microbatch takes of a peer; 0: it is not known."""
+        return self._each_s.get(process, 0.0)
 
     def work_s(self, process: ProcessId) -> float:
         """Return what is left of that by now, if the peer has computed since; 0: it is not known."""
@@ -200,6 +208,11 @@ class LinkEstimates:
         """What a boundary tensor takes on the fastest of the links, when nothing else is sent; None: none is known."""
         least = min((found.seconds for found in self._bytes.by_process.values()), default=None)
         return None if least is None else least * self._tensor_bytes
+
+    @property
+    def has_uplink(self) -> bool:
+        """Whether all tensors leave one after the other, as far as their arrivals tell."""
+        return self._own_queue.gap_s > UPLINK * (self.fastest_s or math.inf)
 
     @property
     def sending_s(self) -> float:

@@ -21,10 +21,15 @@ class OwnQueue:
     _arrivals: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ARRIVALS_MAX), init=False)
     _gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS_MAX), init=False)
 
+    @property
+    def gap_s(self) -> float:
+        """The shortest gap between two arrivals that was seen lately; 0: none was."""
+        return min(self._gaps_s, default=0.0)
+
     def waited_s(self, sent_s: float, arrived_s: float) -> float:
         """Record a tensor; return for how long others that were sent before it have delayed it."""
         if self._arrivals and sent_s < self._arrivals[-1][1]:
             self._gaps_s.append(arrived_s - self._arrivals[-1][1])
         before_s = [other_s for other_sent_s, other_s in self._arrivals if other_sent_s <= sent_s < other_s]
         self._arrivals.append((sent_s, arrived_s))
-        return min(len(before_s) * min(self._gaps_s), max(before_s) - sent_s) if before_s else 0.0
+        return min(len(before_s) * self.gap_s, max(before_s) - sent_s) if before_s else 0.0

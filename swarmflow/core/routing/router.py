@@ -33,6 +33,10 @@ class Router(Protocol):
     def probes(self) -> bool:
         """Whether it needs the transfer times of links on which nothing was sent."""
 
+    @property
+    def waits(self) -> bool:
+        """Whether a microbatch may wait for a full peer that will be done sooner than a free one."""
+
     def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers, which hold nothing."""
 

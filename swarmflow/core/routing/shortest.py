@@ -103,7 +103,7 @@ class Shortest:
     since they differ only in their order; each gets its own with its first measurement.
     """
 
-    probes = True
+    probes = waits = True
 
     def __init__(self, sender: str = "") -> None:
         self.links = LinkEstimates()

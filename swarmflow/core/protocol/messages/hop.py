@@ -56,7 +56,7 @@ class SlotReserved:
     """A slot is reserved: send the bytes, or cancel it. downstream_s: as in Accepted. queued: passes to compute.
 
     free: slots that are left; with none the sender gets a credit for the next one, as after a denial. work_s: that
-    all takes that is here or has a slot, to compute or to send, with this one.
+    all takes that is here or has a slot, to compute or to send, with this one. each_s: that one microbatch takes.
     """
 
     microbatch: Microbatch
@@ -66,6 +66,7 @@ class SlotReserved:
     free: int = 0
     queued: int = 0
     work_s: float = 0.0
+    each_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +89,7 @@ class Accepted:
     """The sender holds the hop. downstream_s: time of the best path beyond it, forth and back.
 
     queued: passes that it has to compute, whoever they are for; 0: it has computed this one. pass_s: that one takes;
-    0: not known. work_s: as in SlotReserved, with this one.
+    0: not known. work_s, each_s: as in SlotReserved.
     """
 
     microbatch: Microbatch
@@ -98,16 +99,22 @@ class Accepted:
     queued: int = 0
     pass_s: float = 0.0
     work_s: float = 0.0
+    each_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The sender does not hold the hop. reason: `full`, `draining`, `unknown`, `stale`, `stage` or `invalid`."""
+    """The sender does not hold the hop. reason: `full`, `draining`, `unknown`, `stale`, `stage` or `invalid`.
+
+    work_s, each_s: as in SlotReserved, but without this one.
+    """
 
     microbatch: Microbatch
     stage: int
     attempt: Attempt
     reason: str
+    work_s: float = field(default=0.0, compare=False)
+    each_s: float = field(default=0.0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

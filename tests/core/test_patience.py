@@ -1,0 +1,81 @@
+"""A microbatch waits for a full peer where a free one would be done with it after everybody else."""
+
+from __future__ import annotations
+
+from swarmflow.core.pipeline import lateness, offers
+from swarmflow.core.pipeline.dispatcher import Dispatcher
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.messages import Cancel, Denied, Forward, ReserveSlot, SlotReserved
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
+from swarmflow.core.routing.iwrr import Iwrr
+from swarmflow.core.routing.router import Router
+from swarmflow.core.routing.shortest import Shortest
+from tests.core.samples import EPOCH, messages, microbatch, process
+
+FAST, SLOW = process("fast"), process("slow")
+FAST_S, SLOW_S = 0.3, 3.0
+BODIES = (Ref(1, 100), Ref(2, 8))
+
+
+def asked(router: Router | None = None, waiting: int = 0, mates: int = 0) -> tuple[Dispatcher, list[Action]]:
+    """The fast peer has no slot, and the slow one is done with a microbatch before and this one in 6 s."""
+    box = Dispatcher(1, router or Shortest("x"))
+    box.open(EPOCH, (FAST, SLOW), {}, tuple(process(f"mate{number}") for number in range(mates)))
+    questions = messages(box.offer(microbatch(0), BODIES, 0.0), ReserveSlot)
+    for index in range(waiting):
+        box.offer(microbatch(1 + index), BODIES, 0.0)
+    actions: list[Action] = []
+    while questions:
+        to, question = questions.pop(0)
+        if to == FAST:
+            denied = Denied(question.microbatch, 1, question.attempt, "full", 1.0, FAST_S)
+            actions = offers.denied(box, FAST, denied, 0.1)
+        else:
+            reserved = SlotReserved(question.microbatch, 1, question.attempt, work_s=2 * SLOW_S, each_s=SLOW_S)
+            actions = offers.reserved(box, SLOW, reserved, 0.1)
+        questions += messages(actions, ReserveSlot)
+    return box, actions
+
+
+def asked_later(actions: list[Action]) -> list[ProcessId]:
+    return [to for to, _ in messages(actions, ReserveSlot)]
+
+
+def test_a_slow_peer_that_is_free_is_left_alone() -> None:
+    box, actions = asked()
+    assert messages(actions, Forward) == []
+    assert [to for to, _ in messages(actions, Cancel)] == [SLOW]
+    assert list(box.waiting) == [microbatch(0)]
+    assert asked_later(box.credit(FAST, 1.0)) == [FAST]
+
+
+def test_it_is_asked_again_once_it_would_be_soon_enough() -> None:
+    box, _ = asked()
+    due_s = lateness.next_deadline(box)
+    assert due_s is not None
+    assert 1.0 < due_s <= 2 * SLOW_S
+    assert asked_later(lateness.tick(box, due_s)) == [SLOW]
+
+
+def test_it_gets_its_share_of_much_work() -> None:
+    """Of 20 that wait the two do 3.7 a second."""
+    _, actions = asked(waiting=20)
+    assert [to for to, _ in messages(actions, Forward)] == [SLOW]
+    _, actions = asked(mates=19)
+    assert [to for to, _ in messages(actions, Forward)] == [SLOW], "as much waits at each of the other senders"
+
+
+def test_a_router_that_decides_otherwise_is_not_overruled() -> None:
+    _, actions = asked(Iwrr())
+    assert [to for to, _ in messages(actions, Forward)] == [SLOW]
+
+
+def test_nobody_waits_for_a_peer_that_tells_nothing() -> None:
+    box = Dispatcher(1, Shortest("x"))
+    box.open(EPOCH, (FAST, SLOW), {})
+    actions = box.offer(microbatch(0), BODIES, 0.0)
+    offers.denied(box, FAST, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"), 0.1)
+    actions = offers.reserved(
+        box, SLOW, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT, work_s=2 * SLOW_S, each_s=SLOW_S), 0.1
+    )
+    assert [to for to, _ in messages(actions, Forward)] == [SLOW]
