@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -18,9 +19,14 @@ from swarmflow.simulator.sizes import FRAME, HEADER
 # The runtime asks each donor for many small pieces (runtime/execution/piece_loading.py) or chunks (state_transfer.py)
 # ahead; a few larger ones give the same rate in fewer events. But it sends them between the parts of a tensor, and here
 # a tensor is sent as a whole, between two of which there have to be as many as the background's share allows.
-LOAD_BYTES = 2 << 20
+LOAD_BYTES = 2 << 20  # of a piece of a large state
+PIECE_BYTES = 3 << 16  # of the smallest one: 16,384 parameters with AdamW's state, as in the runtime
+PIECES = 64  # of a state between the two: the slowest donor owes the last one
 LOADS_AHEAD = 8  # of each donor: with 2, copies of Llama-3-8B took half as long again, whatever their share was
 LOADS_AHEAD_SHARED = 32  # of one that gives a share of its link to those who load
+AHEAD_MAX = 1 / 8  # of a state, that one donor is asked for at a time: fast donors get what slow ones would owe
+AHEAD_MIN = 4  # pieces all the same, as in the runtime (piece_requests.py)
+STEAL_S = 1.0  # as in the runtime's piece_table.py
 HELD_POLL_S = 0.25  # as in the runtime's state_transfer.py
 
 
@@ -72,11 +78,31 @@ class Transfer:
             self.done()
 
 
+@dataclass(slots=True, eq=False)
+class _StatePart:
+    """A part of a state."""
+
+    size_bytes: int
+    asked: int = 0  # donors that owe it
+    here: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _PartRequest:
+    """A piece that a donor was asked for."""
+
+    piece: _StatePart
+    donor: ProcessId
+    asked_s: float
+    stolen: bool = False  # it was asked of two donors
+
+
 @dataclass(slots=True)
 class StageTransfer:
     """Loads a stage from all its donors, from each as fast as it can give, beside all other traffic.
 
-    That a donor is dead shows when what was asked of it does not come.
+    Each piece is asked of one donor; at the end, what one owes for long is asked of another one too. That a donor is
+    dead shows when what was asked of it does not come.
     """
 
     world: Carrier
@@ -88,70 +114,119 @@ class StageTransfer:
     part: Callable[[], None] | None = None  # called with each piece that has arrived
     hold: Callable[[], bool] = never  # whether nothing may be asked for at the moment
     together: bool = True  # from all donors at a time, and not from the first one that answers
+    _piece_bytes: int = field(init=False)
+    _ahead_bytes: float = field(init=False)  # that one donor is asked for at most
+    _unasked_bytes: int = field(init=False)  # that no donor owes
     _gone: set[ProcessId] = field(init=False, default_factory=set)  # donors that were noticed to be dead
-    _looks: bool = field(init=False, default=False)  # whether it still is, soon
-    _asked: Counter[ProcessId] = field(init=False, default_factory=Counter)  # pieces on their way, by donor
+    _look_s: float = field(init=False, default=math.inf)  # when it looks again
+    _requests: dict[_PartRequest, None] = field(
+        init=False, default_factory=dict
+    )  # in the order in which they were made
+    _asked: Counter[ProcessId] = field(init=False, default_factory=Counter)  # requests by donor
+
+    def __post_init__(self) -> None:
+        self._piece_bytes = min(max(self.left_bytes // PIECES, PIECE_BYTES), LOAD_BYTES)
+        self._ahead_bytes = max(AHEAD_MIN * self._piece_bytes, AHEAD_MAX * self.left_bytes)
+        self._unasked_bytes = self.left_bytes
 
     def begin(self) -> None:
-        """Ask every donor for the next pieces. At the end, what one owes another is asked for too."""
+        """Ask every donor for the next pieces."""
         answering = [donor for donor in self.donors() if donor not in self._gone]
         if self.left_bytes <= 0 or not answering:
             self.left_bytes, self.donors = 0, list
             self.world.clock.after(0.0, self._finish)
             return
         if self.hold():
-            if not self._looks:
-                self._looks = True
-                self.world.clock.after(HELD_POLL_S, self._look)
+            self._look_at(self.world.clock.now_s + HELD_POLL_S)
             return
         for donor in answering if self.together else answering[:1]:
-            ahead = LOADS_AHEAD_SHARED if self.share(donor) else LOADS_AHEAD
-            while self._asked[donor] < ahead:
-                self._asked[donor] += 1
-                asked = self.world.network.path(self.to, donor).send(FRAME + HEADER, False, self.world.clock.now_s)
-                self.world.clock.at(asked.due_s, partial(self._answer, donor))
+            most = self._most(donor)
+            while self._asked[donor] < most and (request := self._next(donor)) is not None:
+                self._ask(request)
+        if self._unasked_bytes <= 0 and len(answering) > 1:
+            now_s = self.world.clock.now_s
+            late_s = next((each.asked_s + STEAL_S for each in self._requests if not each.stolen), math.inf)
+            self._look_at(late_s if late_s > now_s else now_s + STEAL_S)
 
-    def _look(self) -> None:
-        self._looks = False
-        if self.left_bytes > 0 and self.world.alive(self.to):
-            self.begin()
+    def _most(self, donor: ProcessId) -> int:
+        """Return how many requests a donor gets at a time."""
+        ahead = LOADS_AHEAD_SHARED if self.share(donor) else LOADS_AHEAD
+        return int(min(ahead * LOAD_BYTES, self._ahead_bytes) // self._piece_bytes)
 
-    def _answer(self, donor: ProcessId) -> None:
+    def _next(self, donor: ProcessId) -> _PartRequest | None:
+        """Return what to ask a donor for: what nobody owes, then what another one has owed for long."""
+        now_s = self.world.clock.now_s
+        if self._unasked_bytes > 0:
+            piece = _StatePart(min(self._piece_bytes, self._unasked_bytes))
+            self._unasked_bytes -= piece.size_bytes
+            return _PartRequest(piece, donor, now_s)
+        for request in self._requests:
+            if request.donor != donor and not request.stolen and now_s - request.asked_s >= STEAL_S:
+                request.stolen = True
+                return _PartRequest(request.piece, donor, now_s, stolen=True)
+        return None
+
+    def _ask(self, request: _PartRequest) -> None:
+        request.piece.asked += 1
+        self._requests[request] = None
+        self._asked[request.donor] += 1
+        asked = self.world.network.path(self.to, request.donor).send(FRAME + HEADER, False, self.world.clock.now_s)
+        self.world.clock.at(asked.due_s, partial(self._answer, request))
+
+    def _look_at(self, at_s: float) -> None:
+        """Look again at this moment, unless it does so earlier."""
+        if at_s < self._look_s:
+            self._look_s = at_s
+            self.world.clock.at(at_s, partial(self._look, at_s))
+
+    def _look(self, at_s: float) -> None:
+        if at_s == self._look_s:
+            self._look_s = math.inf
+            if self.left_bytes > 0 and self.world.alive(self.to):
+                self.begin()
+
+    def _answer(self, request: _PartRequest) -> None:
+        donor, size_bytes = request.donor, request.piece.size_bytes
         if not self.world.alive(donor):
-            self.world.clock.after(self.world.noticed_s(), partial(self._lost, donor))
+            self.world.clock.after(self.world.noticed_s(), partial(self._lost, request))
             return
-        if self.left_bytes <= 0:
-            self._arrived(donor)
-            return
-        size_bytes = min(LOAD_BYTES, self.left_bytes)
-        path, now_s = self.world.network.path(donor, self.to), self.world.clock.now_s
-        piece = path.background(size_bytes, now_s, self.share(donor))
-        self.world.meter.messages["state"] += 1
-        self.world.meter.wire_bytes["state"] += size_bytes
-        self._wait(donor, piece, size_bytes)
-
-    def _wait(self, donor: ProcessId, piece: Background, size_bytes: int) -> None:
-        due_s = piece.next_s(self.world.clock.now_s)
-        if due_s is not None:
-            self.world.clock.at(due_s, partial(self._wait, donor, piece, size_bytes))
-        elif self.world.alive(donor):
-            self._arrived(donor, size_bytes)
-        else:
-            self.world.clock.after(self.world.noticed_s(), partial(self._lost, donor))
-
-    def _lost(self, donor: ProcessId) -> None:
-        """Ask others for what a donor did not give: it is dead."""
-        self._gone.add(donor)
-        self._arrived(donor)
-
-    def _arrived(self, donor: ProcessId, size_bytes: int = 0) -> None:
-        """Count a piece that is here, and ask for the next one. 0: it did not come."""
-        self._asked[donor] -= 1
         if self.left_bytes <= 0 or not self.world.alive(self.to):
             return
-        self.left_bytes -= size_bytes
-        if size_bytes and self.part is not None:
-            self.part()
+        path, now_s = self.world.network.path(donor, self.to), self.world.clock.now_s
+        sent = path.background(size_bytes, now_s, self.share(donor))
+        self.world.meter.messages["state"] += 1
+        self.world.meter.wire_bytes["state"] += size_bytes
+        self._wait(request, sent)
+
+    def _wait(self, request: _PartRequest, sent: Background) -> None:
+        due_s = sent.next_s(self.world.clock.now_s)
+        if due_s is not None:
+            self.world.clock.at(due_s, partial(self._wait, request, sent))
+        elif self.world.alive(request.donor):
+            self._ended(request, arrived=True)
+        else:
+            self.world.clock.after(self.world.noticed_s(), partial(self._lost, request))
+
+    def _lost(self, request: _PartRequest) -> None:
+        """Ask others for what a donor did not give: it is dead."""
+        self._gone.add(request.donor)
+        self._ended(request, arrived=False)
+
+    def _ended(self, request: _PartRequest, arrived: bool) -> None:
+        """Count a piece that is here, and ask for the next one. One that did not come, nobody owes any more."""
+        piece = request.piece
+        piece.asked -= 1
+        del self._requests[request]
+        self._asked[request.donor] -= 1
+        if self.left_bytes <= 0 or not self.world.alive(self.to):
+            return
+        if arrived and not piece.here:
+            piece.here = True
+            self.left_bytes -= piece.size_bytes
+            if self.part is not None:
+                self.part()
+        elif not piece.here and not piece.asked:
+            self._unasked_bytes += piece.size_bytes
         self.begin()
 
     def _finish(self) -> None:
