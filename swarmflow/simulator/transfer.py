@@ -119,9 +119,7 @@ class StageTransfer:
     _unasked_bytes: int = field(init=False)  # that no donor owes
     _gone: set[ProcessId] = field(init=False, default_factory=set)  # donors that were noticed to be dead
     _look_s: float = field(init=False, default=math.inf)  # when it looks again
-    _requests: dict[_PartRequest, None] = field(
-        init=False, default_factory=dict
-    )  # in the order in which they were made
+    _requests: dict[_PartRequest, None] = field(init=False, default_factory=dict)  # those made first come first
     _asked: Counter[ProcessId] = field(init=False, default_factory=Counter)  # requests by donor
 
     def __post_init__(self) -> None:
@@ -139,19 +137,26 @@ class StageTransfer:
         if self.hold():
             self._look_at(self.world.clock.now_s + HELD_POLL_S)
             return
-        for donor in answering if self.together else answering[:1]:
-            most = self._most(donor)
-            while self._asked[donor] < most and (request := self._next(donor)) is not None:
-                self._ask(request)
+        asked = answering if self.together else answering[:1]
+        while asked:  # one piece of each at a time: there may be more donors than pieces
+            asked = [donor for donor in asked if self._ask(donor)]
         if self._unasked_bytes <= 0 and len(answering) > 1:
             now_s = self.world.clock.now_s
             late_s = next((each.asked_s + STEAL_S for each in self._requests if not each.stolen), math.inf)
             self._look_at(late_s if late_s > now_s else now_s + STEAL_S)
 
-    def _most(self, donor: ProcessId) -> int:
-        """Return how many requests a donor gets at a time."""
+    def _ask(self, donor: ProcessId) -> bool:
+        """Ask a donor for one piece more, unless it owes enough or none is left; return whether it was asked."""
         ahead = LOADS_AHEAD_SHARED if self.share(donor) else LOADS_AHEAD
-        return int(min(ahead * LOAD_BYTES, self._ahead_bytes) // self._piece_bytes)
+        most = min(ahead * LOAD_BYTES, self._ahead_bytes) // self._piece_bytes
+        if self._asked[donor] >= most or (request := self._next(donor)) is None:
+            return False
+        request.piece.asked += 1
+        self._requests[request] = None
+        self._asked[donor] += 1
+        asked = self.world.network.path(self.to, donor).send(FRAME + HEADER, False, self.world.clock.now_s)
+        self.world.clock.at(asked.due_s, partial(self._answer, request))
+        return True
 
     def _next(self, donor: ProcessId) -> _PartRequest | None:
         """Return what to ask a donor for: what nobody owes, then what another one has owed for long."""
@@ -165,13 +170,6 @@ class StageTransfer:
                 request.stolen = True
                 return _PartRequest(request.piece, donor, now_s, stolen=True)
         return None
-
-    def _ask(self, request: _PartRequest) -> None:
-        request.piece.asked += 1
-        self._requests[request] = None
-        self._asked[request.donor] += 1
-        asked = self.world.network.path(self.to, request.donor).send(FRAME + HEADER, False, self.world.clock.now_s)
-        self.world.clock.at(asked.due_s, partial(self._answer, request))
 
     def _look_at(self, at_s: float) -> None:
         """Look again at this moment, unless it does so earlier."""
@@ -200,12 +198,12 @@ class StageTransfer:
 
     def _wait(self, request: _PartRequest, sent: Background) -> None:
         due_s = sent.next_s(self.world.clock.now_s)
-        if due_s is not None:
-            self.world.clock.at(due_s, partial(self._wait, request, sent))
-        elif self.world.alive(request.donor):
-            self._ended(request, arrived=True)
-        else:
+        if not self.world.alive(request.donor):
             self.world.clock.after(self.world.noticed_s(), partial(self._lost, request))
+        elif due_s is not None:
+            self.world.clock.at(due_s, partial(self._wait, request, sent))
+        else:
+            self._ended(request, arrived=True)
 
     def _lost(self, request: _PartRequest) -> None:
         """Ask others for what a donor did not give: it is dead."""

@@ -121,3 +121,12 @@ def test_what_a_slow_donor_owes_is_asked_of_another_one() -> None:
     [ended_s] = machines.loaded_s(DONORS, RECEIVER)
     assert STEAL_S < ended_s <= STEAL_S + 0.5, "it is late, and the other one gives as much again at most"
     assert machines.meter.wire_bytes["state"] <= SMALL_BYTES + AHEAD_MIN * PIECE_BYTES
+
+
+def test_all_of_many_donors_give() -> None:
+    donors = [ProcessId(f"donor-{number}", 1) for number in range(20)]
+    ports = {donor.name: Port(place, MB, MB) for place, donor in enumerate(donors)}
+    ports |= {"c": Port(len(donors), MB, INFINITE)}
+    machines = Machines(network=Shared(Spread(Constant(0.0), Constant(INFINITE), 0), ports))
+    [ended_s] = machines.loaded_s(donors, RECEIVER)
+    assert ended_s <= 2 * SMALL_BYTES / (len(donors) * MB), "two pieces of each at most: there are 26"
