@@ -214,7 +214,7 @@ def test_the_only_trainers_disk_is_full_deleted_spoilt_and_lost_and_no_step_that
             swarm.wait((other.path / "run").exists, "a peer's folder", FINISH_S)
             other.fill()
         swarm.wait(lambda: "the run pauses and waits for a disk" in log_of(trainer), "the pause", FINISH_S)
-        assert len(swarm.steps()) == EVERY + 1
+        assert len(swarm.wait_steps(EVERY + 1, FINISH_S)) == EVERY + 1, "its line may come after the pause is told"
         waits_for = swarm.status()["waiting_for"]
         assert f" in {disk.path}/checkpoints/version-0000000{EVERY + 1}, where " in waits_for
         assert " free: make " in waits_for
