@@ -48,6 +48,11 @@ class Availability:
         """The peers of the stage."""
         return tuple(self._alive)
 
+    @property
+    def several(self) -> bool:
+        """Whether the stage has more than one peer."""
+        return len(self._alive) > 1
+
     def __contains__(self, process: object) -> bool:
         return process in self._alive
 

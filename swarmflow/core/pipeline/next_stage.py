@@ -180,4 +180,5 @@ class NextStage:
         """Return whether a peer is asked before it gets a microbatch: its share is used up, or an answer pays."""
         if self._shares is None:
             return False
-        return self.held[process] >= self._shares.get(process, 0) or (self.router.links.any_response_s or 0.0) >= ASK_S
+        pays = self.availability.several and (self.router.links.any_response_s or 0.0) >= ASK_S
+        return pays or self.held[process] >= self._shares.get(process, 0)
