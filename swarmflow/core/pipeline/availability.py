@@ -85,9 +85,10 @@ class Availability:
         if not free:
             self._full_until_s[process] = now + self.pause_s
 
-    def postpone(self, process: ProcessId, until_s: float) -> None:
-        """Ask a peer for no slot until then: others will be done sooner."""
-        self._full_until_s[process] = until_s
+    def postpone(self, process: ProcessId, seconds: float, now: float) -> float:
+        """Ask a peer for no slot for a while: others will be done sooner. Return until when."""
+        self._full_until_s[process] = until_s = now + min(seconds, self.pause_s)
+        return until_s
 
     def full(self) -> set[ProcessId]:
         """Return the peers that have no slot, as far as is known."""

@@ -69,6 +69,8 @@ class InFlight:
     # Of these two, who has reserved a slot: expected seconds until the gradient returns from there.
     offers: dict[ProcessId, float] = field(default_factory=dict, init=False)
     asked: set[ProcessId] = field(default_factory=set, init=False)  # peers whose answer to an Adopt is awaited
+    # Until when it may wait for a full peer that will be done sooner than a free one; None: it has not waited yet.
+    patient_s: float | None = field(default=None, init=False)
     sent_at_s: float = field(default=0.0, init=False)
     arrived_s: float | None = field(default=None, init=False)
     queued: int = field(default=0, init=False)  # passes that its holder had to compute with it, as it said

@@ -18,6 +18,8 @@ from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Cancel, Denied, SlotReserved
 from swarmflow.core.protocol.types import ProcessId
 
+PATIENCE_S = 60.0  # the longest that a microbatch waits for a full peer, although a free one would take it
+
 
 def reserved(dispatcher: Dispatcher, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
     """Send the bytes to who reserves the better slot, or cancel it: the microbatch may have gone elsewhere meanwhile.
@@ -53,20 +55,18 @@ def take(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Action]:
         dispatcher.next_stage.swap(entry)
     cancelled = cancel_rival(dispatcher, entry)
     late_s = too_late_s(dispatcher, best)
-    if late_s > 0.0:
-        return [
-            *cancelled,
-            *_postpone(dispatcher, entry, best, now + max(late_s, dispatcher.router.links.each_s(best))),
-            *dispatcher.route(entry, now),
-        ]
+    if late_s > 0.0 and (entry.patient_s is None or now < entry.patient_s):
+        return [*cancelled, *_postpone(dispatcher, entry, best, late_s, now), *dispatcher.route(entry, now)]
     dispatcher.next_stage.answered(entry)
     return [*cancelled, *dispatcher.send(entry, best, now), *dispatcher.retry(now)]
 
 
-def _postpone(dispatcher: Dispatcher, entry: InFlight, process: ProcessId, until_s: float) -> list[Action]:
+def _postpone(dispatcher: Dispatcher, entry: InFlight, process: ProcessId, late_s: float, now: float) -> list[Action]:
     """Take a question back from a peer that would take longer than others which are full now."""
-    cancelled = Send(process, Cancel(entry.microbatch, dispatcher.stage, entry.attempt))
-    dispatcher.next_stage.availability.postpone(process, until_s)
+    links, cancelled = dispatcher.router.links, Send(process, Cancel(entry.microbatch, dispatcher.stage, entry.attempt))
+    # Who says for ever that it will soon have a slot, or takes for ever, must not hold a microbatch up for ever.
+    entry.patient_s = entry.patient_s or now + min(PATIENCE_S, links.work_s(process))
+    until_s = dispatcher.next_stage.availability.postpone(process, max(late_s, links.each_s(process)), now)
     dispatcher.due_s = min(dispatcher.due_s, until_s)
     dispatcher.next_stage.withdraw(entry, FlightState.WAITING, arrived=True)
     entry.attempt = entry.attempt.next()
