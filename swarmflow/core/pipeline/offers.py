@@ -13,12 +13,10 @@ import math
 
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.in_flight import FlightState, InFlight
-from swarmflow.core.pipeline.patience import too_late_s
+from swarmflow.core.pipeline.patience import PATIENCE_S, too_late_s
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Cancel, Denied, SlotReserved
 from swarmflow.core.protocol.types import ProcessId
-
-PATIENCE_S = 60.0  # the longest that a microbatch waits for a full peer, although a free one would take it
 
 
 def reserved(dispatcher: Dispatcher, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
