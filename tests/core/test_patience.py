@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.pipeline import lateness, offers
 from swarmflow.core.pipeline.dispatcher import Dispatcher
+from swarmflow.core.pipeline.patience import LATELY, too_late_s
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.messages import Cancel, Denied, Forward, ReserveSlot, SlotReserved
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
@@ -79,3 +80,12 @@ def test_nobody_waits_for_a_peer_that_tells_nothing() -> None:
         box, SLOW, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT, work_s=2 * SLOW_S, each_s=SLOW_S), 0.1
     )
     assert [to for to, _ in messages(actions, Forward)] == [SLOW]
+
+
+def test_what_was_told_long_ago_is_not_believed_any_more() -> None:
+    box, _ = asked()
+    later_s = 0.1 + 2 * LATELY * FAST_S
+    box.router.links.record_work(SLOW, 2 * SLOW_S, SLOW_S, later_s)
+    assert too_late_s(box, SLOW) < 0.0
+    box.router.links.record_work(FAST, 1.0, FAST_S, later_s)
+    assert too_late_s(box, SLOW) > 0.0

@@ -64,7 +64,7 @@ def _postpone(dispatcher: Dispatcher, entry: InFlight, process: ProcessId, late_
     links, cancelled = dispatcher.router.links, Send(process, Cancel(entry.microbatch, dispatcher.stage, entry.attempt))
     # Who says for ever that it will soon have a slot, or takes for ever, must not hold a microbatch up for ever.
     entry.patient_s = entry.patient_s or now + min(PATIENCE_S, links.work_s(process))
-    until_s = dispatcher.next_stage.availability.postpone(process, max(late_s, links.each_s(process)), now)
+    until_s = dispatcher.next_stage.availability.postpone(process, max(late_s, links.peer_work(process).each_s), now)
     dispatcher.due_s = min(dispatcher.due_s, until_s)
     dispatcher.next_stage.withdraw(entry, FlightState.WAITING, arrived=True)
     entry.attempt = entry.attempt.next()

@@ -54,6 +54,18 @@ class _Estimates:
         return found is not None and now - found.at_s <= AGED_S
 
 
+@dataclass(frozen=True, slots=True)
+class PeerWork:
+    """What a peer told of its work: the seconds of all, and of one microbatch (0: not known). at_s: when it did."""
+
+    seconds: float
+    each_s: float
+    at_s: float
+
+
+UNKNOWN_WORK = PeerWork(0.0, 0.0, -math.inf)
+
+
 @dataclass(slots=True)
 class LinkEstimates:
     """The estimates of one sender for its receivers: the peers of the next stage, and for rates those of its own.
@@ -69,11 +81,10 @@ class LinkEstimates:
     _transfers: _Estimates = field(default_factory=_Estimates, init=False)  # of a boundary tensor, by the path in use
     _bytes: _Estimates = field(default_factory=_Estimates, init=False)  # seconds a byte, on the direct link
     _tensor_bytes: int = field(default=0, init=False)  # size of a boundary tensor
-    _each_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # what one microbatch takes of a peer
     _own_queue: OwnQueue = field(default_factory=OwnQueue, init=False)
     _responses: _Estimates = field(default_factory=_Estimates, init=False)  # from sending to passing on
     _services: _Estimates = field(default_factory=_Estimates, init=False)  # of one pass, whatever else is queued
-    _works: _Estimates = field(default_factory=_Estimates, init=False)  # of all that a peer has to compute
+    _works: dict[ProcessId, PeerWork] = field(default_factory=dict, init=False)
     _any_gap_s: float | None = field(default=None, init=False)  # from one acknowledged tensor to the next
     _acknowledged_s: float = field(default=-math.inf, init=False)  # when the last one was
     _any_response_s: float | None = field(default=None, init=False)  # over all peers
@@ -84,10 +95,10 @@ class LinkEstimates:
 
     def keep(self, processes: frozenset[ProcessId]) -> None:
         """Forget all other processes."""
-        for kind in (self._transfers, self._bytes, self._responses, self._services, self._works):
+        for kind in (self._transfers, self._bytes, self._responses, self._services):
             kind.by_process = {process: found for process, found in kind.by_process.items() if process in processes}
         self._used_s = {process: at_s for process, at_s in self._used_s.items() if process in processes}
-        self._each_s = {process: each_s for process, each_s in self._each_s.items() if process in processes}
+        self._works = {process: work for process, work in self._works.items() if process in processes}
         self._direct_s = {process: at_s for process, at_s in self._direct_s.items() if process in processes}
 
     def record_transfer(self, process: ProcessId, size_bytes: int, seconds: float, now: float, direct: bool) -> None:
@@ -130,17 +141,17 @@ class LinkEstimates:
 
     def record_work(self, process: ProcessId, seconds: float, each_s: float, now: float) -> None:
         """Record what all takes that a peer has to do, and what one microbatch takes there, as it tells."""
-        self._works.set(process, seconds, now)
-        self._each_s[process] = each_s
+        self.now_s = now
+        self._works[process] = PeerWork(seconds, each_s, now)
 
-    def each_s(self, process: ProcessId) -> float:
-        """Return what one microbatch takes of a peer; 0: it is not known."""
-        return self._each_s.get(process, 0.0)
+    def peer_work(self, process: ProcessId) -> PeerWork:
+        """Return what a peer told last of its work."""
+        return self._works.get(process, UNKNOWN_WORK)
 
     def work_s(self, process: ProcessId) -> float:
         """Return what is left of that by now, if the peer has computed since; 0: it is not known."""
-        found = self._works.by_process.get(process)
-        return 0.0 if found is None else max(0.0, found.seconds - (self.now_s - found.at_s))
+        work = self.peer_work(process)
+        return max(0.0, work.seconds - (self.now_s - work.at_s))
 
     def record_pass(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record what a pass took: its part of the queue. Where the peer tells of far less, this counts."""
