@@ -24,12 +24,13 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, ProcessId, Ref
 from swarmflow.core.routing.compute_timer import UNKNOWN_S
 from tests.core.hops import computed, receive
-from tests.core.samples import REPAIR, messages, microbatch, of_type
+from tests.core.samples import EPOCH, REPAIR, messages, microbatch, of_type, process
 from tests.core.test_hop_table import (
     DOWN,
+    DOWN2,
     GRADIENT,
     INPUT,
     LEADER,
@@ -42,6 +43,8 @@ from tests.core.test_hop_table import (
     forward,
     hops,
 )
+
+OTHER, OTHER2 = process("other"), process("other2")
 
 
 def reserve(index: int, attempt: Attempt = FIRST_ATTEMPT, stage: int = 2) -> ReserveSlot:
@@ -306,13 +309,17 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
         assert sorted(done) == sorted(order)
 
 
-def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_they_come() -> None:
-    """Else its queue would grow by what others could compute with a graph."""
-    admission = Admission(1, extra=4)
+@pytest.mark.parametrize(("others", "reserved_max"), [((OTHER, OTHER2), 2), ((OTHER,), 6)])
+def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_they_come(
+    others: tuple[ProcessId, ...], reserved_max: int
+) -> None:
+    """Else its queue would grow by what others could compute with a graph; of those a narrow stage has none."""
+    admission = Admission(1, extra=9)
     hop = Hop(microbatch(0), FIRST_ATTEMPT, UP, False, None, INPUT, TARGETS)
     hop.move(HopState.DISPATCHED)
     admission.note(hop)
     admission.open(microbatch(2).epoch)
+    admission.mates.update(others)
     assert admission.free(insist=False)
     admission.reserve(microbatch(2), UP, FIRST_ATTEMPT)
     assert not admission.free(insist=False), "nothing is known yet of its time, nor of those that come"
@@ -321,10 +328,18 @@ def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_
     admission.arrive(microbatch(2), kept=True)
     admission.timer.watch(Tick(), [RunForward(microbatch(2), INPUT)], 2.0)
     admission.timer.watch(ForwardComputed(microbatch(2), INPUT), [], 2.4)
-    admission.reserve(microbatch(3), UP, FIRST_ATTEMPT)
-    assert admission.free(insist=False), "0.4 s a pass, four passes, and 2 s on the way"
-    admission.reserve(microbatch(4), UP, FIRST_ATTEMPT)
+    for index in range(reserved_max):
+        assert admission.free(insist=False), "0.4 s a pass, four passes or one, and 2 s on the way"
+        admission.reserve(microbatch(3 + index), UP, FIRST_ATTEMPT)
     assert not admission.free(insist=False)
+
+
+def test_a_stage_whose_peers_die_is_narrow() -> None:
+    machine = hops()
+    machine.open(EPOCH, (DOWN, DOWN2), mates=(OTHER, OTHER2))
+    assert machine.admission.mates == {OTHER, OTHER2}
+    machine.gone(OTHER, 1.0)
+    assert machine.admission.mates == {OTHER2}
 
 
 def test_the_gradients_of_parameters_wait_as_long_as_memory_has_room_for_what_they_keep() -> None:
