@@ -75,6 +75,19 @@ def test_of_two_that_are_as_near_the_one_with_less_to_compute_is_first() -> None
     assert {chosen(made) for _ in range(30)} == {A, B}, "both have had the time for all of it"
 
 
+def test_of_several_that_are_as_near_those_with_the_least_to_compute_are_the_choice() -> None:
+    """Work that was told is done as time passes: who told long ago has little left."""
+    names = [f"p{number}" for number in range(6)]
+    made = router(**dict.fromkeys(names, 1.0))
+    for number, name in enumerate(names):
+        made.links.record_work(process(name), 10.0 + number, 1.0, 1.0)
+    made.links.record_work(process("p5"), 10.0, 1.0, 4.0)
+    found = Counter(name for _ in range(200) if (choice := made.choose()) for name in (choice.process, choice.rival))
+    assert {name for name, _ in found.most_common(2)} == {process("p0"), process("p1")}
+    assert found[process("p0")] + found[process("p1")] > 2 / 3 * found.total(), "a third, if any two were drawn"
+    assert found[process("p5")] < found[process("p2")], "its 10 s are those of now, of the others' 3 s are done"
+
+
 def test_a_probe_is_believed_until_something_was_sent() -> None:
     made = Shortest()
     made.begin_epoch((A, B))

@@ -17,7 +17,7 @@ from swarmflow.core.routing.smoothing import smoothed
 PRIOR_S = 1e-3  # assumed before the first measurement (epsilon in SWARM, Algorithm 1)
 RETRY_FACTOR = 30.0  # an unused peer is tried again after this multiple of its path's time; costs about 3%
 NEAR = 1.0  # times what one microbatch takes there: by less than this no peer is better than another
-DRAWS = 8  # before it is the best one alone
+DRAWS = 8  # of which the two that have told of the least work are the choice
 CHANGED = 0.1  # of what is usual, before those of which it is assumed are estimated anew: a sender assumes it of dozens
 
 
@@ -175,10 +175,10 @@ class Shortest:
         return process
 
     def _drawn(self, near_s: float, exclude: Collection[ProcessId]) -> list[ProcessId]:
-        """Return two peers at most, drawn from those that are expected to be nearly as fast as the best one.
+        """Return two peers at most of those drawn that are expected to be nearly as fast as the best one.
 
-        The first is the one that has less to compute, as far as the two have told: where nobody is asked, it gets the
-        microbatch (the better of two at random: Mitzenmacher, 2001).
+        They are the two that have the least to compute, as far as all have told, the one with less first: where nobody
+        is asked, it gets the microbatch (the better of some at random: Mitzenmacher, 2001).
         """
         if self._names is None:
             self._names = [*self._peers, *self._unmeasured]
@@ -187,9 +187,7 @@ class Shortest:
             process = self._draw.choice(self._names)
             if process not in exclude and process not in found and self._estimate(process).delay_s <= near_s:
                 found.append(process)
-                if len(found) == 2:
-                    break
-        return sorted(found, key=lambda process: self._estimate(process).assumed_s + self.links.work_s(process))
+        return sorted(found, key=lambda process: self._estimate(process).assumed_s + self.links.work_s(process))[:2]
 
     def _estimate(self, process: ProcessId) -> _PeerEstimate:
         return self._peers.get(process, self._typical)
