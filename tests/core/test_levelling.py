@@ -172,6 +172,22 @@ def test_the_first_stage_of_a_long_pipeline_needs_memory_for_what_is_on_its_path
     assert sizes[0][0] > sizes[1][0] < sizes[1][1]
 
 
+@pytest.mark.parametrize(("microbatches", "sizes"), [(1600, [5, 10, 10, 5]), (64, [6, 9, 9, 6])])
+def test_the_ends_of_a_pipeline_send_half_as_much_but_not_all_the_time(microbatches: int, sizes: list[int]) -> None:
+    """Where a step has few microbatches, what the ends wait for the first one, or the last one, is a part of it."""
+    one = power_of_one(1e6, 100, 625e3)
+    needs = demands(Plan(4, microbatches, boundary_bytes=8 << 20), together([one] * 30))
+    assert [len(row) for row in joined(needs, [one] * 30)] == sizes
+    tensor_s = (8 << 20) / 625e3
+    assert [need.idle_links_s / tensor_s for need in needs] == pytest.approx([5, 1, 3, 5])
+
+
+def test_one_stage_alone_and_delayed_updates_leave_no_connection_idle() -> None:
+    one = power_of_one(1e6, 100, 625e3)
+    for plan in (Plan(1, 64, boundary_bytes=1), Plan(4, 64, boundary_bytes=1, delay=1)):
+        assert all(need.idle_links_s == 0.0 for need in demands(plan, one))
+
+
 def test_moves_and_their_reason() -> None:
     one = power_of_one(1.0, 100, 1.0)
     needs = [StageDemand(0.0, 12.0, 0.0, 0.0)] * 3

@@ -24,6 +24,7 @@ class StageDemand:
     sent_bytes: float  # of the activations and gradients that leave the stage
     held_s: float  # the time for which each microbatch takes a slot, summed over the microbatches
     reduced_bytes: float  # of the sums of its all-reduce
+    idle_links_s: float = 0.0  # when its connections have nothing to send, before their first tensor and after the last
     overlaps: bool = False  # the all-reduce goes on while the next step's microbatches cross the same connections
 
 
@@ -105,10 +106,22 @@ def demands(plan: Plan, run: StagePower) -> tuple[StageDemand, ...]:
                 float(plan.microbatches * tensors * plan.boundary_bytes),
                 plan.microbatches * held_s,
                 float(plan.reduced_bytes[stage]) if plan.reduced_bytes else 0.0,
+                0.0 if plan.delay else _idle_links_s(stage, last, tensor_s),
                 plan.delay > 0,
             )
         )
     return tuple(found)
+
+
+def _idle_links_s(stage: int, last: int, tensor_s: float) -> float:
+    """Return how long a stage's connections have nothing to send, before its first tensor and after its last one.
+
+    The first stage has sent all activations when the last one's way to the end and back begins; the last stage has
+    nothing to send before one has come to it. With delayed updates there is always something. What computers wait is
+    left out: with it the last stages of like peers get too many of them.
+    """
+    tensors = 2 * last - 1 if stage in (0, last) else 2 * stage - 1
+    return max(0, tensors) * tensor_s
 
 
 def stage_times(demand: StageDemand, power: StagePower) -> StageTimes:
@@ -119,7 +132,9 @@ def stage_times(demand: StageDemand, power: StagePower) -> StageTimes:
 
 def bounds_s(demand: StageDemand, power: StagePower) -> tuple[float, float, float]:
     """Return how long a stage takes for its microbatches at least: by its computers, its connections and its slots."""
-    links_s = demand.sent_bytes / power.upload_rate + (_reduce_s(demand, power) if demand.overlaps else 0.0)
+    links_s = demand.idle_links_s + demand.sent_bytes / power.upload_rate
+    if demand.overlaps:
+        links_s += _reduce_s(demand, power)
     return demand.work / power.speed, links_s, demand.held_s / max(1.0, power.slots)
 
 

@@ -163,7 +163,9 @@ class Metrics:
         self.sent_bytes = self._counters("sent_bytes", "Bytes written to other processes", "kind")
         self.received_bytes = self._counters("received_bytes", "Bytes read from other processes", "kind")
         self.codec_bytes = self._counters("codec_bytes", "Boundary tensors encoded here", "tensor", "form")
-        self.retries = self._counters("retries", "Hops that this process had to send again", "reason")
+        self.retries = self._counters(
+            "retries", "Hops that this process sent again, or asked others for (asked, later)", "reason"
+        )
         self.routed = self._counters("routed", "Choices of the next peer by a router that follows flows", "by")
         self.flow_cost_seconds = self._counters(
             "flow_cost_seconds", "Link costs of the windows of flows that this peer has optimised", "when"

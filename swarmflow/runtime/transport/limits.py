@@ -22,7 +22,8 @@ DOOR: Final = DoorLimits(
     process=Allowance(burst=64, per_s=4.0),
     address=Allowance(burst=CONNECTIONS_HIGH, per_s=64.0),
 )
-# Each of the four streams of a process brings one frame at a time, most of them shorter than this together.
+# Each stream of a process (four, and four more before its incarnation is known) brings one frame at a time, most of
+# them shorter than this together.
 IN_FLIGHT_BYTES: Final = 1 << 26
 FRAMES_AT_ONCE: Final = 16  # read of one stream before others have their turn: about a millisecond of small messages
 
