@@ -191,9 +191,9 @@ class BaselinePeer:
         if reduction is None or not reduction.started or reduction.aggregate.iteration < message.iteration:
             self._early.append((sender, message))
         elif reduction.aggregate.iteration == message.iteration and isinstance(message, BaselinePart):
-            reduction.add_part(message)
+            reduction.add_part(sender, message)
         elif reduction.aggregate.iteration == message.iteration and isinstance(message, BaselineSum):
-            reduction.take_sum(message)
+            reduction.take_sum(sender, message)
 
     def _reduced(self) -> None:
         self.runtime.compute(BaselineTask("update", None, self._updated))

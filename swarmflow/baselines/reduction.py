@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -10,27 +10,33 @@ from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import Aggregate, BaselinePart, BaselineSum
 from swarmflow.core.protocol.types import ProcessId
 
+Senders = defaultdict[str, set[ProcessId]]  # by group
+
 
 @dataclass(slots=True)
 class BaselineReduction:
     """One iteration's all-reduce, as one member sees it.
 
     Each member owns an n-th of the gradient: it receives that part from every member, and sends the sum to all of them.
-    So it sends and receives 2 (n-1)/n of the gradient. A death ends the reduction of its group at once (in the
-    baselines' favour).
+    So it sends and receives 2 (n-1)/n of the gradient. Of a dead member nothing is awaited any more: the others go on,
+    and keep their own numbers in the part that it owned, as hivemind's averaging does.
     """
 
     runtime: BaselineRuntime
     aggregate: Aggregate
     done: Callable[[], None]  # called once, when all groups are reduced
     started: bool = field(init=False, default=False)  # the own gradient is complete
-    _open: dict[str, tuple[ProcessId, ...]] = field(init=False, default_factory=dict)  # unreduced groups: their members
-    _parts: Counter[str] = field(init=False, default_factory=Counter)  # addends received, by group
-    _sums: Counter[str] = field(init=False, default_factory=Counter)  # sums received, by group
+    _open: dict[str, set[ProcessId]] = field(init=False)  # unreduced groups: the other members, those that are alive
+    _sizes: dict[str, int] = field(init=False)  # bytes of a member's part
+    _parts: Senders = field(init=False, default_factory=lambda: defaultdict(set))  # who has sent an addend
+    _sums: Senders = field(init=False, default_factory=lambda: defaultdict(set))  # who has sent a sum
+    _summed: set[str] = field(init=False, default_factory=set)  # groups whose own part is summed, and sent
 
     def __post_init__(self) -> None:
-        mine = [(name, members) for name, members in self.aggregate.groups if self.runtime.me in members]
-        self._open = {name: members for name, members in mine if len(members) > 1}
+        me = self.runtime.me
+        mine = [(name, members) for name, members in self.aggregate.groups if me in members and len(members) > 1]
+        self._open = {name: set(members) - {me} for name, members in mine}
+        self._sizes = {name: self.runtime.share_bytes(name, len(members)) for name, members in mine}
 
     def start(self) -> None:
         """Send each member its part."""
@@ -39,31 +45,31 @@ class BaselineReduction:
             self._send(name, BaselinePart(self.aggregate.iteration, name))
         self._finish()
 
-    def add_part(self, message: BaselinePart) -> None:
+    def add_part(self, sender: ProcessId, message: BaselinePart) -> None:
         """Add a part, and send the sum when it is complete."""
-        self._parts[message.group] += 1
-        members = self._open.get(message.group)
-        if members is not None and self._parts[message.group] == len(members) - 1:
-            self._send(message.group, BaselineSum(self.aggregate.iteration, message.group))
-            self._end(message.group)
+        self._parts[message.group].add(sender)
+        self._go_on(message.group)
 
-    def take_sum(self, message: BaselineSum) -> None:
+    def take_sum(self, sender: ProcessId, message: BaselineSum) -> None:
         """Take a sum of a part that another member owns."""
-        self._sums[message.group] += 1
-        self._end(message.group)
+        self._sums[message.group].add(sender)
+        self._go_on(message.group)
 
     def lost(self, process: ProcessId) -> None:
-        """End the groups of a dead member."""
-        hit = [name for name, members in self._open.items() if process in members]
-        for name in hit:
-            del self._open[name]
-        if hit:
-            self._finish()
+        """Await nothing more of a dead member."""
+        for name in [name for name, others in self._open.items() if process in others]:
+            self._open[name].discard(process)
+            if self.started:
+                self._go_on(name)
 
-    def _end(self, group: str) -> None:
-        members = self._open.get(group)
-        others = 0 if members is None else len(members) - 1
-        if members is not None and self._parts[group] >= others and self._sums[group] >= others:
+    def _go_on(self, group: str) -> None:
+        others = self._open.get(group)
+        if others is None or not self._parts[group] >= others:
+            return
+        if group not in self._summed:
+            self._summed.add(group)
+            self._send(group, BaselineSum(self.aggregate.iteration, group))
+        if self._sums[group] >= others:
             del self._open[group]
             self._finish()
 
@@ -72,8 +78,5 @@ class BaselineReduction:
             self.done()
 
     def _send(self, group: str, message: BaselinePart | BaselineSum) -> None:
-        members = self._open[group]
-        size = self.runtime.share_bytes(group, len(members))
-        for member in members:
-            if member != self.runtime.me:
-                self.runtime.send(member, message, size)
+        for member in sorted(self._open[group]):
+            self.runtime.send(member, message, self._sizes[group])
