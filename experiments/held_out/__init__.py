@@ -1,1 +1,1 @@
-"""Scenarios that nobody has tuned for: drawn by a seed from families of swarms, under every router and baseline."""
+"""Scenarios that a seed draws from families of swarms, under every router and baseline."""
