@@ -81,6 +81,10 @@ class BaselineRuntime(Protocol):
         """Return the size of the share of a flat gradient that one of so many members sums, as it is sent."""
         ...
 
+    def unsummed(self, process: ProcessId, group: str, share: float) -> None:
+        """Count a share of a group's gradient that died with a process before it was added to the sum."""
+        ...
+
     def count(self, name: str) -> None:
         """Count an event."""
         ...

@@ -105,6 +105,7 @@ class BaselinePeer:
                 self.lost(message.process)
             case Aggregate():
                 self.reduction = BaselineReduction(self.runtime, message, self._reduced)
+                self._take_early()
                 self._reduce_if_done()
             case BaselinePart() | BaselineSum():
                 self._reduce(sender, message)
@@ -184,11 +185,10 @@ class BaselinePeer:
         waits = self.hops is not None and self.hops.unfinished
         if self.reduction is not None and not self.reduction.started and not waits:
             self.reduction.start()
-            self._take_early()
 
     def _reduce(self, sender: ProcessId, message: BaselinePart | BaselineSum) -> None:
         reduction = self.reduction
-        if reduction is None or not reduction.started or reduction.aggregate.iteration < message.iteration:
+        if reduction is None or reduction.aggregate.iteration < message.iteration:
             self._early.append((sender, message))
         elif reduction.aggregate.iteration == message.iteration and isinstance(message, BaselinePart):
             reduction.add_part(sender, message)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from swarmflow.baselines.machine import BaselineRuntime
@@ -19,7 +19,8 @@ class BaselineReduction:
 
     Each member owns an n-th of the gradient: it receives that part from every member, and sends the sum to all of them.
     So it sends and receives 2 (n-1)/n of the gradient. Of a dead member nothing is awaited any more: the others go on,
-    and keep their own numbers in the part that it owned, as hivemind's averaging does.
+    and keep their own numbers in the part that it owned, as hivemind's averaging does. What had not come of the dead
+    member's own gradient is told to the runtime, because nobody learns it.
     """
 
     runtime: BaselineRuntime
@@ -27,15 +28,18 @@ class BaselineReduction:
     done: Callable[[], None]  # called once, when all groups are reduced
     started: bool = field(init=False, default=False)  # the own gradient is complete
     _open: dict[str, set[ProcessId]] = field(init=False)  # unreduced groups: the other members, those that are alive
+    _members: dict[str, frozenset[ProcessId]] = field(init=False)  # the other members of a group, whoever dies
     _sizes: dict[str, int] = field(init=False)  # bytes of a member's part
     _parts: Senders = field(init=False, default_factory=lambda: defaultdict(set))  # who has sent an addend
     _sums: Senders = field(init=False, default_factory=lambda: defaultdict(set))  # who has sent a sum
     _summed: set[str] = field(init=False, default_factory=set)  # groups whose own part is summed, and sent
+    _told: bool = field(init=False, default=False)  # that all groups are reduced
 
     def __post_init__(self) -> None:
         me = self.runtime.me
         mine = [(name, members) for name, members in self.aggregate.groups if me in members and len(members) > 1]
-        self._open = {name: set(members) - {me} for name, members in mine}
+        self._members = {name: frozenset(members) - {me} for name, members in mine}
+        self._open = {name: set(others) for name, others in self._members.items()}
         self._sizes = {name: self.runtime.share_bytes(name, len(members)) for name, members in mine}
 
     def start(self) -> None:
@@ -43,6 +47,8 @@ class BaselineReduction:
         self.started = True
         for name in self._open:
             self._send(name, BaselinePart(self.aggregate.iteration, name))
+        for name in list(self._open):
+            self._go_on(name)
         self._finish()
 
     def add_part(self, sender: ProcessId, message: BaselinePart) -> None:
@@ -59,22 +65,31 @@ class BaselineReduction:
         """Await nothing more of a dead member."""
         for name in [name for name, others in self._open.items() if process in others]:
             self._open[name].discard(process)
-            if self.started:
-                self._go_on(name)
+            self._go_on(name)
 
     def _go_on(self, group: str) -> None:
         others = self._open.get(group)
-        if others is None or not self._parts[group] >= others:
+        if others is None or not self.started or not self._parts[group] >= others:
             return
         if group not in self._summed:
             self._summed.add(group)
+            self._tell_unsummed(group, self._members[group] - self._parts[group], 1)
             self._send(group, BaselineSum(self.aggregate.iteration, group))
         if self._sums[group] >= others:
+            unsummed = len(
+                self._members[group] - self._sums[group]
+            )  # parts of dead members, here one in so many copies
+            self._tell_unsummed(group, self._members[group] - others, unsummed / (1 + len(others)))
             del self._open[group]
             self._finish()
 
+    def _tell_unsummed(self, group: str, dead: Iterable[ProcessId], parts: float) -> None:
+        for process in sorted(dead):
+            self.runtime.unsummed(process, group, parts / (1 + len(self._members[group])))
+
     def _finish(self) -> None:
-        if self.started and not self._open:
+        if self.started and not self._open and not self._told:
+            self._told = True
             self.done()
 
     def _send(self, group: str, message: BaselinePart | BaselineSum) -> None:

@@ -62,6 +62,7 @@ class BaselineProcess:
     began_s: float
     died_s: float = field(init=False, default=float("inf"))
     stage: int = field(init=False, default=-1)  # the current or the last one; -1: none yet
+    unsummed: float = field(init=False, default=0.0)  # share of its last gradient that nobody has got; it is dead
     links: dict[ProcessId, None] = field(init=False, default_factory=dict)  # the processes that it is connected to
 
     @property
@@ -293,9 +294,7 @@ class BaselineWorld:
             if self.alive(process):
                 indices = {index for index, path in paths.items() if process in path}
                 self.processes[process].computer.spent.commit(0, indices, self.meter)
-        assert self.leader_machine is not None
-        summed_s = self.leader_machine.aggregated_s  # who dies later may have sent what it had
-        died = sum(self.processes[process].died_s < summed_s for path in paths.values() for process in path)
+        died = sum(self._died_with(process) for path in paths.values() for process in path)
         self.meter.unlearnt += died / plan.stages
         retries, self._retries = self.counts["retries"] - self._retries, self.counts["retries"]
         result = StepResult(
@@ -313,6 +312,19 @@ class BaselineWorld:
         self.ended = iteration + 1 >= self.settings.steps
         if self.on_result is not None:
             self.on_result(result)
+
+    def _died_with(self, process: ProcessId) -> float:
+        """Return the share of its gradient that a process took with it: all of it before the all-reduce, or a part."""
+        life = self.processes[process]
+        assert self.leader_machine is not None
+        return 1.0 if life.died_s < self.leader_machine.aggregated_s else min(1.0, life.unsummed)
+
+    def unsummed(self, process: ProcessId, group: str, share: float) -> None:
+        """Count what of a process' gradient nobody has got in the all-reduce amid which it died."""
+        stage = self.processes[process].stage
+        tied = self.settings.plan.tied and stage in (0, self.settings.plan.stages - 1)
+        elements = {name: self.hardware.elements(name) for name in (f"stage-{stage}", *(["tied"] if tied else []))}
+        self.processes[process].unsummed += share * elements.get(group, 0) / sum(elements.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -376,6 +388,10 @@ class SimulatedRuntime:
         """The size of a share of a flat gradient, sent in the form of swarmflow's pieces after a first step."""
         hardware = self.world.hardware
         return hardware.piece().usual_bytes(-(-hardware.elements(group) // members))
+
+    def unsummed(self, process: ProcessId, group: str, share: float) -> None:
+        """Count a share of a gradient that is lost."""
+        self.world.unsummed(process, group, share)
 
     def count(self, name: str) -> None:
         """Count an event."""

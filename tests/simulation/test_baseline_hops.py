@@ -25,6 +25,7 @@ class Computer:
         self.sent: list[BaselineMessage] = []
         self.waits: list[tuple[float, Callable[[], None]]] = []
         self.loads: list[tuple[int, Callable[[], None]]] = []
+        self.lost: list[tuple[ProcessId, float]] = []  # shares of gradients that nobody has got
 
     def send(self, to: ProcessId, message: BaselineMessage, tensor_bytes: int = 0) -> None:
         self.sent.append(message)
@@ -50,6 +51,9 @@ class Computer:
 
     def share_bytes(self, group: str, members: int) -> int:
         return 1
+
+    def unsummed(self, process: ProcessId, group: str, share: float) -> None:
+        self.lost.append((process, share))
 
     def count(self, name: str) -> None:
         return

@@ -56,3 +56,30 @@ def test_the_others_go_on_without_who_dies_and_end_no_sooner_for_it(early: bool)
     assert not done, "the sum of a is awaited"
     of.take_sum(A, SUM)
     assert done == [True]
+
+
+def test_who_is_left_alone_before_it_begins_does_not_wait() -> None:
+    computer, done = Computer(), list[bool]()
+    of = reduction(computer, done, A)
+    of.lost(A)
+    of.start()
+    assert done == [True]
+    assert sum(share for _, share in computer.lost) == 1.0, "nobody has any of it"
+
+
+@pytest.mark.parametrize(("came", "lost"), [((), 1 / 3 + 1 / 6), (("part",), 1 / 6), (("part", "sum"), 0.0)])
+def test_what_had_not_come_of_a_dead_member_is_told_as_lost(came: tuple[str, ...], lost: float) -> None:
+    """A third of a gradient is summed here; of a third that the dead member owned, this is one of two copies."""
+    computer, done = Computer(), list[bool]()
+    of = reduction(computer, done, A, B)
+    of.start()
+    if "part" in came:
+        of.add_part(B, PART)
+    if "sum" in came:
+        of.take_sum(B, SUM)
+    of.lost(B)
+    of.add_part(A, PART)
+    of.take_sum(A, SUM)
+    assert done == [True]
+    assert sum(share for _, share in computer.lost) == pytest.approx(lost)
+    assert {process for process, share in computer.lost if share} <= {B}
