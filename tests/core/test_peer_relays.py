@@ -8,7 +8,14 @@ from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
 from swarmflow.core.protocol.actions import Action, RunForward, Send
-from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, Received, StateLoaded, Tick
+from swarmflow.core.protocol.events import (
+    BackwardComputed,
+    ForwardComputed,
+    InputGradientComputed,
+    Received,
+    StateLoaded,
+    Tick,
+)
 from swarmflow.core.protocol.messages import (
     Accepted,
     Backward,
@@ -104,6 +111,19 @@ def test_a_gradient_takes_the_way_back_and_is_given_back_again() -> None:
     [(to, carry)] = messages(bench.event(BackwardComputed(microbatch(0), SENT)), RelayTensor)
     assert (to, carry) == (MATE, RelayTensor(UP, backward=Backward(microbatch(0), 0, FIRST_ATTEMPT)))
     assert messages(bench.hear(MemberFailed(1, EPOCH, MATE, "killed")), Backward) == [(UP, carry.backward)]
+
+
+def test_a_gradient_that_was_given_before_the_pass_is_over_is_given_back_again_too() -> None:
+    """The gradients of the parameters wait until a peer has nothing else to do; its predecessor does not."""
+    bench = Bench()
+    bench.know()
+    bench.forward()
+    bench.hear(Accepted(microbatch(0), 2, FIRST_ATTEMPT), DOWN)
+    bench.hear(Backward(microbatch(0), 1, FIRST_ATTEMPT), DOWN, (GRADIENT,))
+    [(to, carry)] = messages(bench.event(InputGradientComputed(microbatch(0), SENT)), RelayTensor)
+    assert (to, carry.to) == (MATE, UP)
+    assert messages(bench.hear(MemberFailed(1, EPOCH, MATE, "killed")), Backward) == [(UP, carry.backward)]
+    assert not messages(bench.event(BackwardComputed(microbatch(0), None)), Backward), "once is enough"
 
 
 def test_it_carries_for_others_of_the_epoch_alone() -> None:

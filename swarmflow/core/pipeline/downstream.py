@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from swarmflow.core.pipeline import lateness, offers
-from swarmflow.core.pipeline.hop import HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.messages import (
@@ -77,5 +76,5 @@ def again(hops: HopTable, to: ProcessId, message: Forward | Backward, now: float
     if isinstance(message, Forward):
         return lateness.send_again(hops.dispatcher, message.microbatch, to, now)
     hop = hops.find(message.microbatch)
-    due = hop is not None and hop.state is HopState.DONE and hop.upstream == to
+    due = hop is not None and hop.given_back and hop.upstream == to
     return hops.restorer.give_back(hop) if hop is not None and due else []

@@ -126,6 +126,11 @@ class Hop:
         return self.state is HopState.DONE or self.orphan
 
     @property
+    def given_back(self) -> bool:
+        """Whether its predecessor has been sent the gradient of its input; that of its parameters may still wait."""
+        return self.state is HopState.DONE or self.gradient is not None
+
+    @property
     def kept(self) -> tuple[Ref, ...]:
         """The boundary tensors that are here, except for what the dispatcher keeps."""
         return tuple(ref for ref in (self.input, self.gradient_in, self.gradient) if ref is not None)

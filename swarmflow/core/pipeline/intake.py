@@ -152,5 +152,4 @@ def _take_over(hops: HopTable, hop: Hop, sender: ProcessId, message: Forward | A
     hop.upstream, hop.attempt, hop.reported, hop.settled = sender, attempt, None, message.settled
     counted: list[Action] = [] if again else [Count("adoptions")]
     actions = [*counted, Send(sender, _accepted(hops, hop)), *hops.report_successor(hop)]
-    here = hop.state is HopState.DONE or hop.gradient is not None
-    return actions + (hops.restorer.give_back(hop) if here else [])
+    return actions + (hops.restorer.give_back(hop) if hop.given_back else [])

@@ -182,12 +182,9 @@ class Shortest:
         """
         if self._names is None:
             self._names = [*self._peers, *self._unmeasured]
-        found: list[ProcessId] = []
-        for _ in range(DRAWS):
-            process = self._draw.choice(self._names)
-            if process not in exclude and process not in found and self._estimate(process).delay_s <= near_s:
-                found.append(process)
-        return sorted(found, key=lambda process: self._estimate(process).assumed_s + self.links.work_s(process))[:2]
+        drawn = self._draw.sample(self._names, min(DRAWS, len(self._names)))
+        near = [each for each in drawn if each not in exclude and self._estimate(each).delay_s <= near_s]
+        return sorted(near, key=lambda process: self._estimate(process).assumed_s + self.links.work_s(process))[:2]
 
     def _estimate(self, process: ProcessId) -> _PeerEstimate:
         return self._peers.get(process, self._typical)
