@@ -5,10 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmflow.core.pipeline.hop_table import HopTable
-from swarmflow.core.protocol.actions import Action, Release, RunBackward, RunForward
+from swarmflow.core.protocol.actions import Action, Release, RunBackward, RunForward, Send
 from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed
 from swarmflow.core.protocol.handovers import handovers_of
-from swarmflow.core.protocol.messages import Accepted, Adopt, Backward, Cancel, Denied, Forward, Routed
+from swarmflow.core.protocol.messages import (
+    Accepted,
+    Adopt,
+    Backward,
+    Cancel,
+    Denied,
+    Forward,
+    Recall,
+    Recalled,
+    Routed,
+)
 from swarmflow.core.protocol.types import Ref
 from tests.core.hops import computed, receive
 from tests.core.samples import REPAIR, messages, microbatch, of_type, released
@@ -18,6 +28,7 @@ REPAIRED = Forward(microbatch(0), 1, REPAIR, repair=True, held_by=DOWN)
 AFTER = REPAIR.passed_on()  # the attempt of the hop after it
 QUESTION = Adopt(microbatch(0), 2, AFTER)
 ANSWER = Backward(microbatch(0), 1, AFTER)
+RECALL = Recall(microbatch(0), 1, gradient=False)
 
 
 def announced(machine: HopTable) -> list[Action]:
@@ -78,6 +89,30 @@ def test_what_belongs_to_another_attempt_is_not_used() -> None:
     actions = run_forward(machine, later)
     assert Release((GRADIENT,)) in actions
     assert messages(actions, Adopt) == [(DOWN, replace(QUESTION, attempt=REPAIR.next_repair().passed_on()))]
+
+
+def test_the_holder_that_needs_the_output_first_gets_it_once_it_is_computed() -> None:
+    """It has evicted the hop's input: to compute the gradient again it recalls what it is asked for with."""
+    machine = hops()
+    announced(machine)
+    receive(machine, DOWN, Accepted(microbatch(0), 2, AFTER))
+    assert receive(machine, DOWN, RECALL) == [], "it is told later, and has nobody else to ask"
+    assert not messages(receive(machine, UP, REPAIRED, (INPUT, TARGETS)), Recalled)
+    actions = computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    assert [send for send in of_type(actions, Send) if isinstance(send.message, Recalled)] == [
+        Send(DOWN, Recalled(microbatch(0), 1, gradient=False), (OUTPUT, TARGETS))
+    ]
+
+
+def test_who_asked_for_the_output_of_a_hop_that_does_not_come_is_told_so() -> None:
+    machine = hops()
+    announced(machine)
+    receive(machine, DOWN, RECALL)
+    machine.admission.capacity = 0
+    actions = receive(machine, UP, REPAIRED, (INPUT, TARGETS))
+    assert messages(actions, Denied)
+    assert messages(actions, Recalled) == [(DOWN, Recalled(microbatch(0), 1, gradient=False))]
+    assert messages(receive(machine, DOWN, RECALL), Recalled), "nothing is announced any more"
 
 
 def test_nothing_is_kept_of_the_dead_of_what_is_cancelled_and_after_the_step() -> None:

@@ -13,6 +13,7 @@ from swarmflow.core.protocol.messages import (
     DownstreamCost,
     Forward,
     Probed,
+    Recall,
     Routed,
     SlotReserved,
 )
@@ -46,6 +47,12 @@ def on_routed(hops: HopTable, sender: ProcessId, message: Routed, bodies: Bodies
     hops.early.answered(sender, message)
     hops.dispatcher.routed(sender, message.microbatch, message.attempt, message.successor, now)
     return []
+
+
+def on_recall(hops: HopTable, sender: ProcessId, message: Recall, bodies: Bodies, now: float) -> list[Action]:
+    """Give a neighbour a tensor of a hop again, or say that it is not here."""
+    early = message.stage == hops.stage and message.microbatch not in hops.hops and hops.early.recall(sender, message)
+    return [] if early else hops.restorer.on_recall(sender, message)
 
 
 def on_credit_available(

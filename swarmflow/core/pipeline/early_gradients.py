@@ -7,7 +7,6 @@ microbatch: a Forward without its tensors, which overtakes them. Its receiver as
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline.admission import Admission
@@ -15,7 +14,7 @@ from swarmflow.core.pipeline.hop import Hop
 from swarmflow.core.pipeline.next_stage import NextStage
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.handovers import handovers_of
-from swarmflow.core.protocol.messages import Accepted, Adopt, Backward, Forward, Routed
+from swarmflow.core.protocol.messages import Accepted, Adopt, Backward, Forward, Recall, Recalled, Routed
 from swarmflow.core.protocol.types import Attempt, Epoch, Microbatch, ProcessId, Ref
 
 
@@ -28,6 +27,7 @@ class EarlyGradient:
     attempt: Attempt  # of the hop after it
     held: bool = field(default=False, init=False)  # the holder has it
     successor: ProcessId | None = field(default=None, init=False)  # to whom the holder has passed it on
+    recalled: bool = field(default=False, init=False)  # the holder asks for the output, to compute its gradient again
     gradient: Ref | None = field(default=None, init=False)
 
 
@@ -69,6 +69,26 @@ class EarlyGradients:
         early.held, early.gradient = True, bodies[0]
         return True
 
+    def recall(self, sender: ProcessId, message: Recall) -> bool:
+        """Keep a question for the output of an announced hop; return whether it is one, from the holder that was asked.
+
+        It would else be told that there is no such hop here, would ask the rest of the stage in vain, and ask again
+        only after `late_min_s` (experiments/held_out, scenario 15: a step took 15 s longer).
+        """
+        early = self._asked.get(message.microbatch)
+        if early is None or message.gradient or early.holder != sender:
+            return False
+        early.recalled = True
+        return True
+
+    def begun(self, microbatch: Microbatch) -> ProcessId | None:
+        """Return who asked for the output of a hop whose tensors are here now: from now on the hop answers."""
+        early = self._asked.get(microbatch)
+        if early is None or not early.recalled:
+            return None
+        early.recalled = False
+        return early.holder
+
     def take(self, hop: Hop) -> tuple[EarlyGradient | None, list[Action]]:
         """Return what a hop that is computed gets from the holder that was asked; None: it has to ask anew."""
         early = self._asked.get(hop.microbatch)
@@ -78,20 +98,27 @@ class EarlyGradients:
         return early, []
 
     def drop(self, microbatch: Microbatch) -> list[Action]:
-        """Forget a microbatch, with the gradient that is here."""
+        """Forget a microbatch, with the gradient that is here. Who asked for its output has to ask others."""
         early = self._asked.pop(microbatch, None)
-        return [] if early is None or early.gradient is None else [Release((early.gradient,))]
+        if early is None:
+            return []
+        actions: list[Action] = [Release((early.gradient,))] if early.gradient is not None else []
+        none_here = Recalled(microbatch, self.stage, gradient=False)
+        return [*actions, Send(early.holder, none_here)] if early.recalled else actions
 
     def gone(self, process: ProcessId) -> list[Action]:
         """Forget what a dead process has announced, or holds."""
-        return self._drop_all(m for m, early in self._asked.items() if process in (early.upstream, early.holder))
+        lost = {m: early for m, early in self._asked.items() if process in (early.upstream, early.holder)}
+        for early in lost.values():
+            early.recalled &= early.holder != process
+        return [action for microbatch in lost for action in self.drop(microbatch)]
 
     def finish(self, epoch: Epoch | None = None) -> list[Action]:
         """Forget the microbatches of a committed step and of earlier ones; None: all."""
-        return self._drop_all(m for m in self._asked if epoch is None or m.epoch <= epoch)
-
-    def _drop_all(self, microbatches: Iterable[Microbatch]) -> list[Action]:
-        return [action for microbatch in list(microbatches) for action in self.drop(microbatch)]
+        over = {m: early for m, early in self._asked.items() if epoch is None or m.epoch <= epoch}
+        for early in over.values():
+            early.recalled = False  # nobody needs it any more
+        return [action for microbatch in over for action in self.drop(microbatch)]
 
     def _found(self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt) -> EarlyGradient | None:
         early = self._asked.get(microbatch)

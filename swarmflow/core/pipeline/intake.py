@@ -15,6 +15,7 @@ from swarmflow.core.protocol.messages import (
     Forward,
     Probe,
     Probed,
+    Recall,
     ReserveSlot,
     SlotReserved,
 )
@@ -56,6 +57,8 @@ def _begin(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies) 
     hops.hops[message.microbatch] = hop
     hops.admission.note(hop)
     hops.journal.weigh(hop)
+    if (asker := hops.early.begun(message.microbatch)) is not None:
+        hops.restorer.on_recall(asker, Recall(message.microbatch, hops.stage, gradient=False))  # once it is computed
     deferred_max = hops.admission.deferred_max
     work: Action = RunForward(hop.microbatch, data, graph, deferred_max=deferred_max)
     if hops.last:

@@ -138,7 +138,7 @@ INBOUND: dict[type[Message], Inbound] = {
     Routed: _hop(downstream.on_routed, AFTER),
     Backward: _hop(passes.on_backward, AFTER),
     CreditAvailable: _hop(downstream.on_credit_available, AFTER, scope=Scope.EPOCH),
-    Recall: _hop(lambda hops, sender, message, *_: hops.restorer.on_recall(sender, message)),
+    Recall: _hop(downstream.on_recall),
     Recalled: _hop(lambda hops, sender, message, bodies, _: hops.restorer.on_recalled(sender, message, bodies)),
     Probe: _hop(intake.on_probe, BEFORE, BESIDE, scope=Scope.LINK),
     Probed: _hop(downstream.on_probed, BESIDE, AFTER, scope=Scope.LINK),
