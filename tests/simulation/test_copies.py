@@ -29,12 +29,10 @@ def start_again(world: World, *peers: str) -> None:
 
 
 def newest_whole(world: World) -> int:
-    """The newest version whose every stage is on some peer's disk."""
-    held: dict[int, set[int]] = {}
-    for disk in world.disks.copies.values():
-        for version, stages in disk.items():
-            held.setdefault(version, set()).update(stages)
-    return max((version for version, stages in held.items() if stages == {0, 1, 2}), default=0)
+    """The newest version whose every stage is on some peer's disk, written there or copied."""
+    disks, peers = world.disks, [f"p{number}" for number in range(6)]
+    versions = sorted(disks.durable, reverse=True)
+    return next((v for v in versions if all(any(disks.holds(p, v, s) for p in peers) for s in range(3))), 0)
 
 
 def check(world: World) -> None:
@@ -65,7 +63,9 @@ def test_a_run_waits_for_who_has_what_is_missing(seed: int) -> None:
     assert world.clock.run(lambda: not world.alive_peers() and world.clock.now_s > LOST_S, 100.0)
     kept = newest_whole(world)
     # Of any version: an earlier one that is whole without them would be gone on from, after a while.
-    holders = sorted(name for name, disk in world.disks.copies.items() if any(0 in stages for stages in disk.values()))
+    versions = [version for version in world.disks.durable if version > 0]
+    peers = [f"p{number}" for number in range(6)]
+    holders = [peer for peer in peers if any(world.disks.holds(peer, version, 0) for version in versions)]
     others = [f"p{number}" for number in range(6) if f"p{number}" not in holders]
     before = len(world.results)
     start_again(world, *others, "fresh")
