@@ -57,13 +57,14 @@ def _begin(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies) 
     hops.hops[message.microbatch] = hop
     hops.admission.note(hop)
     hops.journal.weigh(hop)
-    if (asker := hops.early.begun(message.microbatch)) is not None:
-        hops.restorer.on_recall(asker, Recall(message.microbatch, hops.stage, gradient=False))  # once it is computed
     deferred_max = hops.admission.deferred_max
     work: Action = RunForward(hop.microbatch, data, graph, deferred_max=deferred_max)
     if hops.last:
         work = RunLoss(hop.microbatch, data, targets, deferred_max)
-    return [Send(sender, _accepted(hops, hop)), work]
+    asker = hops.early.begun(message.microbatch)
+    recall = Recall(message.microbatch, hops.stage, gradient=False)  # answered once it is computed
+    asked = [] if asker is None else hops.restorer.on_recall(asker, recall)
+    return [Send(sender, _accepted(hops, hop)), work, *asked]
 
 
 def on_reserve_slot(
