@@ -33,7 +33,7 @@ class BaselineReduction:
     _parts: Senders = field(init=False, default_factory=lambda: defaultdict(set))  # who has sent an addend
     _sums: Senders = field(init=False, default_factory=lambda: defaultdict(set))  # who has sent a sum
     _summed: set[str] = field(init=False, default_factory=set)  # groups whose own part is summed, and sent
-    _told: bool = field(init=False, default=False)  # that all groups are reduced
+    _over: bool = field(init=False, default=False)  # that all groups are reduced
 
     def __post_init__(self) -> None:
         me = self.runtime.me
@@ -88,8 +88,8 @@ class BaselineReduction:
             self.runtime.unsummed(process, group, parts / (1 + len(self._members[group])))
 
     def _finish(self) -> None:
-        if self.started and not self._open and not self._told:
-            self._told = True
+        if self.started and not self._open and not self._over:
+            self._over = True
             self.done()
 
     def _send(self, group: str, message: BaselinePart | BaselineSum) -> None:

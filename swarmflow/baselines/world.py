@@ -70,6 +70,10 @@ class BaselineProcess:
         """Whether it is alive."""
         return self.died_s == float("inf")
 
+    def died_with(self, summed_s: float) -> float:
+        """Return the share of its last gradient that died with it: all of it before the all-reduce, or a part."""
+        return 1.0 if self.died_s < summed_s else min(1.0, self.unsummed)
+
 
 @dataclass(slots=True)
 class BaselineWorld:
@@ -294,7 +298,9 @@ class BaselineWorld:
             if self.alive(process):
                 indices = {index for index, path in paths.items() if process in path}
                 self.processes[process].computer.spent.commit(0, indices, self.meter)
-        died = sum(self._died_with(process) for path in paths.values() for process in path)
+        assert self.leader_machine is not None
+        summed_s = self.leader_machine.aggregated_s
+        died = sum(self.processes[process].died_with(summed_s) for path in paths.values() for process in path)
         self.meter.unlearnt += died / plan.stages
         retries, self._retries = self.counts["retries"] - self._retries, self.counts["retries"]
         result = StepResult(
@@ -312,12 +318,6 @@ class BaselineWorld:
         self.ended = iteration + 1 >= self.settings.steps
         if self.on_result is not None:
             self.on_result(result)
-
-    def _died_with(self, process: ProcessId) -> float:
-        """Return the share of its gradient that a process took with it: all of it before the all-reduce, or a part."""
-        life = self.processes[process]
-        assert self.leader_machine is not None
-        return 1.0 if life.died_s < self.leader_machine.aggregated_s else min(1.0, life.unsummed)
 
     def unsummed(self, process: ProcessId, group: str, share: float) -> None:
         """Count what of a process' gradient nobody has got in the all-reduce amid which it died."""
