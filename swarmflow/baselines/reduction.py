@@ -33,7 +33,6 @@ class BaselineReduction:
     _parts: Senders = field(init=False, default_factory=lambda: defaultdict(set))  # who has sent an addend
     _sums: Senders = field(init=False, default_factory=lambda: defaultdict(set))  # who has sent a sum
     _summed: set[str] = field(init=False, default_factory=set)  # groups whose own part is summed, and sent
-    _over: bool = field(init=False, default=False)  # that all groups are reduced
 
     def __post_init__(self) -> None:
         me = self.runtime.me
@@ -45,11 +44,12 @@ class BaselineReduction:
     def start(self) -> None:
         """Send each member its part."""
         self.started = True
+        if not self._open:
+            self.done()
         for name in self._open:
             self._send(name, BaselinePart(self.aggregate.iteration, name))
         for name in list(self._open):
             self._go_on(name)
-        self._finish()
 
     def add_part(self, sender: ProcessId, message: BaselinePart) -> None:
         """Add a part, and send the sum when it is complete."""
@@ -76,21 +76,16 @@ class BaselineReduction:
             self._tell_unsummed(group, self._members[group] - self._parts[group], 1)
             self._send(group, BaselineSum(self.aggregate.iteration, group))
         if self._sums[group] >= others:
-            unsummed = len(
-                self._members[group] - self._sums[group]
-            )  # parts of dead members, here one in so many copies
+            # The parts that dead members owned; each member that is left has a copy of its own.
+            unsummed = len(self._members[group] - self._sums[group])
             self._tell_unsummed(group, self._members[group] - others, unsummed / (1 + len(others)))
             del self._open[group]
-            self._finish()
+            if not self._open:
+                self.done()
 
     def _tell_unsummed(self, group: str, dead: Iterable[ProcessId], parts: float) -> None:
         for process in sorted(dead):
             self.runtime.unsummed(process, group, parts / (1 + len(self._members[group])))
-
-    def _finish(self) -> None:
-        if self.started and not self._open and not self._over:
-            self._over = True
-            self.done()
 
     def _send(self, group: str, message: BaselinePart | BaselineSum) -> None:
         for member in sorted(self._open[group]):

@@ -77,6 +77,13 @@ class Bench:
         self.hear(Forward(microbatch(0), 1, FIRST_ATTEMPT), UP, (INPUT, TARGETS))
         return self.event(ForwardComputed(microbatch(0), OUTPUT))
 
+    def come_back(self) -> None:
+        """A microbatch goes to the last stage, and its gradient comes back to here."""
+        self.know()
+        self.forward()
+        self.hear(Accepted(microbatch(0), 2, FIRST_ATTEMPT), DOWN)
+        self.hear(Backward(microbatch(0), 1, FIRST_ATTEMPT), DOWN, (GRADIENT,))
+
 
 def test_what_it_has_measured_is_told_to_the_leader_and_to_those_around() -> None:
     told = messages(Bench().know(), LinkRateReport)
@@ -104,10 +111,7 @@ def test_what_has_arrived_is_not_sent_again() -> None:
 
 def test_a_gradient_takes_the_way_back_and_is_given_back_again() -> None:
     bench = Bench()
-    bench.know()
-    bench.forward()
-    bench.hear(Accepted(microbatch(0), 2, FIRST_ATTEMPT), DOWN)
-    bench.hear(Backward(microbatch(0), 1, FIRST_ATTEMPT), DOWN, (GRADIENT,))
+    bench.come_back()
     [(to, carry)] = messages(bench.event(BackwardComputed(microbatch(0), SENT)), RelayTensor)
     assert (to, carry) == (MATE, RelayTensor(UP, backward=Backward(microbatch(0), 0, FIRST_ATTEMPT)))
     assert messages(bench.hear(MemberFailed(1, EPOCH, MATE, "killed")), Backward) == [(UP, carry.backward)]
@@ -116,10 +120,7 @@ def test_a_gradient_takes_the_way_back_and_is_given_back_again() -> None:
 def test_a_gradient_that_was_given_before_the_pass_is_over_is_given_back_again_too() -> None:
     """The gradients of the parameters wait until a peer has nothing else to do; its predecessor does not."""
     bench = Bench()
-    bench.know()
-    bench.forward()
-    bench.hear(Accepted(microbatch(0), 2, FIRST_ATTEMPT), DOWN)
-    bench.hear(Backward(microbatch(0), 1, FIRST_ATTEMPT), DOWN, (GRADIENT,))
+    bench.come_back()
     [(to, carry)] = messages(bench.event(InputGradientComputed(microbatch(0), SENT)), RelayTensor)
     assert (to, carry.to) == (MATE, UP)
     assert messages(bench.hear(MemberFailed(1, EPOCH, MATE, "killed")), Backward) == [(UP, carry.backward)]

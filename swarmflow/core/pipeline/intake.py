@@ -61,10 +61,10 @@ def _begin(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies) 
     work: Action = RunForward(hop.microbatch, data, graph, deferred_max=deferred_max)
     if hops.last:
         work = RunLoss(hop.microbatch, data, targets, deferred_max)
-    asker = hops.early.begun(message.microbatch)
-    recall = Recall(message.microbatch, hops.stage, gradient=False)  # answered once it is computed
-    asked = [] if asker is None else hops.restorer.on_recall(asker, recall)
-    return [Send(sender, _accepted(hops, hop)), work, *asked]
+    actions = [Send(sender, _accepted(hops, hop)), work]
+    if (asker := hops.early.begun(message.microbatch)) is not None:  # it is answered once the output is computed
+        actions += hops.restorer.on_recall(asker, Recall(message.microbatch, hops.stage, gradient=False))
+    return actions
 
 
 def on_reserve_slot(
