@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarmflow.core.pipeline import lateness, offers
 from swarmflow.core.pipeline.dispatcher import Dispatcher
-from swarmflow.core.pipeline.patience import LATELY, too_late_s
+from swarmflow.core.pipeline.patience import AHEAD, LATELY, too_late_s
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.messages import Cancel, Denied, Forward, ReserveSlot, SlotReserved
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
@@ -64,6 +66,19 @@ def test_it_gets_its_share_of_much_work() -> None:
     assert [to for to, _ in messages(actions, Forward)] == [SLOW]
     _, actions = asked(mates=19)
     assert [to for to, _ in messages(actions, Forward)] == [SLOW], "as much waits at each of the other senders"
+
+
+def test_no_microbatch_waits_for_a_peer_that_is_hardly_better() -> None:
+    """Others wait for it too, and it takes theirs before."""
+    box, _ = asked()
+    alike_s = 1.0 + (AHEAD + 1.0) * FAST_S  # what the full one had to do, that of others, and this one
+    share_s = (len(box.waiting) + 1) * FAST_S / 2  # of what waits here the two do two at a time
+    box.router.links.record_work(SLOW, alike_s - 0.1, FAST_S, 0.1)
+    assert too_late_s(box, SLOW) < 0.0
+    box.router.links.record_work(SLOW, alike_s + share_s - 0.1, FAST_S, 0.1)
+    assert too_late_s(box, SLOW) < 0.0
+    box.router.links.record_work(SLOW, alike_s + share_s + 0.1, FAST_S, 0.1)
+    assert too_late_s(box, SLOW) == pytest.approx(0.1)
 
 
 def test_a_router_that_decides_otherwise_is_not_overruled() -> None:
