@@ -7,6 +7,7 @@ import re
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.metadata import packages_distributions
 from pathlib import Path
@@ -35,6 +36,12 @@ INTERNAL = r"ClassVar|init=False"
 GLOBAL_RANDOM = "global random numbers: take a random.Random as an argument"
 CLOCKS_AND_EFFECTS = {"asyncio", "multiprocessing", "os", "selectors", "socket", "subprocess", "threading", "time"}
 UNSAFE = {"cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+
+
+@cache
+def parsed(source: str) -> ast.Module:
+    """The syntax tree of a file, which each rule reads."""
+    return ast.parse(source)
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, int]]:
@@ -122,7 +129,7 @@ def forbidden(package: str, name: str) -> str | None:
 
 def broken_imports(path: Path, source: str) -> Iterator[str]:
     """Each import of a file at `path` (relative) that its package may not have."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     for name, line in imports(tree):
         if (reason := forbidden(owner(path), name)) is not None:
             yield f"line {line}: {name}: {reason}"
@@ -138,7 +145,7 @@ def too_long(path: Path, source: str) -> Iterator[str]:
 
 def too_long_functions(path: Path, source: str) -> Iterator[str]:
     """A function that a reader cannot take in at once."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             lines = (node.end_lineno or node.lineno) - node.lineno + 1
             if lines > FUNCTION_LINES_MAX:
@@ -162,7 +169,7 @@ def arguments_of(node: ast.ClassDef) -> int:
 
 def too_much_in_a_class(path: Path, source: str) -> Iterator[str]:
     """A class that does, or has to be given, more than one subject."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.ClassDef):
             methods = sum(isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef) for each in node.body)
             if methods > METHODS_MAX:
@@ -181,7 +188,7 @@ def dotted(node: ast.AST) -> str:
 
 def unsafe_loads(path: Path, source: str) -> Iterator[str]:
     """Every `torch.load(...)` that does not say `weights_only=True`."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if not isinstance(node, ast.Call) or dotted(node.func) != "torch.load":
             continue
         if "weights_only=True" not in [ast.unparse(keyword) for keyword in node.keywords]:

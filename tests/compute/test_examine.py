@@ -26,7 +26,10 @@ LLAMA: dict[str, Any] = {
 GRANITE = {**LLAMA, "model_type": "granite", "embedding_multiplier": 3.0}
 
 
-@pytest.mark.parametrize("here", [True, False], ids=["here", "in a process of its own"])
+@pytest.mark.parametrize(
+    "here",
+    [pytest.param(True, id="here"), pytest.param(False, id="in a process of its own", marks=pytest.mark.extended)],
+)
 def test_the_answer_is_the_same_wherever_it_is_found(here: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if not here:
         monkeypatch.setattr(module, "SMALL_PARAMETERS", 0)

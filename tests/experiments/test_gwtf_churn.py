@@ -70,6 +70,7 @@ def test_pairs_are_drawn_together() -> None:
         ratio([1.0], theirs)
 
 
+@pytest.mark.extended
 def test_the_steps_switch_off_what_they_say() -> None:
     _, without, relayed, recomputed = STEPS[:4]
     setting = next(setting for setting in settings() if setting.heterogeneous and setting.chance == 0.1)

@@ -92,7 +92,7 @@ def small(death: MassDeath | None = None) -> HeldOutScenario:
     return replace(drawn, scenario=replace(drawn.scenario, churn=calm), death=death)
 
 
-@pytest.mark.parametrize("policy", ["swarmflow", "gpipe"])
+@pytest.mark.parametrize("policy", ["gpipe", pytest.param("swarmflow", marks=pytest.mark.extended)])
 def test_peers_die_at_once_in_the_first_measured_iteration(policy: str) -> None:
     drawn = small(MassDeath((1, 4), 0.5))
     report = report_of(drawn, drawn.scenario, policy, 0)

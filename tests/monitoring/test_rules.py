@@ -29,6 +29,7 @@ EXPRESSIONS = {rule.name: rule.expr for rule in (*RECORDINGS, *ALERTS)} | PANELS
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="no promtool here; on Debian: apt-get install prometheus")
+@pytest.mark.extended
 def test_promtool_tries_every_rule() -> None:
     assert PROMTOOL is not None
     done = subprocess.run([PROMTOOL, "test", "rules", str(TRIALS)], capture_output=True, text=True, timeout=60)

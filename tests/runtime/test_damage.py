@@ -15,6 +15,7 @@ from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.stage_peers import EPOCH, GROUPS, peers
 from tests.runtime.test_followed_pieces import MODES, stage_of, step
 from tests.runtime.test_kept_stage import sealed
+from tests.simulation.samples import more
 
 SEAL, APPLY = Seal(EPOCH, 1, GROUPS, GROUPS), Apply(EPOCH, scale=0.01, learning_rate=0.1)
 
@@ -43,8 +44,8 @@ def test_a_flipped_bit_anywhere_in_the_state_is_found(sums: str, delay: int, opt
 
 
 @pytest.mark.parametrize(("sums", "delay"), MODES)
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
-@pytest.mark.parametrize("bit", [pytest.param(0, marks=pytest.mark.exhaustive), 30])
+@pytest.mark.parametrize("optimizer", ["adamw", *more("lamb", "sgd")])
+@pytest.mark.parametrize("bit", [*more(0), 30])
 def test_of_a_state_in_which_a_bit_has_flipped_no_version_is_made(
     sums: str, delay: int, optimizer: str, bit: int
 ) -> None:

@@ -22,6 +22,7 @@ from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.served import Served
 from tests.runtime.manifests import SUMS, manifest
+from tests.simulation.samples import more
 
 STEPS = 9
 MODES = [(sums, delay) for sums in SUMS for delay in (0, 1)]
@@ -82,7 +83,7 @@ def bring(giver: Served, loader: Served, span: Span, have: int) -> int:
     return len(updates or ())
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "lamb", "sgd"])
+@pytest.mark.parametrize("optimizer", ["adamw", *more("lamb", "sgd")])
 @pytest.mark.parametrize(("sums", "delay"), MODES)
 @pytest.mark.parametrize("reduced", [True, False], ids=["reduced", "alone"])
 def test_pieces_of_several_versions_become_the_stage_that_all_others_have(

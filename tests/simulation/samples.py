@@ -76,6 +76,11 @@ def more(*values: object) -> list[object]:
     return [pytest.param(value, marks=pytest.mark.exhaustive) for value in values]
 
 
+def more_of(*rows: tuple[object, ...]) -> list[object]:
+    """Values of several parameters that `make test-exhaustive` alone tries."""
+    return [pytest.param(*row, marks=pytest.mark.exhaustive) for row in rows]
+
+
 def parameters(stage: int, version: int, microbatches: int = 8) -> str:
     """What a stage's parameters must be at a version: each microbatch of each step was learnt once."""
     expected = digest("initial", stage)

@@ -9,7 +9,7 @@ import pytest
 from swarmflow.simulator.causes import COMPUTE, LINKS, NAMES, TIMER, Cause
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.report import SimulationReport
-from tests.simulation.samples import CHURN, simulated
+from tests.simulation.samples import CHURN, more, seeds, simulated
 
 EVEN = """
 [run]
@@ -48,7 +48,7 @@ def add_up(report: SimulationReport) -> None:
         assert sum(parts) == pytest.approx(row.seconds)
 
 
-@pytest.mark.parametrize("policy", ["swarmflow", "swarm", "gpipe", "gwtf"])
+@pytest.mark.parametrize("policy", ["swarmflow", "gpipe", *more("swarm", "gwtf")])
 @pytest.mark.parametrize("bottleneck", CASES)
 def test_what_plainly_dominates_is_named(tmp_path: Path, bottleneck: str, policy: str) -> None:
     _, report = simulated(tmp_path, even(**CASES[bottleneck]), policy)
@@ -77,7 +77,7 @@ def test_the_stage_of_the_slowest_peers_is_named(tmp_path: Path) -> None:
     assert (found.name, found.stage) == ("compute", 2)
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 1))
 def test_the_shares_are_all_of_the_time_under_churn_too(tmp_path: Path, seed: int) -> None:
     _, report = simulated(tmp_path, CHURN, seed=seed)
     assert any(row.deaths for row in report.iterations)

@@ -14,7 +14,7 @@ from swarmflow.policies import POLICIES
 from tests.simulation.samples import CHURN
 
 ROOT = Path(__file__).parents[2]
-SHORT = CHURN.replace("iterations = 8", "iterations = 2")
+SHORT, FOUR = (CHURN.replace("iterations = 8", f"iterations = {count}") for count in (2, 4))
 
 
 def simulate(
@@ -31,7 +31,8 @@ def test_the_trace_and_the_figures_are_the_same_bytes_in_every_process(tmp_path:
     files = []
     for number in ("1", "2"):
         outputs = [tmp_path / f"{number}.trace", tmp_path / f"{number}.json"]
-        done = simulate(tmp_path, "--seed", "5", "--trace", outputs[0], "--json", outputs[1], hash_seed=number)
+        files_of = ("--trace", outputs[0], "--json", outputs[1])
+        done = simulate(tmp_path, "--seed", "5", *files_of, text=FOUR, hash_seed=number)
         assert done.returncode == 0, done.stderr
         files.append([path.read_bytes() for path in outputs])
     assert files[0] == files[1]
@@ -40,7 +41,7 @@ def test_the_trace_and_the_figures_are_the_same_bytes_in_every_process(tmp_path:
     assert b" dies\n" in trace
     rows = json.loads(figures)
     assert (rows["seed"], rows["policy"], rows["violations"]) == (5, "swarmflow", [])
-    assert len([row for row in rows["iterations"] if row["measured"]]) == 8
+    assert len([row for row in rows["iterations"] if row["measured"]]) == 4
     assert rows["in_all"]["seconds"]["mean"] > 0
     assert "violations: none; outcome: finished" in done.stdout
     assert "minutes a microbatch" in done.stdout

@@ -57,9 +57,9 @@ def check(world: World, scenario: FuzzSwarm, leaders: int = 1, began_again: bool
     assert (world.counts["successions"], world.counts["lineages"]) == (leaders, int(began_again)), text
 
 
-@pytest.mark.parametrize("trainers", [2, 3])
+@pytest.mark.parametrize("trainers", [3, *more(2)])
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("seed", seeds(2, 4))
+@pytest.mark.parametrize("seed", seeds(1, 5))
 def test_the_leader_dies_at_each_point_of_a_step(seed: int, phase: str, trainers: int) -> None:
     scenario = replace(SLOW, trainers=trainers)
     world = start_slow(scenario, seed, phase)
@@ -68,7 +68,7 @@ def test_the_leader_dies_at_each_point_of_a_step(seed: int, phase: str, trainers
     assert world.counts["backward"] == HOPS, "no hop of the living is done again"
 
 
-@pytest.mark.parametrize("seed", seeds(3, 3))
+@pytest.mark.parametrize("seed", seeds(1, 5))
 def test_the_leader_dies_between_a_commit_and_the_next_open(seed: int) -> None:
     """A step that everybody has applied, and whose validation loss is being measured, is told by the next leader."""
     scenario = replace(SWARM, settings=replace(SETTINGS, validate_every=1))
@@ -79,7 +79,7 @@ def test_the_leader_dies_between_a_commit_and_the_next_open(seed: int) -> None:
     assert {result.validation_loss for result in world.results} == {1.0}
 
 
-@pytest.mark.parametrize("seed", seeds(2, 2))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_leaders_die_one_after_the_other(seed: int) -> None:
     scenario = replace(SLOW, trainers=3)
     world = start_slow(scenario, seed, "working")
@@ -89,7 +89,7 @@ def test_leaders_die_one_after_the_other(seed: int) -> None:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("seed", seeds(2, 1))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_a_leader_and_a_peer_die_together(seed: int, phase: str) -> None:
     world = start_slow(SLOW, seed, phase)
     stage = seed % 3
@@ -98,7 +98,7 @@ def test_a_leader_and_a_peer_die_together(seed: int, phase: str) -> None:
     check(world, SLOW)
 
 
-@pytest.mark.parametrize("frozen_s", [11.0, 12.0, *more(11.5, 12.5, 14.0), 30.0])
+@pytest.mark.parametrize("frozen_s", [11.0, *more(11.5, 12.0, 12.5, 14.0), 30.0])
 @pytest.mark.parametrize("phase", ["working", "committing"])
 @pytest.mark.parametrize("seed", seeds(1, 1))
 def test_a_frozen_leader_wakes_as_a_deposed_one_and_joins_again(seed: int, phase: str, frozen_s: float) -> None:
@@ -116,7 +116,7 @@ def test_a_frozen_leader_wakes_as_a_deposed_one_and_joins_again(seed: int, phase
     assert world.finisher == next(process for process in world.hosts if process.name == "t1"), "its first life led"
 
 
-@pytest.mark.parametrize("seed", seeds(2, 2))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_a_leader_that_froze_for_a_moment_leads_on(seed: int) -> None:
     world = LONG.start(seed)
     world.clock.after(
@@ -135,7 +135,7 @@ def test_all_trainers_but_the_leader_die(seed: int, phase: str) -> None:
     assert world.counts["backward"] == HOPS, "the leader answers for their microbatches, which others hold"
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_a_leader_whom_most_have_left_waits_and_then_goes_on_alone(seed: int) -> None:
     world = SWARM.start(seed)
     left: list[float] = []
@@ -149,7 +149,7 @@ def test_a_leader_whom_most_have_left_waits_and_then_goes_on_alone(seed: int) ->
     assert world.clock.now_s > left[0] + 30.0, "others might have had another leader"
 
 
-@pytest.mark.parametrize("seed", seeds(2, 1))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_a_leader_that_starts_again_finds_the_one_that_has_taken_over(seed: int) -> None:
     world = LONG.start(seed)
     kill_in_phase(world, "working", the_leader, SETTLED_S, world.random.uniform(0.0, 1.0))
@@ -158,7 +158,7 @@ def test_a_leader_that_starts_again_finds_the_one_that_has_taken_over(seed: int)
     assert world.results[-1].term == world.results[-2].term
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_a_trainer_that_half_of_the_swarm_is_left_to_goes_on_as_a_lineage_of_its_own(seed: int) -> None:
     """The leader and a peer of each stage die at once, 4 of 8: nobody can be elected, and nothing is lost."""
     world = SWARM.start(seed)
@@ -180,7 +180,7 @@ def test_a_trainer_that_half_of_the_swarm_is_left_to_goes_on_as_a_lineage_of_its
     assert world.disks.durable[STEPS] == {stage: parameters(stage, STEPS) for stage in range(3)}
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_most_may_leave_at_once_without_costing_a_majority(seed: int) -> None:
     """Who is let go tells the leader that it follows nobody else: nobody has to wait for its vote."""
     world = replace(SWARM, peers=9).start(seed)

@@ -37,7 +37,7 @@ def one_of_each(world: World, stages: tuple[int, ...]) -> list[ProcessId]:
 
 
 @pytest.mark.parametrize("stages", [(0, 1), (1, 2), (0, 2), (0, 1, 2)])
-@pytest.mark.parametrize("seed", seeds(2, 3))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_deaths_on_several_stages_at_once_cost_no_step(seed: int, stages: tuple[int, ...]) -> None:
     world = SWARM.start(seed)
     kill_in_phase(world, "working", lambda w: one_of_each(w, stages), SETTLED_S, delay_s=world.random.uniform(0.0, 1.5))
@@ -48,7 +48,7 @@ def test_deaths_on_several_stages_at_once_cost_no_step(seed: int, stages: tuple[
 
 
 @pytest.mark.parametrize("phase", ["complete", "preparing", "prepared", "committing"])
-@pytest.mark.parametrize("seed", seeds(2, 4))
+@pytest.mark.parametrize("seed", seeds(1, 5))
 def test_deaths_at_a_steps_end_cost_no_step(seed: int, phase: str) -> None:
     world = THREE_EACH.start(seed)
     victims = tuple(world.random.sample(range(3), 2))
@@ -58,7 +58,7 @@ def test_deaths_at_a_steps_end_cost_no_step(seed: int, phase: str) -> None:
     assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
-@pytest.mark.parametrize("seed", seeds(5, 5))
+@pytest.mark.parametrize("seed", seeds(2, 8))
 def test_a_death_redoes_only_the_dead_peers_work(seed: int) -> None:
     world = SWARM.start(seed)
     stage = seed % 3
@@ -79,7 +79,7 @@ def test_a_death_redoes_only_the_dead_peers_work(seed: int) -> None:
     assert world.counts["forward"] <= 6 * 8 * 2 + sent_again
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(2, 3))
 def test_a_death_while_loading_is_nothing(seed: int) -> None:
     world = SWARM.start(seed)
     world.clock.after(0.06, lambda: world.kill(world.alive_peers()[seed]))
@@ -87,7 +87,7 @@ def test_a_death_while_loading_is_nothing(seed: int) -> None:
     assert world.counts["steps_restarted"] == world.counts["rollbacks"] == 0
 
 
-@pytest.mark.parametrize("seed", seeds(2, 3))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_who_loads_does_not_wait_for_a_frozen_donor_longer_than_the_swarm_does(seed: int) -> None:
     world = replace(SWARM, settings=replace(SETTINGS, steps=40)).start(seed)
     world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
@@ -100,7 +100,7 @@ def test_who_loads_does_not_wait_for_a_frozen_donor_longer_than_the_swarm_does(s
     finish(world)
 
 
-@pytest.mark.parametrize("seed", seeds(3, 2))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_a_trainer_that_dies_takes_no_microbatch_along(seed: int) -> None:
     world = replace(SWARM, trainers=3).start(seed)
     kill_in_phase(world, "working", lambda w: w.directory.followers()[:1], SETTLED_S, world.random.uniform(0.0, 1.0))
@@ -108,7 +108,7 @@ def test_a_trainer_that_dies_takes_no_microbatch_along(seed: int) -> None:
     assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
-@pytest.mark.parametrize("seed", seeds(3, 2))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_a_stage_that_is_lost_goes_back_to_a_committed_version(seed: int) -> None:
     world = SWARM.start(seed)
     kill_in_phase(world, "working", lambda w: peers_of(w, seed % 3), SETTLED_S + 4.0)
@@ -118,7 +118,7 @@ def test_a_stage_that_is_lost_goes_back_to_a_committed_version(seed: int) -> Non
         assert stages == {stage: parameters(stage, version) for stage in range(3)}
 
 
-@pytest.mark.parametrize("seed", seeds(3, 2))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_a_stage_that_is_lost_while_others_load_it_goes_back(seed: int) -> None:
     """Newcomers that cannot load what nobody has are no reason to wait for them."""
     world = replace(SWARM, settings=replace(SETTINGS, checkpoint_every=0)).start(seed)
@@ -129,7 +129,7 @@ def test_a_stage_that_is_lost_while_others_load_it_goes_back(seed: int) -> None:
     assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
-@pytest.mark.parametrize("seed", seeds(3, 2))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_the_last_stage_lost_while_the_model_is_written_costs_steps_but_not_the_run(seed: int) -> None:
     settings = replace(SETTINGS, load_s=(1.0, 2.0), broken_s=(0.5, 2.0))
     world = FuzzSwarm(settings).start(seed)
@@ -147,7 +147,7 @@ def test_the_last_stage_lost_while_the_model_is_written_costs_steps_but_not_the_
     assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
-@pytest.mark.parametrize("seed", seeds(3, 2))
+@pytest.mark.parametrize("seed", seeds(1, 4))
 def test_draining_costs_nothing(seed: int) -> None:
     world = THREE_EACH.start(seed)
 
@@ -163,7 +163,7 @@ def test_draining_costs_nothing(seed: int) -> None:
     assert world.counts["backward"] == 6 * 8 * 3
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_a_stage_may_drain_to_nothing_and_come_back(seed: int) -> None:
     world = SWARM.start(seed)
 
@@ -188,7 +188,7 @@ def test_a_stage_may_drain_to_nothing_and_come_back(seed: int) -> None:
         (Plan(2, 1), 2, 1),
     ],
 )
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_other_shapes_survive_churn(seed: int, plan: Plan, peers: int, capacity: int) -> None:
     settings = Settings(plan, steps=4, capacity=capacity, checkpoint_every=1)
     world = FuzzSwarm(settings, peers).start(seed)
@@ -197,7 +197,7 @@ def test_other_shapes_survive_churn(seed: int, plan: Plan, peers: int, capacity:
     assert world.disks.durable[4] == {stage: parameters(stage, 4, plan.microbatches) for stage in range(plan.stages)}
 
 
-@pytest.mark.parametrize("seed", seeds(6, 6))
+@pytest.mark.parametrize("seed", seeds(2, 10))
 def test_every_kind_of_fault_at_random_moments(seed: int) -> None:
     world = SWARM.start(seed)
     churn = Churn(world, (*ALL_FAULTS_BUT_JOIN, *["join"] * 8), gap_s=1.5)
@@ -214,7 +214,7 @@ FOUND = (  # by `make fuzz`, with the faults that there were then
 )
 
 
-@pytest.mark.parametrize("seed", [*seeds(4, 6), *FOUND])
+@pytest.mark.parametrize("seed", [*seeds(2, 8), *FOUND])
 def test_a_random_swarm_under_the_earlier_faults(seed: int) -> None:
     world = play(seed, Hunt(earlier=True))
     assert world.settings.steps in world.disks.durable
@@ -235,7 +235,7 @@ FOUND_SINCE = (
 )
 
 
-@pytest.mark.parametrize("seed", [*seeds(4, 11), *found(FOUND_SINCE, 8)])
+@pytest.mark.parametrize("seed", [*seeds(2, 13), *found(FOUND_SINCE, 3)])
 def test_a_random_swarm_under_random_faults(seed: int) -> None:
     world = play(seed)
     assert world.settings.steps in world.disks.durable
@@ -247,7 +247,7 @@ FOUND_DELAYED = (
 )
 
 
-@pytest.mark.parametrize("seed", [*seeds(4, 8), *FOUND_DELAYED])
+@pytest.mark.parametrize("seed", [*seeds(2, 10), *found(FOUND_DELAYED, 1)])
 def test_a_random_swarm_under_random_faults_whose_updates_are_delayed(seed: int) -> None:
     world = play(seed, Hunt(delay=1))
     assert world.settings.steps in world.disks.durable
@@ -263,8 +263,8 @@ def test_who_starts_what_the_leader_waits_for_looks_again_when_it_waits_for_some
 
 
 def test_the_command_says_how_many_seeds_held(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["2", "--first", "100"]) == 0
-    assert capsys.readouterr().out.startswith("2 seeds from 100 on: nothing lost")
+    assert main(["2", "--first", "13"]) == 0
+    assert capsys.readouterr().out.startswith("2 seeds from 13 on: nothing lost")
 
 
 def test_a_swarm_that_stands_still_is_reported() -> None:
@@ -273,7 +273,7 @@ def test_a_swarm_that_stands_still_is_reported() -> None:
         finish(world, limit_s=30.0)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", seeds(2, 4))
 def test_messages_lost_one_way_on_a_connection_that_stays_hold_nothing_up(seed: int) -> None:
     world = SWARM.start(seed)
     churn = Churn(world, ("mute",), gap_s=1.0, until_s=40.0)
@@ -283,7 +283,7 @@ def test_messages_lost_one_way_on_a_connection_that_stays_hold_nothing_up(seed: 
     assert world.disks.durable[6] == {stage: parameters(stage, 6) for stage in range(3)}
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, 2))
 def test_what_peers_lose_between_them_is_said_again_and_nobody_is_taken_for_dead(seed: int) -> None:
     world = SWARM.start(seed)
 

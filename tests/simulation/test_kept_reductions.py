@@ -10,7 +10,7 @@ import pytest
 
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.report import SimulationReport
-from tests.simulation.samples import scenario
+from tests.simulation.samples import more, scenario
 
 STAGES, PEERS = 3, 9
 SWARM = """
@@ -53,7 +53,7 @@ def run(folder: Path, delay: int, leaves: str = "") -> tuple[SimulationReport, l
 
 
 @pytest.mark.parametrize("delay", [0, 1])
-@pytest.mark.parametrize("dead", [0, 4, 8])
+@pytest.mark.parametrize("dead", [0, 8, *more(4)])
 def test_a_group_that_lost_nobody_reduces_once(tmp_path: Path, dead: int, delay: int) -> None:
     calm, sent = run(tmp_path, delay)
     times = [seconds for seconds, _ in sent if seconds < calm.iterations[0].seconds]

@@ -138,13 +138,13 @@ def test_a_version_that_somebody_asks_for_is_brought_to_disk_and_told() -> None:
 
 
 def test_a_save_that_fails_is_tried_again_and_one_that_cannot_be_is_told_so() -> None:
-    world = replace(LONG, settings=replace(LONG.settings, steps=400).timed(stall_s=20.0)).start(0)
-    world.clock.at(12.0, lambda: interventions.stall(world, world.leader, "save", 2))  # type: ignore[arg-type]
-    world.clock.at(12.1, lambda: interventions.ask_save(world, 1))
-    assert world.clock.run(lambda: 1 in world.saved, 300.0)
+    world = replace(LONG, settings=replace(LONG.settings, steps=100, compute_s=(0.5, 2.0)).timed(stall_s=20.0)).start(0)
+    world.clock.at(30.0, lambda: interventions.stall(world, world.leader, "save", 2))  # type: ignore[arg-type]
+    world.clock.at(30.1, lambda: interventions.ask_save(world, 1))
+    assert world.clock.run(lambda: 1 in world.saved, 330.0)
     assert world.saved[1].failed == ""
     assert len(lines(world, "could not be written: nothing of it has come")) == 1, "the second time it says nothing new"
-    assert world.clock.now_s > 12.0 + 2 * 2 * 20.0, "the second try was stalled too"
+    assert world.clock.now_s > 30.0 + 2 * 2 * 20.0, "the second try was stalled too"
     now_s = world.clock.now_s
     world.clock.at(now_s + 0.5, lambda: interventions.stall(world, world.leader, "save"))  # type: ignore[arg-type]
     world.clock.at(now_s + 5.0, lambda: interventions.ask_save(world, 2))

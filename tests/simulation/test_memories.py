@@ -53,7 +53,7 @@ def check(world: World, killed: int) -> list[int]:
 
 
 @pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("seed", seeds(2, 2))
+@pytest.mark.parametrize("seed", seeds(1, 3))
 def test_a_run_whose_trainers_are_all_killed_goes_on_from_the_peers_memory(phase: str, seed: int) -> None:
     world = LONG.start(seed)
     kill_in_phase(world, phase, every_trainer, KILLED_S, world.random.uniform(0.0, 0.3))
@@ -68,7 +68,7 @@ def test_a_run_whose_trainers_are_all_killed_goes_on_from_the_peers_memory(phase
     assert "from the memory of peers" in log
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", seeds(2, 2))
 def test_trainers_that_die_together_again_and_again_among_other_faults(seed: int) -> None:
     """Also where the peers of one stage, or a leader in its step's last phase, die with them."""
     world = replace(LONG, settings=replace(LONG.settings, checkpoint_every=7)).start(seed)
@@ -80,7 +80,7 @@ def test_trainers_that_die_together_again_and_again_among_other_faults(seed: int
     assert churn.happened["kill_every_trainer"] > 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_the_memory_of_two_histories_is_never_put_together(seed: int) -> None:
     """Both sides of a split have gone on; all trainers die, and the peers of both meet at the next leader."""
     world = replace(LONG, peers=12, settings=replace(LONG.settings, steps=400)).start(seed)

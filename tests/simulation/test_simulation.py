@@ -10,7 +10,7 @@ import pytest
 from swarmflow.errors import ConfigError
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.world import World
-from tests.simulation.samples import CHURN, PIPELINE, SETTINGS, SWARM, scenario, simulated
+from tests.simulation.samples import CHURN, PIPELINE, SETTINGS, SWARM, scenario, seeds, simulated
 
 
 def test_a_pipeline_takes_what_can_be_worked_out_by_hand(tmp_path: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_faster_network_and_faster_peers_give_more(tmp_path: Path) -> None:
     assert seconds(PIPELINE.replace("activation_bytes", "codec_ratio = 4.0\nactivation_bytes")) < usual
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", seeds(1, 2))
 def test_churn_costs_time_and_no_microbatch(tmp_path: Path, seed: int) -> None:
     simulation, report = simulated(tmp_path, CHURN, seed=seed)
     assert (report.outcome, report.violations) == ("finished", ())
@@ -68,12 +68,12 @@ def test_churn_costs_time_and_no_microbatch(tmp_path: Path, seed: int) -> None:
 
 def test_peers_come_and_go_by_rate_and_by_trace(tmp_path: Path) -> None:
     (tmp_path / "churn.csv").write_text("20,leave,0\n30,join\n31,join\n40,leave\n", encoding="utf-8")
-    calm = CHURN.split("[churn]")[0].replace("iterations = 8", "iterations = 30")
+    calm = CHURN.split("[churn]")[0].replace("iterations = 8", "iterations = 15")
     simulation, report = simulated(tmp_path, calm + "[churn]\ntrace = 'churn.csv'\n")
     assert report.outcome == "finished"
     assert (simulation.churn.deaths, simulation.churn.joins) == (2, 2)
     assert [name for name in ("p0", "p12") if name in {p.name for p in simulation.world.alive_peers()}]
-    simulation, report = simulated(tmp_path, calm + "[churn]\nleaves_per_hour = 30\nabsence_s = 5\n")
+    simulation, report = simulated(tmp_path, calm + "[churn]\nleaves_per_hour = 60\nabsence_s = 5\n")
     assert report.outcome == "finished"
     assert simulation.churn.deaths > 5
     assert simulation.churn.joins >= simulation.churn.deaths - 2

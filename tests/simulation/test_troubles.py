@@ -15,7 +15,7 @@ from swarmflow.simulator.troubles import ALONE, TROUBLES
 from swarmflow.simulator.world import World
 from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters, seeds
 
-LONG = replace(SWARM, settings=replace(SETTINGS, steps=30), peers=9)
+LONG = replace(SWARM, settings=replace(SETTINGS, steps=16), peers=9)
 
 
 def settled(seed: int = 0) -> World:
@@ -26,14 +26,14 @@ def settled(seed: int = 0) -> World:
 
 def end_well(world: World) -> None:
     finish(world)
-    assert world.disks.durable[30] == {stage: parameters(stage, 30) for stage in range(3)}
+    assert world.disks.durable[16] == {stage: parameters(stage, 16) for stage in range(3)}
 
 
 @pytest.mark.parametrize("kind", [fault.__name__ for fault in (*TROUBLES, *ALONE)])
 @pytest.mark.parametrize("seed", seeds(1, 1))
 def test_each_trouble_again_and_again(seed: int, kind: str) -> None:
     world = LONG.start(seed)
-    churn = Churn(world, (kind,), gap_s=3.0)
+    churn = Churn(world, (kind,), gap_s=2.5)
     churn.unleash()
     end_well(world)
     assert churn.happened[kind] > 5

@@ -10,9 +10,9 @@ from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.simulator.faults import finish, peers_of
 from swarmflow.simulator.moments import split_in_phase
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, seeds
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, more_of, seeds
 
-FOUR_EACH = replace(SWARM, settings=replace(SETTINGS, steps=60), peers=12)
+FOUR_EACH = replace(SWARM, settings=replace(SETTINGS, steps=45), peers=12)
 Opened = dict[tuple[str, Epoch], set[ProcessId]]  # (lineage, epoch): who leads it
 
 
@@ -32,8 +32,15 @@ def watch(world: World, opened: Opened) -> None:
         world.clock.after(0.05, lambda: watch(world, opened))
 
 
-@pytest.mark.parametrize("notified", [True, False], ids=["notified", "silent"])
-@pytest.mark.parametrize("phase", ["working", "preparing", "prepared", "committing"])
+@pytest.mark.parametrize(
+    ("phase", "notified"),
+    [
+        ("working", True),
+        ("committing", False),
+        *more_of(("working", False), ("preparing", True), ("preparing", False)),
+        *more_of(("prepared", True), ("prepared", False), ("committing", True)),
+    ],
+)
 @pytest.mark.parametrize("seed", seeds(1, 2))
 def test_both_sides_of_a_split_do_not_go_on_in_one_lineage(seed: int, phase: str, notified: bool) -> None:
     world = FOUR_EACH.start(seed)

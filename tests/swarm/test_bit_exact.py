@@ -39,7 +39,7 @@ Learnt = tuple[dict[str, bytes], list[float]]  # every parameter's bytes, and th
     ("codec", "train"),
     [
         pytest.param("none", {"accumulate": "exact"}, marks=pytest.mark.exhaustive),
-        ("blockwise8", {"accumulate": "exact"}),
+        pytest.param("blockwise8", {"accumulate": "exact"}, marks=pytest.mark.extended),
         ("blockwise8", {"reduce_codec": "blockwise16"}),
         pytest.param("blockwise8", {"accumulate": "exact", "delay": 1}, marks=pytest.mark.exhaustive),
     ],

@@ -15,7 +15,8 @@ from swarmflow.local.swarm import LocalSwarm
 from tests.swarm.reference import Recipe, load_model, parameters, relative_difference, train
 from tests.swarm.runs import LONG, STAGES, learnt_by_all, prepare, recipe, settings, start
 
-# The optimizer knows nothing of the family: one family has both of them (test_faults.py too), and every family has one.
+# The optimizer knows nothing of the family: one family has both of them, and every family has one. Of each run of the
+# tests are gpt2 in test_faults.py and llama in test_flow.py.
 TRIALS = (
     pytest.param("gpt2", "adamw", marks=pytest.mark.exhaustive),
     ("gpt2", "sgd"),
@@ -35,6 +36,7 @@ def assert_learnt(found: dict[str, Tensor], model: Path, corpus: Path, of: Recip
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.parametrize(("family", "optimizer"), TRIALS)
 def test_the_swarm_learns_what_one_process_learns(
     family: str, optimizer: str, tmp_path: Path, forks: ForkServer

@@ -29,7 +29,9 @@ def start(swarm: LocalSwarm) -> LocalProcess:
 
 @pytest.mark.swarm
 @pytest.mark.slow
-@pytest.mark.parametrize("again", [False, True], ids=["gone", "restarted"])
+@pytest.mark.parametrize(
+    "again", [pytest.param(False, id="gone"), pytest.param(True, id="restarted", marks=pytest.mark.extended)]
+)
 def test_another_trainer_leads_on(again: bool, tmp_path: Path, forks: ForkServer) -> None:
     model, corpus = prepare(tmp_path, "llama")
     of = recipe("adamw", steps=STEPS)
@@ -75,6 +77,7 @@ def test_half_of_the_processes_are_killed_at_once(tmp_path: Path, forks: ForkSer
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 def test_one_trainer_with_one_peer_waits_for_no_majority(tmp_path: Path, forks: ForkServer) -> None:
     model, corpus = prepare(tmp_path, "llama")
     of = recipe("adamw", steps=STEPS)

@@ -30,7 +30,7 @@ def followed(process: LocalProcess) -> float:
 
 @pytest.mark.swarm
 @pytest.mark.slow
-@pytest.mark.parametrize("router", ["flow", "gwtf"])
+@pytest.mark.parametrize("router", [pytest.param("flow", marks=pytest.mark.extended), "gwtf"])
 def test_a_swarm_that_follows_flows_learns_what_one_process_learns(
     router: str, tmp_path: Path, forks: ForkServer
 ) -> None:

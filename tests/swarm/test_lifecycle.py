@@ -148,6 +148,7 @@ def _pair(folder: Path) -> dict[str, dict[str, Any]]:
     return run
 
 
+@pytest.mark.extended
 def test_the_second_trainer_of_a_folder_joins_leaves_comes_back_and_takes_over(
     tmp_path: Path, forks: ForkServer
 ) -> None:

@@ -16,6 +16,7 @@ TOKENS = 2 * 32  # of a microbatch
 
 
 @pytest.mark.swarm
+@pytest.mark.extended
 def test_a_peer_keeps_to_its_limits_and_tells_what_it_does(tmp_path: Path) -> None:
     model, corpus = prepare(tmp_path, "gpt2")
     with ForkServer(environment(threads=1)) as forks:

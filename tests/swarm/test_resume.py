@@ -350,6 +350,7 @@ def went_back(swarm: LocalSwarm, stage: int) -> None:
     assert f"stage {stage} has lost everybody: back from version " in logs_of(swarm.trainers)
 
 
+@pytest.mark.extended
 def test_the_only_peer_of_a_stage_leaves_at_once_and_comes_back(undisturbed: Undisturbed, tmp_path: Path) -> None:
     """Its state is in its folder: nobody goes back, and no step is trained twice.
 
