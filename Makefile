@@ -13,7 +13,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-versio
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
 	@echo "make test               set up, then run the test suite"
-	@echo "make test-extended      those that take long: they drive a browser or Prometheus, or attack a swarm"
+	@echo "make test-extended      those that take long: they drive a browser or Prometheus, attack a swarm, or compare every family"
 	@echo "make test-exhaustive    those that take a minute each, or try further modes and seeds of what the others test"
 	@echo "make lint               ruff (rules and format; make format mends both), and the workflow of CI"
 	@echo "make typecheck          mypy"
