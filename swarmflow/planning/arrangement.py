@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise, permutations
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from swarmflow.errors import ConfigError
+from swarmflow.planning.matching import matching
+from swarmflow.planning.stage_order import order_of
 
 Matrix = NDArray[np.float64]
 Group = tuple[int, ...]  # the devices of one stage, sorted
-PERMUTED_MAX = 6  # rows of a cost matrix up to which all matchings are tried
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,18 @@ class Arrangement:
     """Pipelines of devices, and what they cost."""
 
     pipelines: tuple[tuple[int, ...], ...]  # devices, `[pipeline][stage]`
-    cost_s: float  # equation 1
+    synchronised_s: float  # the exchange of gradients, of the slowest stage (equation 2)
+    pipelined_s: float  # the slowest transfers between the stages, together (equation 4)
+
+    @property
+    def cost_s(self) -> float:
+        """Return the communication cost (equation 1)."""
+        return self.synchronised_s + self.pipelined_s
+
+    @property
+    def stages(self) -> dict[int, int]:
+        """Return the stage of each device that has one."""
+        return {device: stage for pipeline in self.pipelines for stage, device in enumerate(pipeline)}
 
 
 @dataclass
@@ -39,43 +51,94 @@ class Problem:
     gradient_bytes: Sequence[float]  # size of the gradients of each stage, c_DP
     pinned: dict[int, int] = field(default_factory=dict)  # device -> the stage that it serves
     transfer_s: Matrix = field(init=False)  # time of an activation and its gradient, `[from][to]`
-    _exchange_s: list[Matrix] = field(init=False)  # time of a stage's gradients, `[stage][from][to]`
+    evaluated: int = field(init=False, default=0)  # arrangements whose cost was asked for
+    _latency_s: Matrix = field(init=False)  # of both directions, as the next
+    _s_per_byte: Matrix = field(init=False)
+    _exchanges_s: dict[float, Matrix] = field(init=False, default_factory=dict)  # by the size of the gradients
     _kind: list[int] = field(init=False)  # for each device the first device with the same links
     _data_parallel_cache: dict[tuple[Group, float], float] = field(init=False, default_factory=dict)
+    _kinds_cache: dict[Group, Group] = field(init=False, default_factory=dict)
     _matched_cache: dict[tuple[Group, Group], float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.pipelines < 1 or len(self.latency_s) < self.pipelines * self.stages:
             raise ConfigError(f"{self.stages} stages need at least as many peers, not {len(self.latency_s)}")
         latency_s, rate = np.asarray(self.latency_s, dtype=float), np.asarray(self.bytes_per_s, dtype=float)
-        latency_s, s_per_byte = (latency_s + latency_s.T) / 2, 2 / (rate + rate.T)
-        self.transfer_s = 2 * (latency_s + self.activation_bytes * s_per_byte)
-        self._exchange_s = [2 * (latency_s + size / self.pipelines * s_per_byte) for size in self.gradient_bytes]
-        for exchange_s in self._exchange_s:
-            np.fill_diagonal(exchange_s, 0.0)
+        with np.errstate(divide="ignore"):  # devices without a link are infinitely far apart
+            self._latency_s, self._s_per_byte = (latency_s + latency_s.T) / 2, 2 / (rate + rate.T)
+        self.transfer_s = 2 * (self._latency_s + self.activation_bytes * self._s_per_byte)
         self._kind = _kinds(self.transfer_s)
+
+    @property
+    def free(self) -> list[int]:
+        """Return the devices that may serve any stage."""
+        return [device for device in range(len(self.latency_s)) if device not in self.pinned]
+
+    def pinned_groups(self) -> list[list[int]]:
+        """Return the groups with only the pinned devices, as many as fit."""
+        groups: list[list[int]] = [[] for _ in range(self.stages)]
+        for device, stage in sorted(self.pinned.items()):
+            if len(groups[stage]) < self.pipelines:
+                groups[stage].append(device)
+        return groups
+
+    def exchange_s(self, gradient_bytes: float) -> Matrix:
+        """Return what two devices of one group take to exchange gradients of that size, `[from][to]` (equation 2)."""
+        if gradient_bytes not in self._exchanges_s:
+            exchange_s = 2 * (self._latency_s + gradient_bytes / self.pipelines * self._s_per_byte)
+            np.fill_diagonal(exchange_s, 0.0)
+            self._exchanges_s[gradient_bytes] = exchange_s
+        return self._exchanges_s[gradient_bytes]
+
+    def alike(self, one: int, other: int) -> bool:
+        """Return whether two devices have the same links to all others, so that a swap changes nothing."""
+        return self._kind[one] == self._kind[other]
 
     def data_parallel_s(self, group: Group, stage: int) -> float:
         """Return the cost of exchanging the gradients of a stage among its devices (equation 2)."""
         key = (group, self.gradient_bytes[stage])
         if key not in self._data_parallel_cache:
-            self._data_parallel_cache[key] = float(self._exchange_s[stage][np.ix_(group, group)].sum(axis=1).max())
+            exchange_s = self.exchange_s(self.gradient_bytes[stage])
+            self._data_parallel_cache[key] = float(exchange_s[np.ix_(group, group)].sum(axis=1).max())
         return self._data_parallel_cache[key]
 
     def matched_s(self, one: Group, other: Group) -> float:
         """Return the slowest transfer of the best matching between the devices of two stages (equation 3)."""
         # Neither the order of the two groups nor an exchange of devices of one kind changes the cost.
-        first, second = (tuple(sorted(self._kind[device] for device in group)) for group in (one, other))
+        first, second = self._kinds_of(one), self._kinds_of(other)
         kinds = (first, second) if first < second else (second, first)
         if kinds not in self._matched_cache:
             costs = self.transfer_s[np.ix_(one, other)]
             self._matched_cache[kinds] = max(float(costs[row, column]) for row, column in enumerate(matching(costs)))
         return self._matched_cache[kinds]
 
+    def _kinds_of(self, group: Group) -> Group:
+        kinds = self._kinds_cache.get(group)
+        if kinds is None:
+            kinds = self._kinds_cache[group] = tuple(sorted(self._kind[device] for device in group))
+        return kinds
+
     def cost_s(self, groups: Sequence[Group]) -> float:
         """Return the cost of these groups in this order of stages (equation 1)."""
-        exchange_s = max(self.data_parallel_s(group, stage) for stage, group in enumerate(groups))
-        return exchange_s + sum(self.matched_s(one, other) for one, other in pairwise(groups))
+        self.evaluated += 1
+        return self.synchronised_s(groups) + self.pipelined_s(groups)
+
+    def synchronised_s(self, groups: Sequence[Group]) -> float:
+        """Return the cost of exchanging the gradients of all stages: of the slowest group."""
+        return max(self.data_parallel_s(group, stage) for stage, group in enumerate(groups))
+
+    def pipelined_s(self, groups: Sequence[Group]) -> float:
+        """Return the cost of the pipelines through these groups in this order (equations 3 and 4)."""
+        return sum(self.matched_s(one, other) for one, other in pairwise(groups))
+
+    def ordered(self, groups: Sequence[Group]) -> tuple[Group, ...]:
+        """Return the groups in the order of the least pipeline cost (equation 4); those with pinned devices stay.
+
+        As in the paper: as if the gradients of all stages had one size.
+        """
+        fixed = {place: place for place, group in enumerate(groups) if any(device in self.pinned for device in group)}
+        links_s = np.array([[0.0 if a == b else self.matched_s(a, b) for b in groups] for a in groups])
+        return tuple(groups[number] for number in order_of(links_s, fixed))
 
     def arrangement(self, groups: Sequence[Group]) -> Arrangement:
         """Return the pipelines of these groups in this order of stages."""
@@ -85,7 +148,9 @@ class Problem:
             successor = {device: other[chosen[row]] for row, device in enumerate(one)}
             for pipeline in pipelines:
                 pipeline.append(successor[pipeline[-1]])
-        return Arrangement(tuple(tuple(pipeline) for pipeline in pipelines), self.cost_s(groups))
+        return Arrangement(
+            tuple(tuple(pipeline) for pipeline in pipelines), self.synchronised_s(groups), self.pipelined_s(groups)
+        )
 
 
 def _kinds(transfer_s: Matrix) -> list[int]:
@@ -99,39 +164,11 @@ def _kinds(transfer_s: Matrix) -> list[int]:
     return kinds
 
 
-def matching(costs: Matrix) -> tuple[int, ...]:
-    """Return the matching, as the column of each row, with the least maximum entry (and then, for few rows, sum)."""
-    count = len(costs)
-    if count <= PERMUTED_MAX:
-        choices = np.array(list(permutations(range(count))))
-        entries = costs[np.arange(count), choices]
-        best = min(range(len(choices)), key=lambda number: (entries[number].max(), entries[number].sum()))
-        return tuple(int(column) for column in choices[best])
-    limits = np.unique(costs)
-    low, high = 0, len(limits) - 1
-    while low < high:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _perfect(costs <= limits[middle]) is not None else (middle + 1, high)
-    found = _perfect(costs <= limits[low])
-    assert found is not None
-    return found
-
-
-def _perfect(allowed: NDArray[np.bool_]) -> tuple[int, ...] | None:
-    """Return a perfect matching, as the column of each row, by augmenting paths; None when there is none."""
-    row_of: dict[int, int] = {}
-    columns = [[column for column, free in enumerate(row) if free] for row in allowed.tolist()]
-
-    def augment(row: int, seen: set[int]) -> bool:
-        for column in columns[row]:
-            if column not in seen:
-                seen.add(column)
-                if column not in row_of or augment(row_of[column], seen):
-                    row_of[column] = row
-                    return True
-        return False
-
-    if not all(augment(row, set()) for row in range(len(allowed))):
-        return None
-    column_of = {row: column for column, row in row_of.items()}
-    return tuple(column_of[row] for row in range(len(allowed)))
+def swapped(groups: tuple[Group, ...], one: int, other: int) -> tuple[Group, ...]:
+    """Return the groups with two devices exchanged."""
+    changed = list(groups)
+    for stage, group in enumerate(groups):
+        if (one in group) != (other in group):
+            leaves, comes = (one, other) if one in group else (other, one)
+            changed[stage] = tuple(sorted([comes if device == leaves else device for device in group]))
+    return tuple(changed)

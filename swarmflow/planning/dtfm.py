@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 from math import comb, factorial
@@ -10,22 +10,21 @@ from random import Random
 
 import numpy as np
 
-from swarmflow.planning.arrangement import Arrangement, Group, Problem
+from swarmflow.planning.arrangement import Arrangement, Group, Problem, swapped
 
 ENUMERATED_MAX = 3000  # partitions up to which all are tried
-ORDERED_MAX = 12  # stages up to which the best order is found exactly
 POPULATION = 24  # partitions that the genetic algorithm keeps
 GENERATIONS = 150  # of one child each
 
 
 def arrange(problem: Problem, random: Random) -> Arrangement:
     """Return the cheapest arrangement where all can be tried; else the best that the genetic algorithm finds."""
-    search = _Search(problem, random)
+    search = _GeneticSearch(problem, random)
     return problem.arrangement(search.best())
 
 
 @dataclass
-class _Search:
+class _GeneticSearch:
     """Searches partitions: tuples of groups of devices, in the order of their stages. Devices in no group are spare."""
 
     problem: Problem
@@ -35,7 +34,8 @@ class _Search:
         """Return the groups of the best arrangement that was found."""
         if self._partition_count() <= ENUMERATED_MAX:
             partitions = (
-                self._ordered(groups) for groups in self._all_partitions(self._free_devices(), self._pinned_groups())
+                self.problem.ordered(groups)
+                for groups in self._all_partitions(self.problem.free, self.problem.pinned_groups())
             )
             return min(partitions, key=self.problem.cost_s)
         population = [self._improved(self._random_partition()) for _ in range(POPULATION)]
@@ -50,21 +50,10 @@ class _Search:
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
-    def _free_devices(self) -> list[int]:
-        return [device for device in range(len(self.problem.latency_s)) if device not in self.problem.pinned]
-
-    def _pinned_groups(self) -> list[list[int]]:
-        """Return the groups with only the pinned devices, as many as fit."""
-        groups: list[list[int]] = [[] for _ in range(self.problem.stages)]
-        for device, stage in sorted(self.problem.pinned.items()):
-            if len(groups[stage]) < self.problem.pipelines:
-                groups[stage].append(device)
-        return groups
-
     def _partition_count(self) -> int:
         """Return the number of partitions; the order of the groups counts only where devices are pinned."""
-        left, count = len(self._free_devices()), 1
-        for group in self._pinned_groups():
+        left, count = len(self.problem.free), 1
+        for group in self.problem.pinned_groups():
             count *= comb(left, self.problem.pipelines - len(group))
             left -= self.problem.pipelines - len(group)
         return count if self.problem.pinned else count // factorial(self.problem.stages)
@@ -77,15 +66,15 @@ class _Search:
         unordered = not self.problem.pinned and len(free) == self.problem.pipelines * (len(groups) - stage)
         for chosen in combinations(free, self.problem.pipelines - len(groups[stage])):
             if unordered and chosen[0] != free[0]:
-                break  # it would repeat a partition in another order; `_ordered` finds the best order
+                break  # it would repeat a partition in another order; `ordered` finds the best order
             rest = [device for device in free if device not in chosen]
             filled = [group if number != stage else [*group, *chosen] for number, group in enumerate(groups)]
             yield from self._all_partitions(rest, filled, stage + 1)
 
     def _random_partition(self) -> tuple[Group, ...]:
-        free = self._free_devices()
+        free = self.problem.free
         self.random.shuffle(free)
-        groups = self._pinned_groups()
+        groups = self.problem.pinned_groups()
         for group in groups:
             while len(group) < self.problem.pipelines:
                 group.append(free.pop())
@@ -99,51 +88,21 @@ class _Search:
                 partners = [d for d in groups[stage] if d not in group and d not in self.problem.pinned]
                 movable = device not in groups[stage] and device not in self.problem.pinned and bool(partners)
                 if movable and self.random.random() < 0.5:
-                    groups = _swapped(groups, device, self.random.choice(partners))
+                    groups = swapped(groups, device, self.random.choice(partners))
         return groups
-
-    def _ordered(self, groups: Sequence[Group]) -> tuple[Group, ...]:
-        """Return the groups in the best order: an open-loop travelling salesman (equation 4). Pinned ones stay.
-
-        As in the paper it is the order of the least pipeline cost, as if the gradients of all stages had one size.
-        """
-        count = len(groups)
-        if count > ORDERED_MAX:
-            return tuple(groups)
-        fixed = [any(device in self.problem.pinned for device in group) for group in groups]
-        links_s = [[0.0 if a == b else self.problem.matched_s(a, b) for b in groups] for a in groups]
-        # (bit set of the groups so far, the last of them) -> (least cost in s, their order)
-        reached: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
-        for group in range(count):
-            if (not fixed[0] and not fixed[group]) or group == 0:
-                reached[1 << group, group] = (0.0, (group,))
-        for place in range(1, count):
-            after: dict[tuple[int, int], tuple[float, tuple[int, ...]]] = {}
-            for (used, last), (cost_s, order) in reached.items():
-                for group in range(count):
-                    allowed = group == place if fixed[place] or fixed[group] else True
-                    if used >> group & 1 or not allowed:
-                        continue
-                    found = (cost_s + links_s[last][group], (*order, group))
-                    key = (used | 1 << group, group)
-                    if key not in after or found < after[key]:
-                        after[key] = found
-            reached = after
-        _, order = min(reached.values())
-        return tuple(groups[number] for number in order)
 
     # --- local search -------------------------------------------------------------------------------------------------
 
     def _improved(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
         """Swap by the paper's gain, which uses the fastest links within two groups, as long as the cost falls."""
-        groups = self._ordered(groups)
+        groups = self.problem.ordered(groups)
         cost_s = self.problem.cost_s(groups)
         while True:
             gains = sorted(self._gains(groups), reverse=True)[:4]
             for _, one, other in gains:
-                swapped = self._ordered(_swapped(groups, one, other))
-                if (less_s := self.problem.cost_s(swapped)) < cost_s:
-                    groups, cost_s = swapped, less_s
+                improved = self.problem.ordered(swapped(groups, one, other))
+                if (less_s := self.problem.cost_s(improved)) < cost_s:
+                    groups, cost_s = improved, less_s
                     break
             else:
                 return groups
@@ -173,20 +132,9 @@ class _Search:
         cost_s, better = self.problem.cost_s(groups), True
         while better:
             better = False
-            free = self._free_devices()
+            free = self.problem.free
             for one, other in combinations(free, 2):
-                swapped = _swapped(groups, one, other)
-                if swapped != groups and (less_s := self.problem.cost_s(swapped)) < cost_s:
-                    groups, cost_s, better = swapped, less_s, True
+                others = swapped(groups, one, other)
+                if others != groups and (less_s := self.problem.cost_s(others)) < cost_s:
+                    groups, cost_s, better = others, less_s, True
         return groups
-
-
-def _swapped(groups: tuple[Group, ...], one: int, other: int) -> tuple[Group, ...]:
-    """Return the groups with two devices exchanged."""
-    change = {one: other, other: one}
-    if any(one in group and other in group for group in groups):
-        return groups
-    return tuple(
-        tuple(sorted(change.get(device, device) for device in group)) if one in group or other in group else group
-        for group in groups
-    )

@@ -1,4 +1,4 @@
-"""The policy `dtfm`: pipelines arranged by the true network, which no process of a swarm knows."""
+"""The policy `dtfm`, and the arrangement of a scenario's computers by its true network, which no process knows."""
 
 from __future__ import annotations
 
@@ -20,23 +20,34 @@ def arranged(world: BaselineWorld) -> Pipelines:
     hardware, plan = world.hardware, world.settings.plan
     if not isinstance(hardware, ScenarioHardware):
         raise ConfigError("policy 'dtfm' needs the network and the computers of a scenario")
-    names = [name for name in hardware.profiles if hardware.fits(name)]
-    pipelines = len(names) // plan.stages
+    names = fitting(hardware)
+    microbatches = plan.microbatches / max(1, len(names) // plan.stages)
+    found = arrange(problem(hardware, microbatches), Random(world.seed)).pipelines
+    return Pipelines({names[d]: (k, stage) for k, pipeline in enumerate(found) for stage, d in enumerate(pipeline)})
+
+
+def fitting(hardware: ScenarioHardware) -> list[str]:
+    """Return the peers that have memory for a stage, which are the devices of the problem, in this order."""
+    return [name for name in hardware.profiles if hardware.fits(name)]
+
+
+def problem(hardware: ScenarioHardware, microbatches: float) -> Problem:
+    """Return the choice of stages for these computers. microbatches: that a link carries one after the other.
+
+    Raises ConfigError where there are fewer computers than stages.
+    """
+    names, stages = fitting(hardware), hardware.scenario.model.stages
     links = [[hardware.link(one, other) if one != other else (0.0, float("inf")) for other in names] for one in names]
-    problem = Problem(
+    return Problem(
         latency_s=[[latency_s for latency_s, _ in row] for row in links],
         bytes_per_s=[[rate for _, rate in row] for row in links],
-        pipelines=pipelines,
-        stages=plan.stages,
-        activation_bytes=plan.microbatches / max(1, pipelines) * hardware.boundary_bytes(0, "activation"),
-        gradient_bytes=[
-            hardware.piece().usual_bytes(hardware.elements(f"stage-{stage}")) for stage in range(plan.stages)
-        ],
+        pipelines=len(names) // stages,
+        stages=stages,
+        activation_bytes=microbatches * hardware.boundary_bytes(0, "activation"),
+        gradient_bytes=[hardware.piece().usual_bytes(hardware.elements(f"stage-{stage}")) for stage in range(stages)],
         pinned={
             number: hardware.profiles[name].stage
             for number, name in enumerate(names)
             if hardware.profiles[name].stage >= 0
         },
     )
-    found = arrange(problem, Random(world.seed)).pipelines
-    return Pipelines({names[d]: (k, stage) for k, pipeline in enumerate(found) for stage, d in enumerate(pipeline)})

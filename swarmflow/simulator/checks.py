@@ -125,15 +125,20 @@ def read_table(given: Table | TableFile, folder: Path, key: str, size: int) -> T
     rows = given
     if isinstance(given, TableFile):
         key = f"{key} = {given.name!r}"
-        try:
-            lines = list(csv.reader((folder / given.name).read_text(encoding="utf-8").splitlines()))
-            rows = tuple(tuple(number(at_least=0)(float(cell)) for cell in line) for line in lines if line)
-        except OSError as error:
-            raise ConfigError(f"{key}: cannot read the file: {error.strerror}") from error
-        except ValueError as error:
-            raise ConfigError(f"{key}: must hold numbers, at least 0, separated by commas") from error
+        rows = table_rows(given, folder, key)
     assert not isinstance(rows, TableFile)
     if len(rows) != size or any(len(row) != size for row in rows):
         widths = sorted({len(row) for row in rows})
         raise ConfigError(f"{key}: must have {size} rows of {size} numbers, not {len(rows)} of {widths}")
     return rows
+
+
+def table_rows(given: TableFile, folder: Path, key: str) -> Table:
+    """The numbers of a CSV file. Raises ConfigError, which names the key and what is wrong."""
+    try:
+        lines = list(csv.reader((folder / given.name).read_text(encoding="utf-8").splitlines()))
+        return tuple(tuple(number(at_least=0)(float(cell)) for cell in line) for line in lines if line)
+    except OSError as error:
+        raise ConfigError(f"{key}: cannot read the file: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigError(f"{key}: must hold numbers, at least 0, separated by commas") from error

@@ -90,7 +90,9 @@ PACKAGES: dict[str, Package] = {
     "config": Package("RUN.toml", ("config_check", "core", "errors", "suggestions")),
     "manifest": Package("all that a peer has to know of a run", ("core", "errors", "ownership"), ("blake3", "msgspec")),
     "page": Package("the page that shows a run, and its server", ("errors",)),
-    "planning": Package("assigns: arrangements that are worked out from a whole picture", ("errors",), ("numpy",)),
+    "planning": Package(
+        "assigns: arrangements that are worked out from a whole picture", ("errors",), ("numpy", "scipy")
+    ),
     "compute": Package(
         "computes: models, optimizers, codecs, checkpoints",
         (*BASE, "manifest"),
@@ -149,6 +151,11 @@ PACKAGES: dict[str, Package] = {
         ("core", "errors", "ownership", "page", "policies", "simulator", "view"),
         ("matplotlib", "rich"),
     ),
+    "plans": Package(
+        "plans for a user: the stages of given machines, strategies beside each other",
+        ("errors", "ownership", "planning", "policies", "simulator"),
+        ("matplotlib", "numpy", "rich"),
+    ),
     "demo": Package(
         "what `make demo` shows: a local swarm of real processes",
         ("clean_text", "errors", "local", "page", "runtime", "view"),
@@ -160,7 +167,9 @@ PACKAGES: dict[str, Package] = {
         ("blake3", "cryptography", "msgspec", "prometheus_client", "rich", "torch", "transformers", "uvloop"),
     ),
     "commands": Package(
-        "the command line of what is no role", ("chaos", "demo", "errors", "forecast", "page", "runtime"), ("click",)
+        "the command line of what is no role",
+        ("chaos", "demo", "errors", "forecast", "page", "plans", "runtime"),
+        ("click",),
     ),
     "peers": Package(
         "the role of a peer",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise, permutations
+from itertools import permutations
 from random import Random
 
 import numpy as np
@@ -10,43 +10,10 @@ import pytest
 
 from swarmflow.errors import ConfigError
 from swarmflow.planning import dtfm
-from swarmflow.planning.arrangement import Problem, matching
+from swarmflow.planning.arrangement import Problem
 from swarmflow.planning.dtfm import arrange
-
-
-def problem(pipelines: int, stages: int, seed: int, spare: int = 0, pinned: dict[int, int] | None = None) -> Problem:
-    count = pipelines * stages + spare
-    random = Random(seed)
-    latency_s = [[0.0 if a == b else random.uniform(0.005, 0.125) for b in range(count)] for a in range(count)]
-    rates = [[random.uniform(6e6, 6e7) for _ in range(count)] for _ in range(count)]
-    return Problem(latency_s, rates, pipelines, stages, 1e8, [1e8] * stages, pinned or {})
-
-
-def cheapest(given: Problem) -> float:
-    """By trying every order of the devices, straight from the paper's equations."""
-    count, pipelines = len(given.latency_s), given.pipelines
-    latency_s, rate = np.array(given.latency_s), np.array(given.bytes_per_s)
-    latency_s, rate = (latency_s + latency_s.T) / 2, (rate + rate.T) / 2
-    best = float("inf")
-    for order in permutations(range(count), pipelines * given.stages):
-        groups = [order[stage * pipelines : (stage + 1) * pipelines] for stage in range(given.stages)]
-        if any(d in given.pinned and given.pinned[d] != s for s, group in enumerate(groups) for d in group):
-            continue
-        if any(d not in order for d in given.pinned) or any(list(g) != sorted(g) for g in groups):
-            continue
-        shared = max(
-            sum(2 * (latency_s[d, e] + given.gradient_bytes[s] / (pipelines * rate[d, e])) for e in group if e != d)
-            for s, group in enumerate(groups)
-            for d in group
-        )
-        transfer_s = 0.0
-        for one, other in pairwise(groups):
-            transfer_s += min(
-                max(2 * (latency_s[d, e] + 1e8 / rate[d, e]) for d, e in zip(one, turned, strict=True))
-                for turned in permutations(other)
-            )
-        best = min(best, shared + transfer_s)
-    return best
+from swarmflow.planning.matching import matching
+from tests.planning.instances import cheapest, problem
 
 
 @pytest.mark.parametrize(
@@ -106,7 +73,7 @@ def test_the_search_is_close_to_the_best_of_many_random_ones_and_repeats_itself(
 def test_a_matching_has_the_smallest_largest_way(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     costs = np.array([[Random(a * 31 + b).random() for b in range(count)] for a in range(count)])
     least = min(max(costs[row, column] for row, column in enumerate(p)) for p in permutations(range(count)))
-    monkeypatch.setattr("swarmflow.planning.arrangement.PERMUTED_MAX", 0)
+    monkeypatch.setattr("swarmflow.planning.matching.PERMUTED_MAX", 0)
     chosen = matching(costs)
     assert sorted(chosen) == list(range(count))
     assert max(costs[row, column] for row, column in enumerate(chosen)) == least

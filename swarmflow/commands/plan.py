@@ -1,0 +1,68 @@
+"""`swarmflow plan`: the command line of the planner."""
+
+from __future__ import annotations
+
+import click
+
+
+@click.command()
+@click.argument("scenario", required=False, type=click.Path(dir_okay=False))
+@click.option("--latency", type=click.Path(dir_okay=False), help="CSV of latencies in s, a row a machine that sends.")
+@click.option("--bandwidth", type=click.Path(dir_okay=False), help="CSV of bandwidths in Mb/s, of the same machines.")
+@click.option("--stages", type=click.IntRange(min=1), help="Of the model, for machines of tables.")
+@click.option("--activation-mb", type=click.FloatRange(min=0), help="Of a microbatch, on the wire; for tables.")
+@click.option("--gradient-mb", type=click.FloatRange(min=0), help="Of a stage, as it is exchanged; for tables.")
+@click.option(
+    "--microbatches",
+    type=click.FloatRange(min=0, min_open=True),
+    help="That a link carries one after the other. Default: of a scenario an even share of an iteration; for tables 1.",
+)
+@click.option(
+    "--strategy",
+    type=click.Choice(["places", "dtfm", "megatron", "random"]),
+    default="places",
+    show_default=True,
+    help="places: swarmflow's. dtfm: the genetic search of DT-FM. megatron: in the order of the machines.",
+)
+@click.option("--compare", is_flag=True, help="Plan by every strategy.")
+@click.option(
+    "--seed", type=click.IntRange(min=0, max=2**63 - 1), help="Of what is drawn; default: the scenario's, or 0."
+)
+@click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write all figures and pipelines here.")
+@click.option("--plot", "plot_file", type=click.Path(dir_okay=False), help="Draw the plans into this image.")
+def plan(
+    scenario: str | None,
+    latency: str | None,
+    bandwidth: str | None,
+    stages: int | None,
+    activation_mb: float | None,
+    gradient_mb: float | None,
+    microbatches: float | None,
+    strategy: str,
+    compare: bool,
+    seed: int | None,
+    json_file: str | None,
+    plot_file: str | None,
+) -> None:
+    """Plan which machine serves which stage: of SCENARIO (a TOML file), or of two tables of their links."""
+    from pathlib import Path
+
+    from swarmflow.plans.fleet import Sizes, of_scenario, of_tables
+    from swarmflow.plans.run import PlanFiles, check, main
+
+    files = PlanFiles(*(None if name is None else Path(name) for name in (json_file, plot_file)))
+    check(files)
+    tables = {"--latency": latency, "--bandwidth": bandwidth, "--stages": stages}
+    sizes = {"--activation-mb": activation_mb, "--gradient-mb": gradient_mb}
+    if scenario is not None:
+        given = next((name for name, value in (tables | sizes).items() if value is not None), None)
+        if given is not None:
+            raise click.UsageError(f"{given} is for machines of tables; {scenario} describes its own.")
+        fleet = of_scenario(Path(scenario), seed, microbatches)
+    elif latency and bandwidth and stages and activation_mb is not None and gradient_mb is not None:
+        measures = Sizes(stages, 1e6 * activation_mb, 1e6 * gradient_mb, microbatches or 1.0)
+        fleet = of_tables(Path(latency), Path(bandwidth), measures, seed or 0)
+    else:
+        missing = [name for name, value in (tables | sizes).items() if value is None]
+        raise click.UsageError(f"Give a SCENARIO, or two tables of links; of these options {', '.join(missing)} lack.")
+    main(fleet, strategy, compare, files)

@@ -1,0 +1,134 @@
+"""`swarmflow plan`: what it prints, writes and draws, and what it says to bad input."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click import Choice
+
+from swarmflow.cli import main
+from swarmflow.commands.plan import plan
+from swarmflow.planning.strategies import STRATEGIES
+
+SCENARIO = """
+[run]
+name = "two"
+iterations = 1
+
+[model]
+stages = 2
+microbatches = 8
+activation_bytes = 1000000
+parameters = 100000
+forward_flops = 1e9
+
+
+[trainers]
+region = "here"
+
+[[peers]]
+count = 4
+flops = 1e12
+capacity = 4
+region = ["here", "there"]
+
+[network]
+regions = ["here", "there"]
+latency_matrix_s = [[0.001, 0.1], [0.1, 0.001]]
+mbps_matrix = [[1000, MBPS], [MBPS, 1000]]
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "two.toml"
+    path.write_text(SCENARIO.replace("MBPS", "10"))
+    return path
+
+
+def tables(folder: Path, latency: str, bandwidth: str, *more: str) -> list[str]:
+    for name, text in (("latency.csv", latency), ("mbps.csv", bandwidth)):
+        (folder / name).write_text(text)
+    files = "--latency", str(folder / "latency.csv"), "--bandwidth", str(folder / "mbps.csv")
+    return ["plan", *files, "--activation-mb", "1", "--gradient-mb", "1", *more]
+
+
+def test_a_pipeline_stays_in_its_place_where_activations_are_large(scenario: Path, tmp_path: Path) -> None:
+    assert main(["plan", str(scenario), "--json", str(tmp_path / "plan.json")]) == 0
+    found = json.loads((tmp_path / "plan.json").read_text())
+    (ours,) = found["plans"]
+    assert sorted(map(sorted, ours["pipelines"])) == [["p0", "p2"], ["p1", "p3"]]
+    assert ours["cost_s"] == pytest.approx(ours["gradients_s"] + ours["pipelines_s"])
+    assert found["bound_s"] <= ours["cost_s"]
+
+
+def test_strategies_stand_beside_each_other_and_are_drawn(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = tmp_path / "plan.svg"
+    assert main(["plan", str(scenario), "--compare", "--strategy", "megatron", "--plot", str(image)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("4 machines as 2 pipelines of 2 stages; bound ")
+    assert [line.split()[0] for line in printed.splitlines() if line.split()[:1] and line.split()[0] in STRATEGIES] == [
+        "megatron", "places", "dtfm", "random",
+    ]  # fmt: skip
+    assert all(f"{strategy}: " in image.read_text() for strategy in STRATEGIES)
+    assert main(["plan", str(scenario), "--plot", str(image)]) == 0  # its own image it replaces
+
+
+def test_machines_of_tables_and_who_is_in_no_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    latency = "0,0.01,0.01\n0.01,0,0.5\n0.01,0.5,0\n"
+    assert main(tables(tmp_path, latency, "0,100,100\n100,0,100\n100,100,0\n", "--stages", "2")) == 0
+    printed = capsys.readouterr().out
+    assert "3 machines as 1 pipelines of 2 stages" in printed
+    assert "in no pipeline: m" in printed
+
+
+@pytest.mark.parametrize(
+    ("latency", "bandwidth", "stages", "said"),
+    [
+        ("0,1\n1,0\n", "0,1\n1,0\n", "3", "--stages 3: needs at least as many machines"),
+        ("0,1\n1,0\n", "0,1,1\n1,0,1\n1,1,0\n", "2", "has 2 machines, --bandwidth"),
+        ("0,1\n1,0\n", "0,0\n1,0\n", "2", "machines m0 and m1 have no link (0 Mb/s from the first to the second)"),
+        ("0,1\n1\n", "0,1\n1,0\n", "2", "must have 2 rows of 2 numbers"),
+        ("0,x\n1,0\n", "0,1\n1,0\n", "2", "must hold numbers, at least 0, separated by commas"),
+    ],
+)
+def test_tables_that_do_not_fit_are_one_line(
+    latency: str, bandwidth: str, stages: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(tables(tmp_path, latency, bandwidth, "--stages", stages)) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Give a SCENARIO, or two tables of links; of these options --latency, --bandwidth, --stages"),
+        (["x.toml", "--stages", "2"], "--stages is for machines of tables; x.toml describes its own."),
+        (["x.toml"], "x.toml: No such file"),
+        (["x.toml", "--plot", "x.gif"], "--plot x.gif: must end in .png or .svg or .pdf"),
+        (["x.toml", "--strategy", "place"], "did you mean places?"),
+    ],
+)
+def test_other_mistakes_are_told(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", *arguments]) == 2
+    assert said in capsys.readouterr().err
+
+
+def test_an_image_of_somebody_else_stays(scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = tmp_path / "holiday.png"
+    image.write_bytes(b"a beach")
+    assert main(["plan", str(scenario), "--plot", str(image)]) != 0
+    assert "holiday.png" in capsys.readouterr().err
+    assert image.read_bytes() == b"a beach"
+
+
+def test_the_command_offers_every_strategy() -> None:
+    (option,) = (each for each in plan.params if each.name == "strategy")
+    assert isinstance(option.type, Choice)
+    assert list(option.type.choices) == list(STRATEGIES)
