@@ -4,23 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from swarmflow.errors import ConfigError
+from swarmflow.images import save_image
 from swarmflow.simulator.report import SimulationReport
 
-FORMATS = (".png", ".svg", ".pdf")
 CREATOR = "swarmflow simulate"  # written into an image, because only an image with this mark may be overwritten
-_CREATOR_KEYS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}
-
-
-def check_plot(path: Path) -> None:
-    """Check, before the simulation runs, that the image can be made. Raises ConfigError."""
-    if path.suffix not in FORMATS:
-        raise ConfigError(f"--plot {path}: must end in {' or '.join(FORMATS)}")
-    try:
-        import matplotlib
-    except ImportError as error:
-        raise ConfigError("--plot needs matplotlib, which is not installed: pip install matplotlib") from error
-    matplotlib.use("agg")  # no window system is needed
 
 
 def plot(report: SimulationReport, path: Path) -> None:
@@ -46,9 +33,4 @@ def plot(report: SimulationReport, path: Path) -> None:
     below.set_ylabel("seconds computed")
     below.set_xlabel("iteration")
     figure.legend(loc="outside lower center", ncols=3)
-    try:
-        figure.savefig(path, metadata={_CREATOR_KEYS[path.suffix]: CREATOR})
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        pyplot.close(figure)
+    save_image(figure, path, CREATOR)

@@ -19,6 +19,7 @@ from swarmflow.forecast.plot import CREATOR
 from swarmflow.forecast.recorder import Recorder
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.forecast.summary import summary
+from swarmflow.images import check_image
 from swarmflow.ownership import check_file, is_object_with, starts_with
 from swarmflow.page.recording import Recording
 from swarmflow.page.serving import check_port, serve_until_stopped
@@ -50,10 +51,6 @@ def main(path: Path, seed: int | None, policy: str | None, outputs: Outputs) -> 
     """
     scenario = load(path)
     _check(outputs)
-    if outputs.plot is not None:
-        from swarmflow.forecast.plot import check_plot
-
-        check_plot(outputs.plot)
     console = Console(highlight=False)
     began_s = time.process_time()
     with _line_writer(outputs.trace) as trace:
@@ -107,7 +104,7 @@ def _check(outputs: Outputs) -> None:
     if outputs.trace is not None:
         check_file(outputs.trace, "--trace", starts_with(_TRACE))
     if outputs.plot is not None:
-        check_file(outputs.plot, "--plot", lambda file: CREATOR.encode() in file.read())
+        check_image(outputs.plot, "--plot", CREATOR)
     if outputs.view is not None:
         check_file(outputs.view, "--view-file", starts_with(_VIEW))
     if outputs.page_port is not None:

@@ -7,28 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
-from swarmflow.errors import ConfigError
+from swarmflow.images import save_image
 from swarmflow.planning.places import row_of
 from swarmflow.plans.comparison import Planned
 from swarmflow.plans.fleet import Fleet
 
-FORMATS = (".png", ".svg", ".pdf")
 CREATOR = "swarmflow plan"  # written into an image, because only an image with this mark may be overwritten
 COLUMNS = 2
-_CREATOR_KEYS = {".png": "Software", ".svg": "Creator", ".pdf": "Creator"}
-
-
-def check_plot(path: Path) -> None:
-    """Check, before anything is planned, that the image can be made. Raises ConfigError."""
-    if path.suffix not in FORMATS:
-        raise ConfigError(f"--plot {path}: must end in {' or '.join(FORMATS)}")
 
 
 def plot(fleet: Fleet, found: Sequence[Planned], path: Path) -> None:
     """Draw the plans. Raises ConfigError when the file cannot be written."""
-    import matplotlib
-
-    matplotlib.use("agg")  # no window system is needed
     from matplotlib import pyplot
 
     rows, columns = -(-len(found) // COLUMNS), min(COLUMNS, len(found))
@@ -55,9 +44,4 @@ def plot(fleet: Fleet, found: Sequence[Planned], path: Path) -> None:
         spare = [device for device, stage in enumerate(stages) if stage < 0]
         panel.scatter(*at[spare].T, marker="x", color="0.5", zorder=2)
     figure.colorbar(drawn, ax=panels, label="stage", ticks=range(fleet.problem.stages), shrink=0.6)
-    try:
-        figure.savefig(path, metadata={_CREATOR_KEYS[path.suffix]: CREATOR})
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}") from error
-    finally:
-        pyplot.close(figure)
+    save_image(figure, path, CREATOR)

@@ -11,11 +11,12 @@ from typing import Any
 from rich.console import Console
 
 from swarmflow.errors import ConfigError
+from swarmflow.images import check_image
 from swarmflow.ownership import check_file, is_object_with
 from swarmflow.planning.bound import lower_bound_s
 from swarmflow.plans.comparison import Planned, compared, planned
 from swarmflow.plans.fleet import Fleet
-from swarmflow.plans.plot import CREATOR, check_plot, plot
+from swarmflow.plans.plot import CREATOR, plot
 from swarmflow.plans.summary import summary
 
 
@@ -32,8 +33,7 @@ def check(files: PlanFiles) -> None:
     if files.json is not None:
         check_file(files.json, "--json", is_object_with("bound_s", "plans"))
     if files.plot is not None:
-        check_plot(files.plot)
-        check_file(files.plot, "--plot", lambda file: CREATOR.encode() in file.read())
+        check_image(files.plot, "--plot", CREATOR)
 
 
 def main(fleet: Fleet, strategy: str, compare: bool, files: PlanFiles) -> None:

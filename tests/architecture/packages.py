@@ -37,6 +37,9 @@ PACKAGES: dict[str, Package] = {
     "files": Package("whole files, and sizes in words", ("errors",)),
     "ownership": Package("whose a folder is", ("errors", "files")),
     "drafts": Package("files that become visible when they are whole", ("ownership",)),
+    "images": Package(
+        "images that swarmflow draws, and the mark by which it knows its own", ("errors", "ownership"), ("matplotlib",)
+    ),
     "clean_text": Package("text of other processes made harmless for terminals and logs"),
     "core": Package("decides: state machines that take (event, now) and return actions", virtual=True),
     "core/protocol": Package(
@@ -148,12 +151,12 @@ PACKAGES: dict[str, Package] = {
     ),
     "forecast": Package(
         "runs a scenario, and shows what came of it",
-        ("core", "errors", "ownership", "page", "policies", "simulator", "view"),
+        ("core", "errors", "images", "ownership", "page", "policies", "simulator", "view"),
         ("matplotlib", "rich"),
     ),
     "plans": Package(
         "plans for a user: the stages of given machines, strategies beside each other",
-        ("errors", "ownership", "planning", "policies", "simulator"),
+        ("errors", "images", "ownership", "planning", "policies", "simulator"),
         ("matplotlib", "numpy", "rich"),
     ),
     "demo": Package(

@@ -138,6 +138,7 @@ def test_the_rounding_of_random_gradients_adds_little_noise() -> None:
     assert abs(float(error.mean())) < float(error.std()) / elements**0.5 * 4, "it favours neither direction"
 
 
+@pytest.mark.extended
 @given(st.integers(0, 2**40), st.integers(1, 2000))
 @settings(max_examples=30)
 def test_the_dither_is_spread_evenly_over_every_stretch_of_microbatches(first: int, count: int) -> None:

@@ -116,6 +116,7 @@ def test_a_baseline_has_the_better_choice_of_recomputing() -> None:
     assert both[found.recompute] == min(both.values())
 
 
+@pytest.mark.extended
 def test_an_iteration_without_some_gradients_counts_for_less() -> None:
     drawn = small(MassDeath((1, 4), 0.5))
     found, ours = measure(drawn, "swarm", [0]), measure(drawn, OURS[0], [0])

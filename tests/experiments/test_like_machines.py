@@ -27,6 +27,7 @@ def test_a_baseline_has_the_better_choice_of_recomputing() -> None:
     assert measure(narrow, "gpipe", range(1)) == [min(both)]
 
 
+@pytest.mark.extended
 def test_nobody_is_faster_than_the_passes_of_a_peer() -> None:
     found = {(row.policy, row.metric): row.mean for row in rows(QUICK, range(1))}
     assert found["gpipe", RATIO] == 1

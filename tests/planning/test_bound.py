@@ -13,7 +13,7 @@ from tests.planning.instances import cheapest, in_places, problem
 
 
 @pytest.mark.parametrize(("pipelines", "stages", "spare"), [(1, 4, 0), (2, 3, 0), (2, 3, 1), (3, 2, 0), (2, 4, 0)])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_nothing_costs_less(pipelines: int, stages: int, spare: int, seed: int) -> None:
     given = problem(pipelines, stages, seed, spare)
     assert 0 < lower_bound_s(given) <= cheapest(given) * (1 + 1e-12)
@@ -36,7 +36,7 @@ def test_no_arrangement_of_many_devices_costs_less(seed: int) -> None:
     place = [random.choice([0, 1, 2, 3]) for _ in range(20)]
     given = in_places(5, 4, place, seed, 10 ** random.uniform(4, 8), 10 ** random.uniform(4, 8))
     bound_s = lower_bound_s(given)
-    assert bound_s <= min(drawn(given, random).cost_s for _ in range(300))
+    assert bound_s <= min(drawn(given, random).cost_s for _ in range(100))
 
 
 def test_it_is_reached_where_large_gradients_stay_in_two_places_of_as_many_devices_as_a_stage() -> None:

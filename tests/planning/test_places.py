@@ -64,7 +64,7 @@ def test_eight_cities(microbatches: int, of_the_bound: float, seed: int) -> None
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize(
     ("pipelines", "stages", "place"),
-    [(1, 1, [0]), (1, 1, [0, 0]), (2, 1, [0, 0, 0]), (3, 3, [0] * 9), (1, 14, [0] * 14)],
+    [(1, 1, [0]), (1, 1, [0, 0]), (2, 1, [0, 0, 0]), (3, 2, [0] * 6), (1, 13, [0] * 13)],
 )
 def test_devices_that_are_all_alike_are_arranged_somehow(
     strategy: str, pipelines: int, stages: int, place: list[int]
@@ -75,5 +75,5 @@ def test_devices_that_are_all_alike_are_arranged_somehow(
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_same_seed_gives_the_same_plan(strategy: str) -> None:
-    one, other = (STRATEGIES[strategy](problem(2, 4, 7, spare=2), Random(5)) for _ in range(2))
+    one, other = (STRATEGIES[strategy](problem(2, 3, 7, spare=2), Random(5)) for _ in range(2))
     assert one == other

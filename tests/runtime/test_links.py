@@ -54,6 +54,7 @@ async def test_a_small_message_overtakes_tensors(tmp_path: Path) -> None:
         assert headers.index(b"heartbeat") < 16
 
 
+@pytest.mark.extended
 @pytest.mark.asyncio
 async def test_the_largest_tensor_of_a_run_fits_where_usual_limits_are_too_small(tmp_path: Path) -> None:
     """A boundary tensor of 16,384 tokens of a model 8,192 wide, in fp32."""

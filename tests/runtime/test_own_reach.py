@@ -139,6 +139,7 @@ async def test_a_swarm_on_one_machine_is_local_and_an_answer_that_is_none_is_ign
         await trainer.close(0.0)
 
 
+@pytest.mark.extended
 @pytest.mark.skipif(not ALLOWED, reason=REASON)
 def test_a_peer_at_a_public_address_is_told_from_one_behind_a_firewall(tmp_path: Path) -> None:
     command = [*WITHIN, sys.executable, "-m", "tests.runtime.outside", str(tmp_path)]

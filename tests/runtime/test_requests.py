@@ -106,6 +106,7 @@ def test_requests_that_wait_are_bounded_in_all_and_forgotten_with_their_process(
     assert asked.ask(C) == [True]
 
 
+@pytest.mark.extended
 @pytest.mark.asyncio
 async def test_a_process_that_asks_without_end_and_does_not_read_starves_nobody(tmp_path: Path) -> None:
     """Over real connections: thousands of requests for 4 MiB, whose asker leaves its answers in the network."""

@@ -163,7 +163,7 @@ def test_gradients_that_died_with_a_peer_and_count_as_learnt_are_told(tmp_path: 
 def test_the_same_seed_gives_the_same_trace(tmp_path: Path, policy: str) -> None:
     def traced(seed: int) -> list[str]:
         lines: list[str] = []
-        text = CHURN.replace("iterations = 8", "iterations = 2").replace("count = 12", "count = 6")
+        text = CHURN.replace("iterations = 6", "iterations = 1").replace("count = 12", "count = 6")
         Simulation(scenario(tmp_path, text), seed, policy, lines.append).run()
         return lines
 

@@ -161,6 +161,7 @@ def test_a_validation_that_nobody_brings_back_is_left_out() -> None:
     assert [r.validation_loss for r in world.results if r.step == 3] == [None] * 2
 
 
+@pytest.mark.extended
 def test_who_makes_progress_however_slowly_is_left_alone() -> None:
     """Each computation takes minutes: the usual time is the measure, not a fixed one."""
     slow = replace(LONG.settings, steps=2, compute_s=(100.0, 150.0)).timed(late_s=5000.0)

@@ -79,6 +79,7 @@ def test_peers_come_and_go_by_rate_and_by_trace(tmp_path: Path) -> None:
     assert simulation.churn.joins >= simulation.churn.deaths - 2
 
 
+@pytest.mark.extended
 def test_those_who_are_persistent_stay(tmp_path: Path) -> None:
     (tmp_path / "churn.csv").write_text("20,leave\n25,leave\n30,leave,1\n31,leave\n32,leave\n", encoding="utf-8")
     kinds = "count = 4\npersistent = true\nspread = true\nforward_s = 0.1\n[[peers]]\ncount = 4"

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from swarmflow.cli import main
 from tests.simulation.samples import PIPELINE
 
 ROOT = Path(__file__).parents[2]
@@ -71,12 +72,19 @@ def test_the_page_and_the_file_have_the_run_and_the_dashboard_shows_the_file(tmp
     ],
 )
 def test_what_cannot_be_shown_is_one_line_before_anything_is_simulated(
-    tmp_path: Path, arguments: tuple[str, ...], complaint: str
+    tmp_path: Path,
+    arguments: tuple[str, ...],
+    complaint: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("scenario.toml").write_text(PIPELINE, encoding="utf-8")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         given = [argument.replace("PORT", port) for argument in arguments]
-        out, err = command(tmp_path, "simulate", "scenario.toml", *given).communicate(timeout=DEADLINE_S)
+        assert main(["simulate", "scenario.toml", *given]) != 0
+    out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith(f"swarmflow: {complaint.replace('PORT', port)}")
     assert err.count("\n") == 1

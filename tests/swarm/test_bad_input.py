@@ -236,11 +236,13 @@ def test_a_stage_that_the_run_has_not_is_told(live: LocalSwarm, heavy: Callable[
     assert "--stage 99: this run has the stages 0 to 1" in complaint
 
 
+@pytest.mark.extended
 def test_another_version_of_the_software_is_told(live: LocalSwarm) -> None:
     complaint = swarmflow("peer", "--join", live.invite, other_version=True).complaint
     assert "not 0.0.1: install that version" in complaint
 
 
+@pytest.mark.extended
 def test_another_run_at_the_same_address_is_told(live: LocalSwarm, heavy: Callable[..., Ended], tmp_path: Path) -> None:
     gone = str(invite_of(*Invite.parse(live.invite).trainers))
     assert "another run" in swarmflow("status", "--join", gone).complaint

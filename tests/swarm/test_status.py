@@ -90,6 +90,7 @@ def torch_cpu_s() -> float:
     return ended([sys.executable, "-c", "import torch"]).cpu_s
 
 
+@pytest.mark.extended
 def test_it_costs_little_beside_a_trainer_and_from_afar(
     waiting: LocalSwarm, tmp_path: Path, torch_cpu_s: float
 ) -> None:
@@ -171,6 +172,7 @@ def test_pages_of_a_trainer_and_of_another_process_show_the_run_and_a_death(
             assert json.load(answer) == {"steps": []}
 
 
+@pytest.mark.extended
 def test_trainers_that_do_not_answer_are_waited_for_a_few_seconds(
     waiting: LocalSwarm, tmp_path: Path, dashboard: LocalProcess, torch_cpu_s: float
 ) -> None:

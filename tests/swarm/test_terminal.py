@@ -128,6 +128,7 @@ def test_a_peer_shows_what_it_does_from_the_first_second_and_loses_no_line(swarm
     assert all(line[2:3] == line[5:6] == ":" for line in lines), lines  # the picture is gone, and the log remains
 
 
+@pytest.mark.extended
 def test_status_watch_redraws_a_terminal_and_leaves_the_last_picture(swarm: LocalSwarm) -> None:
     trainer = swarm.trainers[0]
     with on_terminal("status", "--watch", "--join", swarm.invite) as watch:
