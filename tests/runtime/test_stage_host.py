@@ -142,7 +142,7 @@ async def step(
     ("optimizer", "codec"),
     [
         ("adamw", "blockwise8"),
-        ("sgd", "none"),
+        pytest.param("sgd", "none", marks=pytest.mark.exhaustive),
         pytest.param("adamw", "none", marks=pytest.mark.exhaustive),
         pytest.param("lamb", "blockwise8", marks=pytest.mark.exhaustive),
         pytest.param("lamb", "none", marks=pytest.mark.exhaustive),

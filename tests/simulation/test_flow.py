@@ -12,7 +12,7 @@ from swarmflow.simulator.fuzz import Hunt, main, play
 from swarmflow.simulator.host import WAKES_MAX
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.world import World
-from tests.simulation.samples import CHURN, SWARM, more, scenario, seeds, simulated
+from tests.simulation.samples import CHURN, SWARM, more, more_of, scenario, seeds, simulated
 
 CALM = """
 [run]
@@ -35,7 +35,9 @@ mbps = { uniform = [50, 500] }
 """
 
 
-@pytest.mark.parametrize(("router", "bytes_per_s_max"), [("flow", 1000.0), ("gwtf", 5000.0), ("gwtf-sum", 5000.0)])
+@pytest.mark.parametrize(
+    ("router", "bytes_per_s_max"), [("flow", 1000.0), ("gwtf", 5000.0), *more_of(("gwtf-sum", 5000.0))]
+)
 def test_in_a_calm_swarm_flows_carry_what_the_trainers_form(
     tmp_path: Path, router: str, bytes_per_s_max: float
 ) -> None:
@@ -78,7 +80,7 @@ def test_flows_outlive_churn(tmp_path: Path, router: str) -> None:
 def test_the_same_seed_gives_the_same_trace(tmp_path: Path) -> None:
     def trace() -> list[str]:
         lines: list[str] = []
-        Simulation(scenario(tmp_path, CALM), 0, "swarmflow", trace=lines.append).run()
+        Simulation(scenario(tmp_path, CALM.replace("= 8", "= 2", 1)), 0, "swarmflow", trace=lines.append).run()
         return lines
 
     assert trace() == trace()

@@ -156,7 +156,8 @@ def test_a_duration_ends_it(tmp_path: Path) -> None:
 
 
 def test_the_same_seed_gives_the_same_report_and_another_seed_another(tmp_path: Path) -> None:
-    first, again, other = (simulated(tmp_path, CHURN, seed=seed)[1].as_json() for seed in (1, 1, 2))
+    brief = CHURN.replace("iterations = 8", "iterations = 2")
+    first, again, other = (simulated(tmp_path, brief, seed=seed)[1].as_json() for seed in (1, 1, 2))
     assert first == again
     assert first["iterations"] != other["iterations"]
 

@@ -35,9 +35,8 @@ def watch(world: World, opened: Opened) -> None:
 @pytest.mark.parametrize(
     ("phase", "notified"),
     [
-        ("working", True),
         ("committing", False),
-        *more_of(("working", False), ("preparing", True), ("preparing", False)),
+        *more_of(("working", True), ("working", False), ("preparing", True), ("preparing", False)),
         *more_of(("prepared", True), ("prepared", False), ("committing", True)),
     ],
 )
