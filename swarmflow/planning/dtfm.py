@@ -134,6 +134,8 @@ class _GeneticSearch:
             better = False
             free = self.problem.free
             for one, other in combinations(free, 2):
+                if self.problem.alike(one, other):
+                    continue
                 others = swapped(groups, one, other)
                 if others != groups and (less_s := self.problem.cost_s(others)) < cost_s:
                     groups, cost_s, better = others, less_s, True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,23 +33,30 @@ def _exact(links_s: Matrix, fixed: Mapping[int, int]) -> tuple[int, ...]:
     taken = set(fixed.values())
     allowed = np.array([(places == place) | ((places < 0) & (place not in taken)) for place in range(count)])
     groups, bits = np.arange(count), 1 << np.arange(count)
-    costs = np.full((1 << count, count), np.inf)
-    before = np.zeros((1 << count, count), dtype=np.int64)
+    costs = np.full((1 << count, count), np.inf)  # of the best path through a set of groups, `[set][last]`
+    before = np.zeros((1 << count, count), dtype=np.int64)  # the group before the last one of that path
     costs[bits[allowed[0]], groups[allowed[0]]] = 0.0
-    for used in range(1, (1 << count) - 1):
-        if np.isinf(costs[used]).all():
-            continue
-        free = groups[(used & bits == 0) & allowed[used.bit_count()]]
-        through = costs[used][:, None] + links_s[:, free]
-        last = through.argmin(axis=0)
-        costs[used | bits[free], free], before[used | bits[free], free] = through[last, np.arange(len(free))], last
+    for size, sets in enumerate(_sets_by_size(count), 1):
+        through = costs[sets][:, :, None] + links_s
+        best, last = through.min(axis=1), through.argmin(axis=1)
+        row, group = np.nonzero((sets[:, None] & bits == 0) & allowed[size])
+        costs[sets[row] | bits[group], group] = best[row, group]
+        before[sets[row] | bits[group], group] = last[row, group]
     used = (1 << count) - 1
-    group = int(costs[used].argmin())
-    order = [group]
+    end = int(costs[used].argmin())
+    order = [end]
     while used.bit_count() > 1:
-        used, group = used & ~(1 << group), int(before[used, group])
-        order.append(group)
+        used, end = used & ~(1 << end), int(before[used, end])
+        order.append(end)
     return tuple(reversed(order))
+
+
+@cache
+def _sets_by_size(count: int) -> tuple[NDArray[np.int64], ...]:
+    """Return the sets of 1, 2, ... count - 1 of so many groups, as bits."""
+    sets = np.arange(1 << count)
+    sizes = np.bitwise_count(sets)
+    return tuple(sets[sizes == size] for size in range(1, count))
 
 
 def _reversed_parts(links_s: Matrix) -> tuple[int, ...]:
