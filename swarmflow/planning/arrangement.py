@@ -40,7 +40,8 @@ class Arrangement:
 class Problem:
     """The choice of a device for each stage of each pipeline.
 
-    Raises ConfigError when there are fewer devices than pipelines * stages; more devices stay spare.
+    Raises ConfigError when there are fewer devices than pipelines * stages (more stay spare), when so many are pinned
+    to one stage that others lack some, and when two devices have no link.
     """
 
     latency_s: Sequence[Sequence[float]]  # `[from][to]`
@@ -66,8 +67,18 @@ class Problem:
         latency_s, rate = np.asarray(self.latency_s, dtype=float), np.asarray(self.bytes_per_s, dtype=float)
         with np.errstate(divide="ignore"):  # devices without a link are infinitely far apart
             self._latency_s, self._s_per_byte = (latency_s + latency_s.T) / 2, 2 / (rate + rate.T)
+        for links in (self._latency_s, self._s_per_byte):
+            np.fill_diagonal(links, 0.0)
+        if not (np.isfinite(self._latency_s).all() and np.isfinite(self._s_per_byte).all()):
+            raise ConfigError("every two peers need a link with a bandwidth above 0 and a finite latency")
+        missing = sum(self.pipelines - len(group) for group in self.pinned_groups())
+        if missing > len(self.free):
+            raise ConfigError(
+                f"{self.pipelines} pipelines of {self.stages} stages lack {missing - len(self.free)} peers: "
+                "more ask for a stage than it takes"
+            )
         self.transfer_s = 2 * (self._latency_s + self.activation_bytes * self._s_per_byte)
-        self._kind = _kinds(self.transfer_s)
+        self._kind = _kinds(self._latency_s, self._s_per_byte)
 
     @property
     def free(self) -> list[int]:
@@ -153,11 +164,12 @@ class Problem:
         )
 
 
-def _kinds(transfer_s: Matrix) -> list[int]:
+def _kinds(latency_s: Matrix, s_per_byte: Matrix) -> list[int]:
     """Return for each device the first device with the same links to all others: the two cost the same anywhere."""
     kinds: list[int] = []
-    for device, row in enumerate(transfer_s):
-        differs = transfer_s[:device] != row
+    for device in range(len(latency_s)):
+        differs = latency_s[:device] != latency_s[device]
+        differs |= s_per_byte[:device] != s_per_byte[device]
         differs[:, device] = False
         np.fill_diagonal(differs, False)
         kinds.append(next((other for other in range(device) if not differs[other].any()), device))

@@ -33,11 +33,8 @@ class _GeneticSearch:
     def best(self) -> tuple[Group, ...]:
         """Return the groups of the best arrangement that was found."""
         if self._partition_count() <= ENUMERATED_MAX:
-            partitions = (
-                self.problem.ordered(groups)
-                for groups in self._all_partitions(self.problem.free, self.problem.pinned_groups())
-            )
-            return min(partitions, key=self.problem.cost_s)
+            every = self._all_partitions(self.problem.free, self.problem.pinned_groups())
+            return min(map(self.problem.ordered, every) if self._unordered else every, key=self.problem.cost_s)
         population = [self._improved(self._random_partition()) for _ in range(POPULATION)]
         costs = [self.problem.cost_s(groups) for groups in population]
         for _ in range(GENERATIONS):
@@ -50,23 +47,27 @@ class _GeneticSearch:
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
+    @property
+    def _unordered(self) -> bool:
+        """Whether only the order of least pipeline cost counts: no stage differs from another one."""
+        return not self.problem.pinned and len(set(self.problem.gradient_bytes)) == 1
+
     def _partition_count(self) -> int:
-        """Return the number of partitions; the order of the groups counts only where devices are pinned."""
+        """Return the number of partitions."""
         left, count = len(self.problem.free), 1
         for group in self.problem.pinned_groups():
             count *= comb(left, self.problem.pipelines - len(group))
             left -= self.problem.pipelines - len(group)
-        return count if self.problem.pinned else count // factorial(self.problem.stages)
+        return count // factorial(self.problem.stages) if self._unordered else count
 
     def _all_partitions(self, free: list[int], groups: list[list[int]], stage: int = 0) -> Iterator[tuple[Group, ...]]:
-        """Yield the partitions that fill the groups, from `stage` on, with free devices."""
+        """Yield the partitions that fill the groups, from `stage` on, with free devices; if unordered, each once."""
         if stage == len(groups):
             yield tuple(tuple(sorted(group)) for group in groups)
             return
-        unordered = not self.problem.pinned and len(free) == self.problem.pipelines * (len(groups) - stage)
         for chosen in combinations(free, self.problem.pipelines - len(groups[stage])):
-            if unordered and chosen[0] != free[0]:
-                break  # it would repeat a partition in another order; `ordered` finds the best order
+            if self._unordered and stage and chosen[0] < groups[stage - 1][0]:
+                continue  # `ordered` finds the best order of what was yielded already
             rest = [device for device in free if device not in chosen]
             filled = [group if number != stage else [*group, *chosen] for number, group in enumerate(groups)]
             yield from self._all_partitions(rest, filled, stage + 1)

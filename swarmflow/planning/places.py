@@ -25,9 +25,9 @@ def arrange(problem: Problem, random: Random, evaluations_max: int = EVALUATIONS
     their links). Pieces of that row become L stages of all pipelines, each pipeline's L devices next to each other: for
     L = 1 each group is from one place, and pipelines cross the long links; for L = all stages it is the other way
     round; between them, chains of L stages share a place. Which one is best depends on the sizes of gradients and of
-    activations, so each L is evaluated. What the best one costs most is then improved, as long as evaluations are left:
-    a device of the slowest exchange or hop is swapped for another. Where devices are pinned to stages each group begins
-    with its own, and takes the next ones of the row.
+    activations, so one L for each number of chains is evaluated. What the best one costs most is then improved, as long
+    as evaluations are left: a device of the slowest exchange or hop is swapped for another. Where devices are pinned to
+    stages each group begins with its own, and takes the next ones of the row.
     """
     return problem.arrangement(_SwapSearch(problem, random, problem.evaluated + evaluations_max).best())
 
@@ -84,12 +84,11 @@ class _SwapSearch:
     def _row(self) -> list[int]:
         """Return as many devices as are needed, neighbours next to each other; those with the worst links are spare."""
         problem = self.problem
-        links_s = _links_s(problem)
-        nearest_s = np.sort(links_s, axis=1)[:, : problem.pipelines + problem.stages - 1].sum(axis=1)
-        pinned = np.array([device in problem.pinned for device in range(len(links_s))])
-        chosen = np.lexsort((nearest_s, ~pinned))[: problem.pipelines * problem.stages]
-        needed = {int(device) for device in chosen}
-        return [device for device in row_of(problem) if device in needed]
+        nearest_s = np.sort(_links_s(problem), axis=1)[:, : problem.pipelines + problem.stages - 1].sum(axis=1)
+        chosen = {device for group in problem.pinned_groups() for device in group}
+        missing = problem.pipelines * problem.stages - len(chosen)
+        chosen.update(sorted(problem.free, key=lambda device: float(nearest_s[device]))[:missing])
+        return [device for device in row_of(problem) if device in chosen]
 
     def _candidates(self, row: list[int]) -> Iterator[list[Group]]:
         """Yield the groups for each number of stages that share a place, the least of those with as many chains."""
@@ -157,10 +156,11 @@ class _SwapSearch:
 
     def _pairs(self, groups: tuple[Group, ...]) -> Iterator[tuple[int, int]]:
         """Yield the swaps of a device of the slowest exchange, or of a slowest hop, for one of another group."""
-        free = self.problem.free
+        problem, stage_of = self.problem, {device: stage for stage, group in enumerate(groups) for device in group}
         for one in self._worst(groups):
-            if one not in self.problem.pinned:
-                yield from ((one, other) for other in free if not self.problem.alike(one, other))
+            if one not in problem.pinned:
+                others = (other for other in problem.free if stage_of.get(other) != stage_of[one])
+                yield from ((one, other) for other in others if not problem.alike(one, other))
 
     def _worst(self, groups: tuple[Group, ...]) -> set[int]:
         """Return the device whose exchange takes longest, and both ends of the slowest transfer of each hop."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
@@ -27,8 +26,3 @@ def planned(problem: Problem, strategy: str, seed: int) -> Planned:
     began_s = time.process_time()
     arrangement = STRATEGIES[strategy](fresh, Random(seed))
     return Planned(strategy, arrangement, fresh.evaluated, time.process_time() - began_s)
-
-
-def compared(problem: Problem, seed: int, strategies: Sequence[str] = tuple(STRATEGIES)) -> list[Planned]:
-    """Arrange the devices by each strategy."""
-    return [planned(problem, strategy, seed) for strategy in strategies]

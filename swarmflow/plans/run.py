@@ -14,7 +14,8 @@ from swarmflow.errors import ConfigError
 from swarmflow.images import check_image
 from swarmflow.ownership import check_file, is_object_with
 from swarmflow.planning.bound import lower_bound_s
-from swarmflow.plans.comparison import Planned, compared, planned
+from swarmflow.planning.strategies import STRATEGIES
+from swarmflow.plans.comparison import Planned, planned
 from swarmflow.plans.fleet import Fleet
 from swarmflow.plans.plot import CREATOR, plot
 from swarmflow.plans.summary import summary
@@ -39,8 +40,8 @@ def check(files: PlanFiles) -> None:
 def main(fleet: Fleet, strategy: str, compare: bool, files: PlanFiles) -> None:
     """Plan by a strategy, or by all of them with that one first. Raises ConfigError where a file cannot be written."""
     problem = fleet.problem
-    others = [each for each in compared(problem, fleet.seed) if each.strategy != strategy] if compare else []
-    found = [planned(problem, strategy, fleet.seed), *others]
+    others = [each for each in STRATEGIES if each != strategy] if compare else []
+    found = [planned(problem, each, fleet.seed) for each in (strategy, *others)]
     bound_s = lower_bound_s(problem)
     console = Console(highlight=False)
     for part in summary(fleet, found, bound_s):

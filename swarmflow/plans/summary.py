@@ -11,7 +11,7 @@ from rich.table import Table
 from swarmflow.plans.comparison import Planned
 from swarmflow.plans.fleet import Fleet
 
-PIPELINES_MAX = 24  # of more pipelines, the machines are in the file of --json alone
+PIPELINES_MAX, STAGES_MAX = 24, 12  # of more pipelines or stages the machines are in the file of --json alone
 _LEGEND = (
     "cost: seconds of communication in an iteration by DT-FM's model: the exchange of\n"
     "gradients within the stages, and the transfers along the pipelines. No plan\n"
@@ -29,9 +29,11 @@ def summary(fleet: Fleet, found: Sequence[Planned], bound_s: float) -> Iterator[
     yield _strategies(found, bound_s)
     yield _LEGEND
     spare = [name for device, name in enumerate(fleet.names) if device not in found[0].arrangement.stages]
-    if problem.pipelines <= PIPELINES_MAX:
+    if problem.pipelines <= PIPELINES_MAX and problem.stages <= STAGES_MAX:
         yield f"pipelines by {found[0].strategy}, a column a stage:"
         yield _pipelines(fleet, found[0])
+    else:
+        yield "who serves which stage is written by --json FILE"
     if spare or fleet.spare:
         yield f"in no pipeline: {', '.join([*spare, *fleet.spare])}"
 

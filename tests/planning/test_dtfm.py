@@ -79,6 +79,33 @@ def test_a_matching_has_the_smallest_largest_way(count: int, monkeypatch: pytest
     assert max(costs[row, column] for row, column in enumerate(chosen)) == least
 
 
+@pytest.mark.parametrize("gradient_bytes", [[1e6, 1e9, 0.0], [0.0, 1e7, 1e8]])
+@pytest.mark.parametrize("seed", range(3))
+def test_where_gradients_have_unlike_sizes_each_order_is_tried(gradient_bytes: list[float], seed: int) -> None:
+    like = problem(2, 3, seed)
+    given = Problem(like.latency_s, like.bytes_per_s, 2, 3, 1e5, gradient_bytes)
+    least = min(
+        given.cost_s([tuple(sorted(order[:2])), tuple(sorted(order[2:4])), tuple(sorted(order[4:]))])
+        for order in permutations(range(6))
+    )
+    assert arrange(given, Random(0)).cost_s == pytest.approx(least)
+
+
+def test_with_spare_devices_each_partition_is_tried_once() -> None:
+    given = problem(1, 6, 3, spare=5)
+    arrange(given, Random(0))
+    assert given.evaluated == 462  # 11 over 6
+
+
+def test_what_cannot_be_arranged_is_refused() -> None:
+    like = problem(2, 2, 0, spare=1)
+    with pytest.raises(ConfigError, match="2 pipelines of 2 stages lack 1 peers: more ask for a stage than it takes"):
+        Problem(like.latency_s, like.bytes_per_s, 2, 2, 1.0, [1.0] * 2, dict.fromkeys(range(4), 0))
+    rates = [[0.0] * 4 if here == 2 else [0.0 if there == 2 else 1e6 for there in range(4)] for here in range(4)]
+    with pytest.raises(ConfigError, match="every two peers need a link"):
+        Problem([[0.1] * 4] * 4, rates, 2, 2, 1.0, [1.0] * 2)
+
+
 def test_too_few_devices_are_refused() -> None:
     with pytest.raises(ConfigError, match="3 stages need at least as many peers, not 2"):
         Problem([[0.0] * 2] * 2, [[1.0] * 2] * 2, 0, 3, 1.0, [1.0] * 3)

@@ -74,6 +74,16 @@ def test_devices_that_are_all_alike_are_arranged_somehow(
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("pinned", [dict.fromkeys(range(3), 0), dict.fromkeys(range(1, 5), 1)])
+def test_of_more_pinned_devices_than_a_stage_takes_some_are_spare(strategy: str, pinned: dict[int, int]) -> None:
+    given = problem(3, 2, 1, spare=2, pinned=pinned) if len(pinned) > 3 else problem(2, 2, 1, spare=1, pinned=pinned)
+    found = STRATEGIES[strategy](given, Random(0))
+    devices = [device for pipeline in found.pipelines for device in pipeline]
+    assert len(set(devices)) == given.pipelines * given.stages
+    assert {found.stages[device] for device in pinned if device in found.stages} == set(pinned.values())
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 def test_the_same_seed_gives_the_same_plan(strategy: str) -> None:
     one, other = (STRATEGIES[strategy](problem(2, 3, 7, spare=2), Random(5)) for _ in range(2))
     assert one == other

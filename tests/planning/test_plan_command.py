@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from pathlib import Path
 
 import pytest
@@ -86,6 +87,22 @@ def test_machines_of_tables_and_who_is_in_no_pipeline(tmp_path: Path, capsys: py
     assert "in no pipeline: m" in printed
 
 
+def test_links_that_are_not_there_cost_nothing_where_nothing_is_sent(tmp_path: Path) -> None:
+    latency = "0,0.01\n0.01,0\n"
+    given = tables(tmp_path, latency, "0,100\n100,0\n", "--stages", "2", "--activation-mb", "0", "--gradient-mb", "0")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        assert main([*given, "--compare"]) == 0
+
+
+def test_a_plan_of_many_stages_is_in_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = "\n".join(",".join("1" * 20) for _ in range(20))
+    file = tmp_path / "plan.json"
+    assert main(tables(tmp_path, rows, rows, "--stages", "20", "--json", str(file))) == 0
+    assert "who serves which stage is written by --json FILE" in capsys.readouterr().out
+    assert len(json.loads(file.read_text())["plans"][0]["pipelines"][0]) == 20
+
+
 @pytest.mark.parametrize(
     ("latency", "bandwidth", "stages", "said"),
     [
@@ -112,6 +129,8 @@ def test_tables_that_do_not_fit_are_one_line(
         (["x.toml", "--stages", "2"], "--stages is for machines of tables; x.toml describes its own."),
         (["x.toml"], "x.toml: No such file"),
         (["x.toml", "--plot", "x.gif"], "--plot x.gif: must end in .png or .svg or .pdf"),
+        (["x.toml", "--microbatches", "nan"], "'--microbatches': nan is not a finite number."),
+        (["--activation-mb", "inf"], "'--activation-mb': inf is not a finite number."),
         (["x.toml", "--strategy", "place"], "did you mean places?"),
     ],
 )
