@@ -59,10 +59,10 @@ demo: venv
 # Four workers keep two cores busy: a test of a swarm waits half of its time. No test belongs to a group, so that each
 # goes by itself to whichever worker is free.
 test: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 4 -m "not extended and not exhaustive"
+	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not extended and not exhaustive"
 
 test-extended: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 4 -m "extended and not exhaustive"
+	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "extended and not exhaustive"
 
 test-exhaustive: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 3 -m exhaustive

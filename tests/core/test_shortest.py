@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.compute_timer import UNKNOWN_S
-from swarmflow.core.routing.shortest import PRIOR_S, RETRY_FACTOR, Shortest
+from swarmflow.core.routing.shortest import PRIOR_S, RETRY_FACTOR, Shortest, _PeerQueue
 from tests.core.measuring import on_path, probed, responded, transferred
 from tests.core.samples import process
 
@@ -233,3 +233,14 @@ def test_a_stranger_with_another_way_is_known_from_then_on() -> None:
     probed(made, A, 5.0)
     on_path(made, B, 1.0)
     assert (chosen(made), made.links.is_fresh(B)) == (B, True)
+
+
+def test_an_excluded_peer_whose_delay_changes_to_and_fro_leaves_no_entries_behind() -> None:
+    queue = _PeerQueue()
+    one, other = process("one"), process("other")
+    queue.put(other, 1.0)
+    for turn in range(200):
+        queue.put(one, 2.0 + turn % 2)
+    assert queue.first({one, other}) is None
+    assert len(queue.heap) == 2  # before, all entries with the present delay were put back, each time
+    assert (queue.first(), queue.first({other})) == (other, one)

@@ -69,7 +69,7 @@ class _PeerQueue:
 
     def first(self, exclude: Collection[ProcessId] = ()) -> ProcessId | None:
         """Return the peer with the least value that is not excluded."""
-        excluded: list[tuple[float, ProcessId]] = []
+        excluded: dict[ProcessId, float] = {}  # once each: a value that changed to and fro has left several entries
         found: ProcessId | None = None
         heap, current = self.heap, self.current
         while heap and found is None:
@@ -77,11 +77,12 @@ class _PeerQueue:
             if current.get(process) != value:
                 heapq.heappop(heap)
             elif process in exclude:
-                excluded.append(heapq.heappop(heap))
+                excluded[process] = value
+                heapq.heappop(heap)
             else:
                 found = process
-        for entry in excluded:
-            heapq.heappush(self.heap, entry)
+        for process, value in excluded.items():
+            heapq.heappush(heap, (value, process))
         return found
 
 
