@@ -21,29 +21,28 @@ STRATEGIES = ("places", "dtfm", "megatron", "random")
 SEEDS = 5  # of the searches, and of the order of the machines, in the last case
 
 
-def planning_problem(case: DtfmCase, microbatches: float, seed: int, gradient_bytes: int = 2) -> Problem:
+def planning_problem(case: DtfmCase, microbatches: float | None, seed: int, gradient_bytes: int = 2) -> Problem:
     """Return the choice of stages for the machines of a case, in an order that is drawn.
 
-    microbatches: of one sequence, that a link carries one after the other. The paper's cost of a pipeline can be read
-    as that of one, or of all that a pipeline has in an iteration.
+    microbatches: of one sequence, that a link carries one after the other; None: all that a pipeline has in an
+    iteration. The paper's cost of a pipeline can be read as that of one, or of all.
     """
     of = scenario(case, replace(Model(), gradient_bytes=gradient_bytes), "dtfm", seed)
     hardware = ScenarioHardware(of, seed, Random(seed))
     for number in range(of.peer_count):
         hardware.add_peer(number)
-    return problem(hardware, microbatches)
+    pipelines = of.peer_count // of.model.stages
+    return problem(hardware, of.model.microbatches / pipelines if microbatches is None else microbatches)
 
 
 def plan_rows(cases: tuple[DtfmCase, ...], seed: int, seeds: int, gradient_bytes: int) -> Iterator[Row]:
     """Plan each case by each strategy, on both readings of the paper's cost. seeds: for the last of the cases."""
-    work = [(case, share) for case in cases for share in ("an iteration", "a microbatch")]
-    for case, share in progress(work, len(work), "dtfm_cases, plans"):
+    readings = (("an iteration", None), ("a microbatch", 1))
+    work = [(case, share, microbatches) for case in cases for share, microbatches in readings]
+    for case, share, microbatches in progress(work, len(work), "dtfm_cases, plans"):
         found: dict[str, list[tuple[float, float, float]]] = {}
         for each in range(seed, seed + (seeds if case == cases[-1] else 1)):
-            machines = sum(place.machines for place in case.places)
-            stages = planning_problem(case, 1, each, gradient_bytes).stages
-            batch = Model().batch / (machines // stages) if share == "an iteration" else 1
-            given = planning_problem(case, batch, each, gradient_bytes)
+            given = planning_problem(case, microbatches, each, gradient_bytes)
             bound_s = lower_bound_s(given)
             found.setdefault(BOUND, []).append((bound_s, 1.0, 0.0))
             for strategy in STRATEGIES:
