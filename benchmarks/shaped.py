@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 BRIDGE = "swarmflow0"
@@ -22,13 +22,18 @@ def unavailable() -> str | None:
     return f"shaping links needs {' and '.join(missing)} (Debian's iproute2)" if missing else None
 
 
+QUEUED_S = 0.5  # what waits for longer is dropped
+
+
 @contextmanager
-def machines(names: Sequence[str], mbps: float | Mapping[str, float]) -> Iterator[dict[str, str]]:
+def machines(
+    names: Sequence[str], mbps: float | Mapping[str, float], between: Callable[[str, str], float] | None = None
+) -> Iterator[dict[str, str]]:
     """Namespaces of these names, on one bridge, each with `mbps` up and down. Gives their addresses by name.
 
-    mbps: of all of them, or of each.
+    mbps: of all of them, or of each. between: Mb/s from one to another one, beside that; None: no less.
 
-    A `tbf` queue a direction lets so many bits through in a second and drops what waits for more than 0.5 s.
+    A `tbf` queue a direction lets so many bits through in a second and drops what waits for more than QUEUED_S.
     """
     try:
         _run("ip", "link", "add", BRIDGE, "type", "bridge")
@@ -39,6 +44,10 @@ def machines(names: Sequence[str], mbps: float | Mapping[str, float]) -> Iterato
             addresses[name] = f"{SUBNET}.{number + 1}"
             rate = mbps if isinstance(mbps, float) else mbps[name]
             _join(name, f"swf{number}", f"{addresses[name]}/24", rate)
+        if between is not None:
+            for number, name in enumerate(names):
+                to = {addresses[other]: between(name, other) for other in names if other != name}
+                _limit_paths(name, f"swf{number}i", to)
         yield addresses
     finally:
         for number, name in enumerate(names):
@@ -66,6 +75,19 @@ def _join(name: str, outer: str, address: str, mbps: float) -> None:
     ):
         _run(*inside(name), *command)
     _run(*_queue(outer, mbps))
+
+
+def _limit_paths(name: str, link: str, mbps: Mapping[str, float]) -> None:
+    """Give a machine a queue to each address, of so many Mb/s, in place of the one to all of them."""
+    tc = (*inside(name), "tc")
+    _run(*tc, "qdisc", "replace", "dev", link, "root", "handle", "1:", "htb")
+    for number, (address, rate) in enumerate(mbps.items(), start=1):
+        path, bits = ("dev", link, "parent", "1:"), f"{round(rate * 1000)}kbit"
+        _run(*tc, "class", "add", *path, "classid", f"1:{number}", "htb", "rate", bits, "burst", "16kb")
+        limit = str(max(1 << 17, round(rate * 1e6 / 8 * QUEUED_S)))
+        _run(*tc, "qdisc", "add", "dev", link, "parent", f"1:{number}", "bfifo", "limit", limit)
+        match = ("protocol", "ip", "u32", "match", "ip", "dst", f"{address}/32")
+        _run(*tc, "filter", "add", *path, *match, "flowid", f"1:{number}")
 
 
 def _queue(link: str, mbps: float) -> tuple[str, ...]:

@@ -90,6 +90,7 @@ class TrainSection:
     reduce_codec: Annotated[str, check.choice("blockwise16", "none")] = "blockwise16"
     delay: Annotated[int, check.integer(0, 1)] = 0
     router: Annotated[str, check.choice("shortest", "iwrr", "flow", "gwtf", "gwtf-sum")] = "shortest"
+    placement: Annotated[str, check.choice("auto", "planned")] = "auto"
     seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
     checkpoint_every: Annotated[int, check.integer(1)] = 50
     validate_every: Annotated[int, check.integer(0)] = 0
@@ -131,6 +132,7 @@ _FREE_KEYS = frozenset(
         "train.steps",
         "train.checkpoint_every",
         "train.validate_every",
+        "train.placement",
     }
 )
 # Left out of the fingerprint only where they name something on this machine's disk.

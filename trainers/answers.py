@@ -24,6 +24,7 @@ from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations.finding import Description
 from swarmflow.runtime.operations.own_reach import DialBack
 from swarmflow.runtime.transport.requests import Arguments
+from swarmflow.view.links import links_of
 from swarmflow.view.run_view import view_of
 from swarmflow.view.timeline import Timeline
 from swarmflow.view.watching import Question, answer_to, brief
@@ -107,6 +108,8 @@ class TrainerAnswers:
         leader, manifest = self._leader(), self._manifest
         assert self.machine is not None
         assert manifest is not None
+        if question is not None and question.links:
+            return msgspec.json.encode(links_of(leader))
         flights = self.machine.source.dispatcher.flights
         if question is not None and question.brief:
             return msgspec.json.encode(answer_to(question, self._brief_view(leader, manifest), self._timeline))

@@ -27,6 +27,7 @@ from swarmflow.core.protocol.actions import (
     Exit,
     FormMicrobatch,
     Log,
+    PlanStages,
     Record,
     Rejoin,
     Saved,
@@ -39,6 +40,7 @@ from swarmflow.core.protocol.messages import Join
 from swarmflow.core.protocol.types import Body, Member, ProcessId
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.manifest import Manifest
+from swarmflow.planning.assignment import plan_stages
 from swarmflow.runtime.execution.driver import Effect
 from swarmflow.runtime.execution.evaluation import measure_loss
 from swarmflow.runtime.execution.session import Session, log
@@ -100,6 +102,7 @@ class TrainerLife:
             WriteCheckpoint: self._write,
             Record: self._record,
             Validate: self._validate,
+            PlanStages: self._plan,
             TookOver: lambda action: self._on_takeover(),
             Exit: self._session.end,
             Rejoin: self._session.end,
@@ -148,6 +151,7 @@ class TrainerLife:
             new_lineage=lambda: token_hex(8),
             checkpoint_every=train.checkpoint_every,
             validate_every=train.validate_every,
+            planned=train.placement == "planned",
         )
 
     def keep_tokenizer(self) -> None:
@@ -304,6 +308,12 @@ class TrainerLife:
             post(Validated(action.version, loss))
 
         self._measuring = self._session.spawn(measure(), "measuring the validation loss")
+
+    def _plan(self, action: PlanStages) -> None:
+        async def plan() -> None:
+            self._session.driver.post(await asyncio.to_thread(plan_stages, action))
+
+        self._session.spawn(plan(), "planning the stages of peers")
 
     def _abandon(self, action: Abandon) -> None:
         if action.what == "save" and self._checkpoints is not None:

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from swarmflow.plans.fleet import Fleet
+
+HERE = "here"
 
 
 class FiniteRange(click.FloatRange):
@@ -21,6 +26,7 @@ class FiniteRange(click.FloatRange):
 
 @click.command()
 @click.argument("scenario", required=False, type=click.Path(dir_okay=False))
+@click.option("--join", "invite", help="Instead: of the run of this invite; `here`: of the one of this machine.")
 @click.option("--latency", type=click.Path(dir_okay=False), help="CSV of latencies in s, a row a machine that sends.")
 @click.option("--bandwidth", type=click.Path(dir_okay=False), help="CSV of bandwidths in Mb/s, of the same machines.")
 @click.option("--stages", type=click.IntRange(min=1), help="Of the model, for machines of tables.")
@@ -46,6 +52,7 @@ class FiniteRange(click.FloatRange):
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False), help="Draw the plans into this image.")
 def plan(
     scenario: str | None,
+    invite: str | None,
     latency: str | None,
     bandwidth: str | None,
     stages: int | None,
@@ -58,7 +65,7 @@ def plan(
     json_file: str | None,
     plot_file: str | None,
 ) -> None:
-    """Plan which machine serves which stage: of SCENARIO (a TOML file), or of two tables of their links."""
+    """Plan which machine serves which stage: of SCENARIO (a TOML file), of a run, or of two tables of their links."""
     from pathlib import Path
 
     from swarmflow.plans.fleet import Sizes, of_scenario, of_tables
@@ -68,15 +75,35 @@ def plan(
     check(files)
     tables = {"--latency": latency, "--bandwidth": bandwidth, "--stages": stages}
     sizes = {"--activation-mb": activation_mb, "--gradient-mb": gradient_mb}
+    given = next((name for name, value in (tables | sizes).items() if value is not None), None)
+    if scenario is not None and invite is not None:
+        raise click.UsageError("Give a SCENARIO or --join, not both.")
+    if (described := "the run" if scenario is None and invite is not None else scenario) and given is not None:
+        raise click.UsageError(f"{given} is for machines of tables; {described} describes its own.")
+    fleet: Fleet
     if scenario is not None:
-        given = next((name for name, value in (tables | sizes).items() if value is not None), None)
-        if given is not None:
-            raise click.UsageError(f"{given} is for machines of tables; {scenario} describes its own.")
         fleet = of_scenario(Path(scenario), seed, microbatches)
+    elif invite is not None:
+        fleet = _running(invite, microbatches, seed)
     elif latency and bandwidth and stages and activation_mb is not None and gradient_mb is not None:
         measures = Sizes(stages, 1e6 * activation_mb, 1e6 * gradient_mb, microbatches or 1.0)
         fleet = of_tables(Path(latency), Path(bandwidth), measures, seed or 0)
     else:
         missing = [name for name, value in (tables | sizes).items() if value is None]
-        raise click.UsageError(f"Give a SCENARIO, or two tables of links; of these options {', '.join(missing)} lack.")
+        raise click.UsageError(
+            f"Give a SCENARIO, --join, or two tables of links; of these options {', '.join(missing)} lack."
+        )
     main(fleet, strategy, compare, files)
+
+
+def _running(invite: str, microbatches: float | None, seed: int | None) -> Fleet:
+    """Return the peers of a run. invite: `here` is that of the one run of this machine."""
+    import asyncio
+
+    from swarmflow.plans.running import of_run
+    from swarmflow.runtime.operations.asking import ask_status
+    from swarmflow.runtime.transport.invite import read_invite
+    from swarmflow.view.watching import Question
+
+    answer = asyncio.run(ask_status(read_invite(None if invite == HERE else invite), Question(links=1)))
+    return of_run(answer, microbatches, seed or 0)

@@ -8,6 +8,7 @@ from random import Random
 
 from swarmflow.core.protocol.messages import StepResult
 from swarmflow.core.protocol.types import Plan, ProcessId
+from swarmflow.planning.assignment import plan_stages
 from swarmflow.policies import policy_named
 from swarmflow.simulator.churn import ScenarioChurn
 from swarmflow.simulator.garbage import searched_rarely
@@ -82,6 +83,7 @@ class Simulation:
             journal_bytes_max=run.journal_bytes_max,
             recompute=run.recompute,
             relays=run.relays,
+            planner=plan_stages if run.placement == "planned" else None,
         )
         self.world = policy.swarm(settings, self.seed, self._make_environment)
         self.world.trace, self.world.on_result = self.trace, self._result

@@ -31,6 +31,11 @@ class Arrangement:
         return self.synchronised_s + self.pipelined_s
 
     @property
+    def groups(self) -> tuple[Group, ...]:
+        """Return the devices of each stage."""
+        return tuple(tuple(sorted(group)) for group in zip(*self.pipelines, strict=True))
+
+    @property
     def stages(self) -> dict[int, int]:
         """Return the stage of each device that has one."""
         return {device: stage for pipeline in self.pipelines for stage, device in enumerate(pipeline)}

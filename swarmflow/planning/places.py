@@ -32,6 +32,12 @@ def arrange(problem: Problem, random: Random, evaluations_max: int = EVALUATIONS
     return problem.arrangement(_SwapSearch(problem, random, problem.evaluated + evaluations_max).best())
 
 
+def improved(problem: Problem, random: Random, groups: tuple[Group, ...]) -> tuple[Group, ...]:
+    """Return these groups, improved by swaps until none helps or EVALUATIONS_MAX costs were computed."""
+    search = _SwapSearch(problem, random, problem.evaluated + EVALUATIONS_MAX)
+    return search.improved(groups, problem.cost_s(groups))[0]
+
+
 def row_of(problem: Problem) -> list[int]:
     """Return all devices so that neighbours are near each other: the leaves of a hierarchical clustering."""
     links_s = _links_s(problem)
@@ -66,7 +72,7 @@ class _SwapSearch:
         least = min(costs_s, key=costs_s.__getitem__)
         begun, begun_s, least_s = least, costs_s[least], costs_s[least]
         while problem.evaluated < self.evaluated_max:
-            found, found_s = self._improved(begun, begun_s)
+            found, found_s = self.improved(begun, begun_s)
             if found_s < least_s:
                 least, least_s = found, found_s
             if problem.evaluated < self.evaluated_max:
@@ -130,7 +136,7 @@ class _SwapSearch:
                 stages[stage][stages[stage].index(partner)] = device
         return stages
 
-    def _improved(self, groups: tuple[Group, ...], cost_s: float) -> tuple[tuple[Group, ...], float]:
+    def improved(self, groups: tuple[Group, ...], cost_s: float) -> tuple[tuple[Group, ...], float]:
         """Swap devices of what costs most, as long as that helps and evaluations are left; return also the cost."""
         problem = self.problem
         better = True

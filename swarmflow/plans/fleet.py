@@ -24,6 +24,7 @@ class Fleet:
     problem: Problem
     seed: int  # of what a strategy draws
     spare: tuple[str, ...] = ()  # names of machines that have no memory for a stage
+    notes: tuple[str, ...] = ()  # lines for the user
 
 
 @dataclass(frozen=True, slots=True)

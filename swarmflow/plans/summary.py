@@ -26,6 +26,7 @@ def summary(fleet: Fleet, found: Sequence[Planned], bound_s: float) -> Iterator[
         f"{len(fleet.names)} machines as {problem.pipelines} pipelines of {problem.stages} stages; "
         f"bound {bound_s:.4g} s"
     )
+    yield from fleet.notes
     yield _strategies(found, bound_s)
     yield _LEGEND
     spare = [name for device, name in enumerate(fleet.names) if device not in found[0].arrangement.stages]

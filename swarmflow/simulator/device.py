@@ -17,6 +17,7 @@ from swarmflow.core.protocol.actions import (
     HashState,
     KeepCopies,
     LoadState,
+    PlanStages,
     Release,
     Reset,
     Resume,
@@ -46,6 +47,9 @@ from swarmflow.simulator.storage import Storage
 
 if TYPE_CHECKING:
     from swarmflow.simulator.world import World
+
+
+PLANNING_S = 0.1  # to work out which peer should serve which stage
 
 
 @dataclass(slots=True)
@@ -108,6 +112,8 @@ class Device:
                 self.storage.fetch_copies(action)
             case DropCopies():
                 self.storage.drop(action)
+            case PlanStages():
+                self._plan(action)
             case Validate():
                 self.world.clock.after(self.world.hardware.load_s() or 0.0, partial(self._validate, action))
             case Release() if self.world.alive(self.process):  # a process that has ended holds nothing any more
@@ -147,6 +153,11 @@ class Device:
         bytes_of = self.world.hardware.boundary_bytes
         refs = [self.world.store(self.process, kind, bytes_of(0, kind)) for kind in ("tokens", "targets")]
         self.answer(MicrobatchFormed(action.microbatch, refs[0], refs[1]))
+
+    def _plan(self, action: PlanStages) -> None:
+        planner = self.world.settings.planner
+        assert planner is not None, "a leader plans only where there is a planner"
+        self.world.clock.after(PLANNING_S, partial(self.world.deliver, self.process, planner(action)))
 
     def _validate(self, action: Validate) -> None:
         """Measure the loss. It does not end where a process is gone, or gives nothing back."""

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 import traceback
 from dataclasses import dataclass, replace
+from functools import partial
 from random import Random
 
+from swarmflow.core.protocol.actions import PlanStages
+from swarmflow.core.protocol.events import StagesPlanned
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import Plan
 from swarmflow.core.routing.routers import ROUTERS
@@ -42,10 +46,14 @@ class Hunt:
     earlier: bool = False
     delay: int = 0  # of the updates, in steps
     liars: bool = False  # every seed has members that lie
+    planned: bool = False  # peers are placed by plans, of which every one is drawn
 
     def of(self, seed: int) -> Hunted:
         """Return what a seed stands for in this hunt."""
         found = _random_swarm(seed, self.router)
+        if self.planned:
+            settings = replace(found.scenario.settings, planner=partial(drawn_plan, Random(f"plans of {seed}")))
+            found = replace(found, scenario=replace(found.scenario, settings=settings))
         if self.delay:
             settings = found.scenario.settings
             delayed = replace(settings, plan=replace(settings.plan, delay=self.delay))
@@ -72,6 +80,7 @@ class Hunt:
         options += [" --partitions"] if self.partitions else []
         options += [f" --delay {self.delay}"] if self.delay else []
         options += [" --liars"] if self.liars else []
+        options += [" --planned"] if self.planned else []
         return "".join([*options, *([" --earlier"] if self.earlier else [])])
 
 
@@ -114,6 +123,12 @@ def _with_partitions(found: Hunted, more: Random) -> Hunted:
     kinds = more.sample(aimed, more.randint(1, len(aimed)))
     others = more.sample([name for name in DRAWN if name not in aimed], more.choice((0, 0, 1, 3)))
     return Hunted(scenario, (*kinds, *kinds, *others, "join"), more.choice((5.0, 15.0, 30.0)))
+
+
+def drawn_plan(draw: Random, asked: PlanStages) -> StagesPlanned:
+    """Return any stages for the peers, fixed ones too, and a gain that makes them move, or not."""
+    stages = [draw.randrange(len(asked.gradient_bytes)) for _ in asked.serves]
+    return StagesPlanned(asked.number, tuple(stages), 0.0, draw.choice((0.0, 1e6, math.inf)))
 
 
 def _random_swarm(seed: int, router: str | None) -> Hunted:
@@ -164,7 +179,8 @@ def _hunt_of(chosen: argparse.Namespace) -> Hunt:
     only = tuple(chosen.only.split(",")) if chosen.only else ()
     if unknown := [name for name in only if name not in FAULTS]:
         raise argparse.ArgumentTypeError(f"no such fault: {unknown}; there are {sorted(FAULTS)}")
-    return Hunt(chosen.router, only, chosen.partitions, chosen.earlier, chosen.delay, chosen.liars)
+    how = chosen.partitions, chosen.earlier, chosen.delay, chosen.liars, chosen.planned
+    return Hunt(chosen.router, only, *how)
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -178,6 +194,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--earlier", action="store_true", help="only the faults that old seeds were found with")
     parser.add_argument("--delay", type=int, choices=(0, 1), default=0, help="steps by which updates are delayed")
     parser.add_argument("--liars", action="store_true", help="in every seed some members lie")
+    parser.add_argument("--planned", action="store_true", help="in every seed peers move by plans, which are drawn")
     parser.add_argument("--all", action="store_true", help="go on after a seed that fails; one line for each")
     chosen = parser.parse_args(arguments)
     try:

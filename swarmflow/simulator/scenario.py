@@ -30,6 +30,7 @@ class RunPart:
     split_backward: Annotated[bool, check.boolean] = True
     relays: Annotated[bool, check.boolean] = True
     router: Annotated[str, check.choice(*ROUTERS)] = "shortest"
+    placement: Annotated[str, check.choice("auto", "planned")] = "auto"
     seed: Annotated[int, check.integer(0, check.SEED_MAX)] = 0
     iterations: Annotated[int, check.integer(1)] = 10
     warmup: Annotated[int, check.integer(0)] = 1

@@ -8,10 +8,14 @@ from random import Random
 
 from swarmflow.core.machines.serving.peer_state import PeerSettings
 from swarmflow.core.membership.settings import LeaderSettings
+from swarmflow.core.protocol.actions import PlanStages
+from swarmflow.core.protocol.events import StagesPlanned
 from swarmflow.core.protocol.messages import Join
 from swarmflow.core.protocol.types import Plan
 from swarmflow.simulator.hardware import Hardware, RandomHardware
 from swarmflow.simulator.network import Jittery, Network
+
+Planner = Callable[[PlanStages], StagesPlanned]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,7 @@ class Settings:
     uncertified: float = 0.0  # share of the peers that have no certificate, and so no vote
     peers_first: int = 0  # peers that have to be ready before the first step is opened
     timeout_s: float = 0.0  # of the baseline swarm-restart
+    planner: Planner | None = None  # peers are placed by its plans; None: by what they can do alone
 
     @property
     def without_graph(self) -> int:
@@ -60,6 +65,7 @@ class Settings:
             self.checkpoint_every,
             self.validate_every,
             self.peers_first,
+            self.planner is not None,
         )
 
     def of_peer(self, join: Join) -> PeerSettings:

@@ -115,7 +115,7 @@ _EXTRA: dict[type, Callable[[Any], int]] = {
     ElectionReport: _report,
     LinkRateReport: lambda message: PROCESS * len(message.rates),
     MeasureLinks: lambda message: MEMBER * len(message.members) + 3 * NUMBER * len(message.links),
-    LinkGains: lambda message: NUMBER * len(message.gains),
+    LinkGains: lambda message: NUMBER * len(message.gains) + (PROCESS + 2 * NUMBER) * len(message.links),
     Granted: lambda message: MEMBER * len(message.donors),
     MemberFailed: lambda message: ENTRY * len(message.lost),
     Elect: lambda message: MEMBER,

@@ -22,6 +22,7 @@ class Question:
     events: int = 0  # the number of the last event
     steps: int = 0  # the number of the last step
     brief: int = 0  # 1: a few lines are all that is shown: numbers instead of peers, and the newest events and steps
+    links: int = 0  # 1: the links between all peers are asked for, and nothing else
 
 
 def answer_to(question: Question, view: dict[str, Any], timeline: Timeline) -> dict[str, Any]:

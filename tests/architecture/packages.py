@@ -94,7 +94,9 @@ PACKAGES: dict[str, Package] = {
     "manifest": Package("all that a peer has to know of a run", ("core", "errors", "ownership"), ("blake3", "msgspec")),
     "page": Package("the page that shows a run, and its server", ("errors",)),
     "planning": Package(
-        "assigns: arrangements that are worked out from a whole picture", ("errors",), ("numpy", "scipy")
+        "assigns: arrangements that are worked out from a whole picture",
+        ("core/protocol", "errors"),
+        ("numpy", "scipy"),
     ),
     "compute": Package(
         "computes: models, optimizers, codecs, checkpoints",
@@ -151,13 +153,13 @@ PACKAGES: dict[str, Package] = {
     ),
     "forecast": Package(
         "runs a scenario, and shows what came of it",
-        ("core", "errors", "images", "ownership", "page", "policies", "simulator", "view"),
+        ("core", "errors", "images", "ownership", "page", "planning", "policies", "simulator", "view"),
         ("matplotlib", "rich"),
     ),
     "plans": Package(
         "plans for a user: the stages of given machines, strategies beside each other",
-        ("errors", "images", "ownership", "planning", "policies", "simulator"),
-        ("matplotlib", "numpy", "rich"),
+        ("core/protocol", "errors", "images", "ownership", "planning", "policies", "simulator"),
+        ("matplotlib", "msgspec", "numpy", "rich"),
     ),
     "demo": Package(
         "what `make demo` shows: a local swarm of real processes",
@@ -171,7 +173,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "commands": Package(
         "the command line of what is no role",
-        ("chaos", "demo", "errors", "forecast", "page", "plans", "runtime"),
+        ("chaos", "demo", "errors", "forecast", "page", "plans", "runtime", "view"),
         ("click",),
     ),
     "peers": Package(
@@ -186,7 +188,7 @@ PACKAGES: dict[str, Package] = {
         "the role of a trainer",
         (
             *(*BASE, "activity", "authority", "compute", "config", "config_check", "core", "manifest"),
-            *("monitoring", "page", "runtime", "terminal", "view"),
+            *("monitoring", "page", "planning", "runtime", "terminal", "view"),
         ),
         (
             *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers"),

@@ -125,7 +125,7 @@ def test_tables_that_do_not_fit_are_one_line(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Give a SCENARIO, or two tables of links; of these options --latency, --bandwidth, --stages"),
+        ([], "Give a SCENARIO, --join, or two tables of links; of these options --latency, --bandwidth, --stages"),
         (["x.toml", "--stages", "2"], "--stages is for machines of tables; x.toml describes its own."),
         (["x.toml"], "x.toml: No such file"),
         (["x.toml", "--plot", "x.gif"], "--plot x.gif: must end in .png or .svg or .pdf"),

@@ -22,6 +22,7 @@ from swarmflow.core.machines.leading import (
     joining,
     judging,
     opening,
+    planning,
     plausibility,
     progress,
     roots,
@@ -44,6 +45,7 @@ from swarmflow.core.protocol.events import (
     Received,
     Rival,
     SaveAsked,
+    StagesPlanned,
     Tick,
     Validated,
 )
@@ -173,6 +175,8 @@ class Leader(LeaderState):
                 actions = between_steps.on_disk_changed(self, event, now)
             case Validated():
                 actions = between_steps.on_validated(self, event, now)
+            case StagesPlanned():
+                actions = planning.on_planned(self, event, now)
             case SaveAsked():
                 return saving.on_save_asked(self, event, now)
             case Progressed():
@@ -230,6 +234,7 @@ class Leader(LeaderState):
             beat = LeaderHeartbeat(self.term, self.epoch)
             actions += [Send(process, beat) for process in self.membership.known if process != self.me.process]
             actions += progress.see(self, now) + certifying.see(self, now) + saving.see(self, now)
+            actions += planning.see(self, now)
             for process in self.membership.silent(now, self.timeouts.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.timeouts.silence_s:.0f} s", now)
             actions += joining.readmit(self, now)

@@ -23,6 +23,7 @@ from swarmflow.core.protocol.events import (
     Received,
     Rival,
     SaveAsked,
+    StagesPlanned,
     Tick,
     Validated,
 )
@@ -172,7 +173,7 @@ class TrainerMachine(TrainerState):
                 return disk.on_disk_changed(self, event, now)
             case SaveAsked() if self.lead is None:
                 return [Saved(event.number, -1, "this trainer does not lead; ask the leader")]
-            case SaveAsked() | Tick() | Validated() | Rival() | Progressed():
+            case SaveAsked() | Tick() | Validated() | StagesPlanned() | Rival() | Progressed():
                 return self.lead.handle(event, now) if self.lead is not None else []
         raise TypeError(f"a trainer has no use for {type(event).__name__}")
 

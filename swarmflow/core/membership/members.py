@@ -52,6 +52,7 @@ class MemberRecord:
     uneven: bool = field(init=False, default=False)  # its links differ: the paths limit them, not its connection
     surveys: int = field(init=False, default=0)  # that were asked of it
     survey_until_s: float = field(init=False, default=0.0)  # how long the last one is waited for
+    surveyed_s: float = field(init=False, default=-math.inf)  # when the last one was reported or given up
     summary: PeerSummary | None = field(init=False, default=None)  # the last one
     duty: Duty = field(init=False, default_factory=Duty)  # what it owes now
     needed: tuple[int, bool] = field(init=False, default=(-1, False))  # why it cannot go yet, as it was sent last

@@ -16,7 +16,7 @@ class LeaderSettings:
     steps: after which the run is finished. learning_rate: of step t. clip: largest gradient norm (0: off). software,
     run: what a process that joins must match. from_seed: version 0 is made by each peer from the seed, else the
     trainers serve it. new_lineage: a random name, for a leader that goes on without a majority. A run's first step is
-    not opened before peers_first peers are ready.
+    not opened before peers_first peers are ready. planned: the stages of peers follow a plan by their links.
     """
 
     steps: int
@@ -29,6 +29,7 @@ class LeaderSettings:
     checkpoint_every: int = 0
     validate_every: int = 0
     peers_first: int = 0
+    planned: bool = False
 
 
 def refusal(settings: LeaderSettings, plan: Plan, sender: ProcessId, join: Join) -> str | None:

@@ -167,10 +167,11 @@ class Dispatcher:
 
     def probed(self, sender: ProcessId, message: Probed, now: float) -> None:
         """Record the answer to a probe."""
-        transfer_s = self.prober.answered(sender, message, now)
+        link = self.prober.answered(sender, message, now)
         self.due_s = now  # the next one's turn may have come
-        if transfer_s is not None:
-            self.router.links.record_probe(sender, self.prober.boundary_bytes, transfer_s, now)
+        if link is not None:
+            size_bytes = self.prober.boundary_bytes
+            self.router.links.record_probe(sender, size_bytes, link.tensor_s(size_bytes), now)
             self.router.refresh(sender)
         self.router.record_downstream(sender, message.downstream_s)
 

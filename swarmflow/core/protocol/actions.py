@@ -270,6 +270,25 @@ class Validate:
 
 
 @dataclass(frozen=True, slots=True)
+class PlanStages:
+    """Work out which peer should serve which stage by the links between them -> StagesPlanned.
+
+    latency_s, bytes_per_s: of the links, `[from][to]`. serves: the stage of each peer, -1: none yet. fixed: whether it
+    has to stay there. microbatches, boundary_bytes: of a step, and of a tensor between stages; gradient_bytes: of the
+    gradients of each stage.
+    """
+
+    number: int
+    latency_s: list[list[float]]
+    bytes_per_s: list[list[float]]
+    serves: tuple[int, ...]
+    fixed: tuple[bool, ...]
+    microbatches: int
+    boundary_bytes: int
+    gradient_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Abandon:
     """Nobody waits any more for what was begun, a `save` or a `validation`: end it, and answer nothing."""
 
@@ -383,6 +402,7 @@ Action = (
     | KeepCopies
     | DropCopies
     | Validate
+    | PlanStages
     | Abandon
     | Saved
     | Record

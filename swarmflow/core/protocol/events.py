@@ -308,6 +308,16 @@ class Validated:
 
 
 @dataclass(frozen=True, slots=True)
+class StagesPlanned:
+    """The answer to PlanStages: the stage of each peer, and what exchanges take in a step so and as it is now."""
+
+    number: int
+    stages: tuple[int, ...]
+    planned_s: float
+    current_s: float  # infinite: a stage has no peer
+
+
+@dataclass(frozen=True, slots=True)
 class Rival:
     """Another trainer says that it leads this run, at this version: a split network has become one again."""
 
@@ -356,6 +366,7 @@ Event = (
     | SaveAsked
     | Progressed
     | Validated
+    | StagesPlanned
     | Rival
     | Summarized
     | DrainAsked

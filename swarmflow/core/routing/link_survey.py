@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.messages import LinkGains, MeasureLinks
-from swarmflow.core.protocol.messages.checks import FASTEST, SECONDS_MAX
+from swarmflow.core.protocol.messages.checks import FASTEST, SECONDS_MAX, SLOWEST
 from swarmflow.core.protocol.types import Member, Plan, ProcessId
 from swarmflow.core.routing.flow.joining import LinkSavings, StageLinks, saved_by_stage
-from swarmflow.core.routing.prober import Prober
+from swarmflow.core.routing.prober import ProbedLink, Prober
 
 LONGEST = 16.0  # a link counts as at most so many times as long as the median one of its kind: its sender may lie
 MEASURED_MIN = 0.25  # share of the peers of each stage, a random one, to which the link has to be measured
@@ -31,7 +31,7 @@ class LinkSurvey:
     prober: Prober
     capacity: int  # microbatches that this process holds at a time; 0: not known
     until_s: float  # when the measuring ends at the latest
-    own_s: dict[ProcessId, float] = field(default_factory=dict, init=False)  # seconds of a boundary tensor, by peer
+    links: dict[ProcessId, ProbedLink] = field(default_factory=dict, init=False)  # by the peer at the other end
     _solving: Generator[None, None, LinkSavings] | None = field(default=None, init=False)
 
     def next_deadline(self) -> float:
@@ -55,10 +55,18 @@ class LinkSurvey:
             return [], self._report(self._gains(solved.value))
         return [], None
 
+    @property
+    def own_s(self) -> dict[ProcessId, float]:
+        """What a boundary tensor takes on the measured links, by peer."""
+        each_s = {process: link.tensor_s(self.plan.boundary_bytes) for process, link in self.links.items()}
+        return {process: seconds for process, seconds in each_s.items() if seconds > 0.0}
+
     def _report(self, gains: tuple[float, ...]) -> LinkGains:
         fastest_s = min(self.own_s.values(), default=0.0)
         rate = min(FASTEST, self.plan.boundary_bytes / fastest_s) if fastest_s > 0 else 0.0
-        return LinkGains(self.asked.survey, rate, gains)
+        alone = self.links if not self.asked.links else {}
+        links = ((process, link.latency_s, _rate(link.byte_s)) for process, link in alone.items())
+        return LinkGains(self.asked.survey, rate, gains, tuple(links))
 
     def _links(self) -> StageLinks | None:
         """Return all links; those that are not known take the median of their two stages. None: too few are known."""
@@ -67,18 +75,19 @@ class LinkSurvey:
         for member in self.asked.members:
             places.append(len(stages[member.stage]))
             stages[member.stage].append(member)
-        measured = [[self.own_s[m.process] for m in stage if m.process in self.own_s] for stage in stages]
-        if any(len(own) < MEASURED_MIN * len(stage) for own, stage in zip(measured, stages, strict=True)):
+        own = self.own_s
+        measured = [[own[m.process] for m in stage if m.process in own] for stage in stages]
+        if not self.asked.links or not all(stages):
             return None
-        if not all(stages) or not self.asked.links:
+        if any(len(known) < MEASURED_MIN * len(stage) for known, stage in zip(measured, stages, strict=True)):
             return None
         links_s = [np.full((len(here), len(there)), np.nan) for here, there in pairwise(stages)]
         for sender, receiver, seconds in self.asked.links:
             links_s[self.asked.members[sender].stage][places[sender], places[receiver]] = seconds
         usual_s = median(link[2] for link in self.asked.links)
         capacity = [[member.capacity for member in stage] for stage in stages]
-        own_s = [np.array([self.own_s.get(member.process, np.nan) for member in stage]) for stage in stages]
-        own_usual_s = median(self.own_s.values())
+        own_s = [np.array([own.get(member.process, np.nan) for member in stage]) for stage in stages]
+        own_usual_s = median(own.values())
         usual = int(median(member.capacity for member in self.asked.members))
         return StageLinks(
             capacity,
@@ -105,6 +114,11 @@ class LinkSurvey:
             held[narrowest] += self.capacity or 1
             gains[narrowest] += 2 * times * saved.path_s * (1.0 - saved.flows / max(saved.flows, min(held)))
         return tuple(min(max(0.0, gain), SECONDS_MAX) for gain in gains)
+
+
+def _rate(byte_s: float) -> float:
+    """Return a rate within bounds, in bytes/s."""
+    return min(FASTEST, max(SLOWEST, 1.0 / byte_s)) if byte_s > 0.0 else FASTEST
 
 
 def _bounded(seconds: NDArray[np.float64], usual_s: float) -> NDArray[np.float64]:

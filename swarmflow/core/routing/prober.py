@@ -22,6 +22,18 @@ def large(boundary_bytes: int) -> bool:
     return boundary_bytes // SHARE >= PROBE_BYTES_MIN
 
 
+@dataclass(frozen=True, slots=True)
+class ProbedLink:
+    """What a probe has found: a tensor of so many bytes takes the latency, and as many times the seconds of a byte."""
+
+    latency_s: float
+    byte_s: float
+
+    def tensor_s(self, size_bytes: int) -> float:
+        """Return the transfer time of a tensor."""
+        return self.latency_s + self.byte_s * size_bytes
+
+
 @dataclass(slots=True)
 class Prober:
     """Probes one peer after the other, each with two messages at once: one without a body, and one with a body.
@@ -33,6 +45,7 @@ class Prober:
 
     boundary_bytes: int = 0  # size of a boundary tensor; 0: unknown, and no peer is probed
     sender: str = ""
+    least_bytes: int = 0  # of a probe's body; 0: peers are probed only where tensors are large
     _draw: Random = field(init=False)
     _epoch: Epoch | None = None
     _queue: deque[ProcessId] = field(default_factory=deque)  # peers to probe
@@ -47,7 +60,7 @@ class Prober:
     def open(self, epoch: Epoch, strangers: Iterable[ProcessId], mates: Iterable[ProcessId] = ()) -> None:
         """Begin an epoch. strangers: unmeasured peers of the next stage; mates: of the own stage, probed after them."""
         self._queue = deque()
-        if large(self.boundary_bytes):
+        if self.least_bytes or large(self.boundary_bytes):
             unknown = list(strangers)
             self._queue += (*self._draw.sample(unknown, min(AT_ONCE_MAX, len(unknown))), *mates)
         self._epoch, self._target = epoch, None
@@ -72,14 +85,14 @@ class Prober:
             return []
         self._target, self._sent_s = self._queue.popleft(), now
         self._trip_s = self._loaded_s = None
-        body = (Padding(self.boundary_bytes // SHARE),)
+        body = (Padding(self._body_bytes),)
         return [
             Send(self._target, Probe(self._epoch, loaded=False)),
             Send(self._target, Probe(self._epoch, loaded=True), body),
         ]
 
-    def answered(self, sender: ProcessId, message: Probed, now: float) -> float | None:
-        """Record an answer; return the estimated transfer time of a boundary tensor once both have arrived."""
+    def answered(self, sender: ProcessId, message: Probed, now: float) -> ProbedLink | None:
+        """Record an answer; return what is known of the link once both have arrived."""
         if sender != self._target or message.epoch != self._epoch:
             return None
         if message.loaded:
@@ -89,5 +102,8 @@ class Prober:
         if self._loaded_s is None or self._trip_s is None:
             return None
         self._target = None
-        body_s = max(0.0, self._loaded_s - self._trip_s)
-        return self._trip_s / 2 + body_s * self.boundary_bytes / (self.boundary_bytes // SHARE)
+        return ProbedLink(self._trip_s / 2, max(0.0, self._loaded_s - self._trip_s) / self._body_bytes)
+
+    @property
+    def _body_bytes(self) -> int:
+        return max(self.least_bytes, self.boundary_bytes // SHARE)

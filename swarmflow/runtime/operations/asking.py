@@ -33,14 +33,17 @@ class StatusReply(msgspec.Struct, omit_defaults=True):
     error: str = ""
 
 
-async def ask_status(invite: Invite) -> bytes:
-    """Return the status as JSON. Raises NetworkError, after at most ASK_S seconds, where no trainer answers."""
+async def ask_status(invite: Invite, question: Question | None = None) -> bytes:
+    """Return the status as JSON, or the answer to a question.
+
+    Raises NetworkError, after at most ASK_S seconds, where no trainer answers.
+    """
     reasons: list[str] = []
     try:
         async with asyncio.timeout(ASK_S):
-            here = [ask_here(port, token) for port, token in local_trainers(invite.run_id)]
+            here = [ask_here(port, token, question) for port, token in local_trainers(invite.run_id)]
             answer = await _first(here, reasons)
-            return await _ask_there(invite, reasons) if answer is None else answer
+            return await _ask_there(invite, question, reasons) if answer is None else answer
     except TimeoutError:
         reasons.insert(0, f"nobody has answered within {ASK_S:g} s")
         raise _silent(invite, reasons) from None
@@ -76,10 +79,10 @@ async def ask_here(port: int, token: str, question: Question | None = None) -> b
     return await ask_over(_line(token, question), reader, writer)
 
 
-async def _ask_there(invite: Invite, reasons: list[str]) -> bytes:
+async def _ask_there(invite: Invite, question: Question | None, reasons: list[str]) -> bytes:
     daemon = await launch_asker()
     try:
-        answer = await ask_trainers(daemon, invite, None, reasons)
+        answer = await ask_trainers(daemon, invite, question, reasons)
     finally:
         await daemon.stop()
     if answer is None:

@@ -6,16 +6,15 @@ from dataclasses import replace
 
 from swarmflow.core.commit.step import Step
 from swarmflow.core.durability.versions import shared
-from swarmflow.core.machines.leading import certifying
+from swarmflow.core.machines.leading import certifying, moves
 from swarmflow.core.machines.leading.departures import let_go, settle_findings
 from swarmflow.core.machines.leading.grants import grant, keep_donors
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState, ValidationState
 from swarmflow.core.machines.leading.opening import try_open
 from swarmflow.core.machines.leading.saving import catch_up, goodbye, keep, save, settle, spread, stop_now, stopped
-from swarmflow.core.membership import placement
 from swarmflow.core.membership.member_phase import MemberPhase
-from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Send, Validate
+from swarmflow.core.protocol.actions import Abandon, Action, Log, Send, Validate
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, Validated
 from swarmflow.core.protocol.messages import state_name
 from swarmflow.core.protocol.timeline import EventKind
@@ -108,25 +107,7 @@ def _next(leader: LeaderState, now: float) -> list[Action]:
     if leader.safe.due(leader.version):
         actions += keep(leader)
     actions += catch_up(leader, now)
-    return actions + spread(leader) + let_go(leader) + _move(leader, now) + try_open(leader, now)
-
-
-def _move(leader: LeaderState, now: float) -> list[Action]:
-    """Move peers between two steps: those that stood in go home, or some go where they are needed more."""
-    home: list[Action] = []
-    for entry in placement.homeward(leader.membership, leader.version):
-        reason = f"it asked for it, and stage {entry.member.stage} has another peer by now"
-        entry.settled_s = now
-        home += grant(leader, entry, entry.wish, reason)
-    if home:
-        return home
-    moved: list[Action] = []
-    for move in placement.better_placed(leader.membership, leader.version, now):
-        entry = leader.membership.known[move.process]
-        entry.settled_s = leader.membership.moved_s = now
-        entry.stands_in = False
-        moved += [Count("rebalances"), *grant(leader, entry, move.stage, f"rebalanced, {move.reason}")]
-    return moved
+    return actions + spread(leader) + let_go(leader) + moves.move(leader, now) + try_open(leader, now)
 
 
 def on_checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float) -> list[Action]:

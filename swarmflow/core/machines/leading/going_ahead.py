@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from swarmflow.core.commit import ahead
 from swarmflow.core.commit.step import Step
+from swarmflow.core.machines.leading import moves
 from swarmflow.core.machines.leading.leader_state import LeaderState
-from swarmflow.core.membership import placement
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.types import Member, ProcessId
 
@@ -28,8 +28,7 @@ def _may_go_ahead(leader: LeaderState, step: Step, now: float) -> bool:
     members = [membership.known[process] for process in step.roster.id_set if process in membership.known]
     if any(entry.draining for entry in members) or not all(step.members.opened.stages):
         return False
-    moves = placement.homeward(membership, leader.version) or placement.better_placed(membership, leader.version, now)
-    return not moves
+    return not moves.due(leader, now)
 
 
 def lose_member(

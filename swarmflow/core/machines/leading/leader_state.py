@@ -17,6 +17,7 @@ from swarmflow.core.durability.recovery import Recovery
 from swarmflow.core.durability.snapshots import Snapshots
 from swarmflow.core.durability.versions import Durability
 from swarmflow.core.machines.leading.leader_phase import LEADER, LeaderPhase
+from swarmflow.core.machines.leading.stage_plans import StagePlans
 from swarmflow.core.membership.disputes import MEMORY_S, Disputes
 from swarmflow.core.membership.duties import Duty, Pauses
 from swarmflow.core.membership.failures import Failures
@@ -119,6 +120,7 @@ class LeaderState:
     # --- the members ---
     membership: Membership = field(init=False)
     faults: FaultRecords = field(init=False)
+    plans: StagePlans | None = field(init=False, default=None)  # None: peers are placed by what they can do alone
     # --- the end ---
     forming: int = field(init=False, default=0)  # microbatches that this process has to form yet, as a trainer
     stopping: bool = field(init=False, default=False)  # a person wants this trainer to go, or the run cannot go on
@@ -133,6 +135,7 @@ class LeaderState:
         bars = Pauses(times.barred_s, math.inf)
         self.faults = FaultRecords(suspicions, disputes, Pauses(times.pause_s), bars, Pauses(times.barred_s))
         self.membership = Membership(self.plan)
+        self.plans = StagePlans() if self.settings.planned else None
         self.recovery = Recovery(former, Memories(stages, steps))
         copies = Copies(stages, steps)
         every = self.settings.checkpoint_every

@@ -8,6 +8,7 @@ from itertools import pairwise
 from random import Random
 from statistics import median
 
+from swarmflow.core.machines.leading import planning
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.member_phase import MemberPhase
@@ -31,21 +32,37 @@ KNOWN_MIN = 0.5  # share of the links between the surveyed peers of neighbouring
 def begin(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
     """Have a newcomer measure its links, if they can matter; else return nothing."""
     plan = leader.plan
-    if entry.wish >= 0 or plan.stages < 2 or not large(plan.boundary_bytes) or not paths_limit(leader.membership):
+    if entry.wish >= 0 or plan.stages < 2:
         return []
+    if leader.plans is not None:
+        actions = planning.survey(leader, entry, now) if planning.all_served(leader, entry) else []
+    elif large(plan.boundary_bytes) and paths_limit(leader.membership):
+        actions = _survey(leader, entry, now)
+    else:
+        actions = []
+    if actions:
+        leader.membership.mark(entry, MemberPhase.MEASURING)
+        text = f"peer {entry.process} measures its links to others, before it is granted a stage"
+        actions.append(Log("info", text, EventKind.JOINED, entry.process))
+    return actions
+
+
+def _survey(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
+    """Have a newcomer measure its links, if enough is known of the others'."""
     asked = _asked(leader, entry)
     if asked is None:
         return []
-    leader.membership.mark(entry, MemberPhase.MEASURING)
     entry.survey_until_s = now + PATIENCE_S
-    text = f"peer {entry.process} measures its links to {len(asked.members)} peers, before it is granted a stage"
-    log = Log("info", text, EventKind.JOINED, entry.process)
-    return [Connect((entry.member,)), Send(entry.process, asked), log]
+    return [Connect((entry.member,)), Send(entry.process, asked)]
 
 
 def on_link_gains(leader: LeaderState, known: MemberRecord, message: LinkGains, now: float) -> list[Action]:
-    """Grant a newcomer the stage that its links and its power help most."""
-    if known.phase is not MemberPhase.MEASURING or message.survey != known.surveys:
+    """Grant a newcomer the stage that its links and its power help most, or what is planned by the links."""
+    if message.survey != known.surveys:
+        return []
+    if leader.plans is not None:
+        return planning.on_links(leader, known, message, now)
+    if known.phase is not MemberPhase.MEASURING:
         return []
     if SLOWEST <= message.rate <= FASTEST:
         known.measured_rate = max(known.measured_rate, message.rate)

@@ -84,6 +84,7 @@ _ITEMS: dict[str, tuple[str, ...]] = {
     "LinkRateReport.elements": ("group", "elements"),
     "rates": ("process", "rate"),
     "links": ("place", "place", "seconds"),
+    "LinkGains.links": ("process", "latency_s", "rate"),
 }
 
 
@@ -117,7 +118,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "named": (0, MEMBERS_MAX),
         "microbatches": (0, microbatches),
         **dict.fromkeys(("downstream_s", "work_s", "each_s", "pass_s", "wait_s", "seconds", "rebalance_s"), seconds),
-        **dict.fromkeys(("compute_s", "used_s", "wasted_s"), seconds),
+        **dict.fromkeys(("compute_s", "used_s", "wasted_s", "latency_s"), seconds),
         "speed": (0.0, 1e15),
         "metrics_port": (0, 65535),
         "place": (0, SURVEYED_MAX - 1),
@@ -188,6 +189,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "awaits": 16,
         "MeasureLinks.members": SURVEYED_MAX,
         "links": SURVEYED_MAX**2 // 4,
+        "LinkGains.links": SURVEYED_MAX,
         "gains": stages,
     }
 

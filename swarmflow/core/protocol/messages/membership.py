@@ -256,7 +256,10 @@ class LinkRateReport:
 
 @dataclass(frozen=True, slots=True)
 class MeasureLinks:
-    """Measure the links to these peers, and report what each stage would gain by having the receiver -> LinkGains."""
+    """Measure the links to these peers, and report what each stage would gain by having the receiver -> LinkGains.
+
+    Without `links` between these, the measured links themselves are reported.
+    """
 
     survey: int  # its number, repeated in the answer
     members: tuple[Member, ...]  # some peers of each stage; the capacity of each stands for those that are left out too
@@ -265,11 +268,12 @@ class MeasureLinks:
 
 @dataclass(frozen=True, slots=True)
 class LinkGains:
-    """Report to the leader what the sender's links would gain at each stage, in seconds a step."""
+    """Report to the leader what the sender's links would gain at each stage, in seconds a step; or the links alone."""
 
     survey: int
     rate: float  # of its fastest link, in bytes/s; 0: it has measured none
-    gains: tuple[float, ...]  # one for each stage; none: too little was measured
+    gains: tuple[float, ...]  # one for each stage; none: too little was measured, or known of the others' links
+    links: tuple[tuple[ProcessId, float, float], ...] = ()  # to each: latency in seconds, rate in bytes/s
 
 
 @dataclass(frozen=True, slots=True)
