@@ -35,12 +35,12 @@ from swarmflow.core.protocol.actions import (
     Validate,
     WriteCheckpoint,
 )
-from swarmflow.core.protocol.events import DrainAsked, MicrobatchFormed, Progressed, Rival, Validated
+from swarmflow.core.protocol.events import DrainAsked, MicrobatchFormed, Progressed, Rival, StagesPlanned, Validated
 from swarmflow.core.protocol.messages import Join
 from swarmflow.core.protocol.types import Body, Member, ProcessId
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.manifest import Manifest
-from swarmflow.planning.assignment import plan_stages
+from swarmflow.planning.stage_choice import plan_stages
 from swarmflow.runtime.execution.driver import Effect
 from swarmflow.runtime.execution.evaluation import measure_loss
 from swarmflow.runtime.execution.session import Session, log
@@ -311,7 +311,12 @@ class TrainerLife:
 
     def _plan(self, action: PlanStages) -> None:
         async def plan() -> None:
-            self._session.driver.post(await asyncio.to_thread(plan_stages, action))
+            try:
+                planned = await asyncio.to_thread(plan_stages, action)
+            except Exception:  # a run goes on without a plan
+                log.exception("the stages of peers could not be planned")
+                planned = StagesPlanned(action.number)
+            self._session.driver.post(planned)
 
         self._session.spawn(plan(), "planning the stages of peers")
 

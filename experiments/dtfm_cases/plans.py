@@ -17,7 +17,7 @@ from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
 COST, OF_BOUND, EVALUATED = "Cost by the model, s", "By the bound", "Arrangements evaluated"
 BOUND = "bound"
-STRATEGIES = ("places", "dtfm", "megatron", "random")
+STRATEGIES = ("places", "dtfm", "op-fence", "megatron", "random")
 SEEDS = 5  # of the searches, and of the order of the machines, in the last case
 
 

@@ -39,10 +39,11 @@ class FiniteRange(click.FloatRange):
 )
 @click.option(
     "--strategy",
-    type=click.Choice(["places", "dtfm", "megatron", "random"]),
+    type=click.Choice(["places", "dtfm", "op-fence", "megatron", "random"]),
     default="places",
     show_default=True,
-    help="places: swarmflow's. dtfm: the genetic search of DT-FM. megatron: in the order of the machines.",
+    help="places: swarmflow's. dtfm: the genetic search of DT-FM. op-fence: the clusters of FusionLLM. "
+    "megatron: in the order of the machines.",
 )
 @click.option("--compare", is_flag=True, help="Plan by every strategy.")
 @click.option(

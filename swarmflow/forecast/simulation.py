@@ -8,7 +8,7 @@ from random import Random
 
 from swarmflow.core.protocol.messages import StepResult
 from swarmflow.core.protocol.types import Plan, ProcessId
-from swarmflow.planning.assignment import plan_stages
+from swarmflow.planning.stage_choice import plan_stages
 from swarmflow.policies import policy_named
 from swarmflow.simulator.churn import ScenarioChurn
 from swarmflow.simulator.garbage import searched_rarely

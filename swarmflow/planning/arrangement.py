@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -97,6 +98,13 @@ class Problem:
             if len(groups[stage]) < self.pipelines:
                 groups[stage].append(device)
         return groups
+
+    def filled(self, devices: Iterable[int]) -> tuple[Group, ...]:
+        """Return the groups of the pinned devices, filled up with these in their order."""
+        left, groups = deque(devices), self.pinned_groups()
+        for group in groups:
+            group += [left.popleft() for _ in range(self.pipelines - len(group))]
+        return tuple(tuple(sorted(group)) for group in groups)
 
     def exchange_s(self, gradient_bytes: float) -> Matrix:
         """Return what two devices of one group take to exchange gradients of that size, `[from][to]` (equation 2)."""

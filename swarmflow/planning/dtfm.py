@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import combinations
 from math import comb, factorial
 from random import Random
@@ -15,35 +16,52 @@ from swarmflow.planning.arrangement import Arrangement, Group, Problem, swapped
 ENUMERATED_MAX = 3000  # partitions up to which all are tried
 POPULATION = 24  # partitions that the genetic algorithm keeps
 GENERATIONS = 150  # of one child each
+CANDIDATES = 4  # swaps of the largest gains, of which the first that helps is made
 
 
 def arrange(problem: Problem, random: Random) -> Arrangement:
     """Return the cheapest arrangement where all can be tried; else the best that the genetic algorithm finds."""
-    search = _GeneticSearch(problem, random)
+    search = GeneticSearch(problem, random)
     return problem.arrangement(search.best())
 
 
+class LocalSearch(StrEnum):
+    """How a partition is improved before it joins the population."""
+
+    FASTEST = "fastest"  # the paper's: swaps of the fastest links of two groups
+    KERNIGHAN_LIN = "kernighan-lin"  # swaps by the gain of the graph partition, which the paper compares with
+    NONE = "none"
+
+
 @dataclass
-class _GeneticSearch:
+class GeneticSearch:
     """Searches partitions: tuples of groups of devices, in the order of their stages. Devices in no group are spare."""
 
     problem: Problem
     random: Random
+    local: LocalSearch = LocalSearch.FASTEST
+    least_s: list[float] = field(init=False, default_factory=list)  # cost of the best, at first and by generation
 
     def best(self) -> tuple[Group, ...]:
         """Return the groups of the best arrangement that was found."""
         if self._partition_count() <= ENUMERATED_MAX:
             every = self._all_partitions(self.problem.free, self.problem.pinned_groups())
             return min(map(self.problem.ordered, every) if self._unordered else every, key=self.problem.cost_s)
+        return min((self._descended(groups) for groups in self.evolved()), key=self.problem.cost_s)
+
+    def evolved(self) -> list[tuple[Group, ...]]:
+        """Return the population of the last generation."""
         population = [self._improved(self._random_partition()) for _ in range(POPULATION)]
         costs = [self.problem.cost_s(groups) for groups in population]
+        self.least_s = [min(costs)]
         for _ in range(GENERATIONS):
             one, other = self.random.sample(population, 2)
             child = self._improved(self._crossover(one, other))
             cost_s, worst = self.problem.cost_s(child), max(range(POPULATION), key=costs.__getitem__)
             if cost_s < costs[worst] and child not in population:
                 population[worst], costs[worst] = child, cost_s
-        return min((self._descended(groups) for groups in population), key=self.problem.cost_s)
+            self.least_s.append(min(costs))
+        return population
 
     # --- partitions ---------------------------------------------------------------------------------------------------
 
@@ -95,11 +113,11 @@ class _GeneticSearch:
     # --- local search -------------------------------------------------------------------------------------------------
 
     def _improved(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-        """Swap by the paper's gain, which uses the fastest links within two groups, as long as the cost falls."""
+        """Swap by the largest gains, as long as the cost falls."""
         groups = self.problem.ordered(groups)
         cost_s = self.problem.cost_s(groups)
         while True:
-            gains = sorted(self._gains(groups), reverse=True)[:4]
+            gains = sorted(self._gains(groups), reverse=True)[:CANDIDATES]
             for _, one, other in gains:
                 improved = self.problem.ordered(swapped(groups, one, other))
                 if (less_s := self.problem.cost_s(improved)) < cost_s:
@@ -109,7 +127,29 @@ class _GeneticSearch:
                 return groups
 
     def _gains(self, groups: tuple[Group, ...]) -> Iterator[tuple[float, int, int]]:
-        """Yield (gain in s, one device, other device) of the swaps between two groups' fastest links."""
+        """Yield (gain, one device, other device) of the swaps that the local search takes into account."""
+        if self.local is LocalSearch.FASTEST:
+            yield from self._of_fastest(groups)
+        elif self.local is LocalSearch.KERNIGHAN_LIN:
+            yield from self._of_partition(groups)
+
+    def _of_partition(self, groups: tuple[Group, ...]) -> Iterator[tuple[float, int, int]]:
+        """Yield every swap of two groups, with Kernighan and Lin's gain (section 3.4).
+
+        The weight of a link is the time that it takes, negative, so that a group keeps fast links.
+        """
+        stage_of = {device: stage for stage, group in enumerate(groups) for device in group}
+        weights = -self.problem.transfer_s
+        to_group = np.array([weights[:, list(group)].sum(axis=1) for group in groups])  # `[group][device]`
+        free = [device for device in stage_of if device not in self.problem.pinned]
+        for one, other in combinations(free, 2):
+            here, there = stage_of[one], stage_of[other]
+            if here != there:
+                gain = to_group[there, one] - to_group[here, one] + to_group[here, other] - to_group[there, other]
+                yield float(gain - 2 * weights[one, other]), one, other
+
+    def _of_fastest(self, groups: tuple[Group, ...]) -> Iterator[tuple[float, int, int]]:
+        """Yield the swaps between two groups' fastest links, with the paper's gain in seconds."""
         fastest = [self._fastest(group) for group in groups]
         for number, pair in enumerate(fastest):
             for other_number, other_pair in enumerate(fastest[number + 1 :], number + 1):

@@ -33,8 +33,8 @@ def arrange(problem: Problem, random: Random, evaluations_max: int = EVALUATIONS
 
 
 def improved(problem: Problem, random: Random, groups: tuple[Group, ...]) -> tuple[Group, ...]:
-    """Return these groups, improved by swaps until none helps or EVALUATIONS_MAX costs were computed."""
-    search = _SwapSearch(problem, random, problem.evaluated + EVALUATIONS_MAX)
+    """Return these groups, improved by swaps until none helps or half of EVALUATIONS_MAX costs were computed."""
+    search = _SwapSearch(problem, random, problem.evaluated + EVALUATIONS_MAX // 2)
     return search.improved(groups, problem.cost_s(groups))[0]
 
 

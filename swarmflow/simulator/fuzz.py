@@ -23,6 +23,7 @@ from swarmflow.simulator.world import Settings, World
 PARTITIONS_SHARE = 0.35  # of the seeds, where nothing else is asked for
 CALM = ("join",)
 CALM_SHARE = 0.5  # of the seeds with liars: nothing else goes wrong in them
+FAILING = 0.1  # share of the plans that come to nothing
 STRANGERS_SHARE = 0.3  # of the seeds: some or all of their peers have no certificate
 
 
@@ -127,8 +128,10 @@ def _with_partitions(found: Hunted, more: Random) -> Hunted:
 
 def drawn_plan(draw: Random, asked: PlanStages) -> StagesPlanned:
     """Return any stages for the peers, fixed ones too, and a gain that makes them move, or not."""
-    stages = [draw.randrange(len(asked.gradient_bytes)) for _ in asked.serves]
-    return StagesPlanned(asked.number, tuple(stages), 0.0, draw.choice((0.0, 1e6, math.inf)))
+    if draw.random() < FAILING:
+        return StagesPlanned(asked.number)
+    stages, staying = (tuple(draw.randrange(len(asked.gradient_bytes)) for _ in asked.serves) for _ in range(2))
+    return StagesPlanned(asked.number, stages, staying, 0.0, draw.choice((0.0, 1e6, math.inf)))
 
 
 def _random_swarm(seed: int, router: str | None) -> Hunted:

@@ -10,27 +10,22 @@ from swarmflow.core.routing.link_map import LinkMap
 
 
 def links_of(leader: Leader) -> dict[str, Any]:
-    """Return the peers that serve or load a stage, the links between them, and the sizes of what these carry.
+    """Return the peers that serve or load a stage, the known links between them, and the sizes of what these carry.
 
-    measured: directions of links, between these peers, that an end of them has measured.
+    links: the places of both ends in `peers`, the latency in seconds, the rate in bytes/s.
     """
     plan = leader.plan
     entries = [entry for entry in leader.membership.peers() if entry.phase in PLACED]
     links = leader.plans.links if leader.plans is not None else _reported(leader)
-    peers = [entry.process for entry in entries]
-    latency_s, bytes_per_s = links.tables(peers)
     return {
         "stages": plan.stages,
         "microbatches": plan.microbatches,
         "boundary_bytes": plan.boundary_bytes,
         "gradient_bytes": list(plan.reduced_bytes or (0,) * plan.stages),
-        "placement": "auto" if leader.plans is None else "planned",
         "peers": [
             {"name": entry.process.name, "stage": entry.member.stage, "fixed": not may_move(entry)} for entry in entries
         ],
-        "measured": links.measured(peers),
-        "latency_s": latency_s,
-        "bytes_per_s": bytes_per_s,
+        "links": links.between([entry.process for entry in entries]),
     }
 
 

@@ -96,7 +96,7 @@ PACKAGES: dict[str, Package] = {
     "planning": Package(
         "assigns: arrangements that are worked out from a whole picture",
         ("core/protocol", "errors"),
-        ("numpy", "scipy"),
+        ("networkx", "numpy", "scipy"),
     ),
     "compute": Package(
         "computes: models, optimizers, codecs, checkpoints",

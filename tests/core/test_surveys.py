@@ -13,7 +13,7 @@ from swarmflow.core.machines.leader import Leader
 from swarmflow.core.machines.leading.surveys import PATIENCE_S
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
-from swarmflow.core.machines.serving.surveys import MEASURING_S
+from swarmflow.core.machines.serving.surveys import MEASURING_S, PLANNING_BYTES
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import are_uneven
 from swarmflow.core.membership.placement import better_placed, paths_limit
@@ -34,8 +34,9 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.messages.checks import SECONDS_MAX, checks_of
 from swarmflow.core.protocol.types import NO_EPOCH, Epoch, Member, Plan, ProcessId
-from swarmflow.core.routing.link_survey import LONGEST
+from swarmflow.core.routing.link_survey import BODY_SHARE, LONGEST, LinkSurvey
 from swarmflow.core.routing.prober import PATIENCE_S as PATIENCE_A_PEER_S
+from swarmflow.core.routing.prober import ProbedLink, Prober
 from tests.core.samples import member, messages, process
 from tests.core.test_leader import ME, SETTINGS
 
@@ -336,6 +337,22 @@ def test_it_does_without_the_links_of_those_that_do_not_answer_and_without_any_i
     assert joining.now == pytest.approx(4 * PATIENCE_A_PEER_S, abs=1.0)
     nobody = Joining({})
     assert (nobody.survey(survey), nobody.now) == (LinkGains(survey.survey, 0.0, ()), MEASURING_S)
+
+
+def test_where_no_other_links_are_told_it_reports_its_own_and_believes_no_body_that_takes_no_time() -> None:
+    """A busy peer answers both messages of a probe at once, 0.8 s after they were sent."""
+    _, survey = asked(FAST_S, SLOW_S, SLOW_S, SLOW_S)
+    joining = Joining(dict.fromkeys(PEERS, FAST_S), plan=replace(PLAN, boundary_bytes=1 << 20))
+    report = joining.survey(MeasureLinks(1, survey.members, ()))
+    assert report.gains == ()
+    assert {process for process, _, _ in report.links} == set(PEERS)
+    assert all(rate == pytest.approx(PLANNING_BYTES * 64 / FAST_S) for _, _, rate in report.links)
+    busy = LinkSurvey(MeasureLinks(1, (), ()), PLAN, Prober(1 << 20, least_bytes=PLANNING_BYTES), 4, 1.0)
+    busy.links[NEWCOMER] = ProbedLink(0.4, 0.0)
+    [found] = [report for _, report in (busy.tick(2.0),) if report is not None]
+    [(to, latency_s, rate)] = found.links
+    assert (to, latency_s) == (NEWCOMER, 0.4)
+    assert rate == pytest.approx(PLANNING_BYTES / (BODY_SHARE * 0.8))
 
 
 def test_it_does_not_wait_for_a_peer_that_it_cannot_reach() -> None:

@@ -73,7 +73,7 @@ def test_strategies_stand_beside_each_other_and_are_drawn(
     printed = capsys.readouterr().out
     assert printed.startswith("4 machines as 2 pipelines of 2 stages; bound ")
     assert [line.split()[0] for line in printed.splitlines() if line.split()[:1] and line.split()[0] in STRATEGIES] == [
-        "megatron", "places", "dtfm", "random",
+        "megatron", "places", "dtfm", "op-fence", "random",
     ]  # fmt: skip
     assert all(f"{strategy}: " in image.read_text() for strategy in STRATEGIES)
     assert main(["plan", str(scenario), "--plot", str(image)]) == 0  # its own image it replaces

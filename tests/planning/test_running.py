@@ -32,7 +32,7 @@ def test_a_leader_tells_of_all_links_and_of_the_stages_as_they_are() -> None:
     assert list(fleet.problem.gradient_bytes) == [4_000_000, 4_000_000]
     assert fleet.problem.activation_bytes == PLAN.microbatches / 2 * PLAN.boundary_bytes
     assert fleet.problem.bytes_per_s[2][:2] == [FAST, SLOW]
-    assert fleet.notes[0].startswith("5 of 12 directions of links are measured")
+    assert fleet.notes[0].startswith("7 of 12 directions of links are measured")
     assert fleet.notes[1].endswith("if 0 peers move")
 
 
@@ -49,6 +49,13 @@ def test_of_a_run_that_is_not_planned_the_links_in_use_are_known() -> None:
     fleet = of_run(msgspec.json.encode(links_of(leader)), 1.0)
     assert fleet.problem.bytes_per_s[0][1] == 7e6
     assert fleet.problem.pinned == {0: 0, 1: 1}, "they asked for these stages"
+    assert fleet.problem.activation_bytes == PLAN.boundary_bytes
+
+
+def test_who_is_fixed_beside_enough_others_is_in_no_pipeline() -> None:
+    peers = [{"name": name, "stage": stage, "fixed": True} for name, stage in zip("abcd", (0, 0, 0, 1), strict=True)]
+    fleet = of_run(read(peers=peers), None)
+    assert (fleet.names, fleet.spare, fleet.problem.pipelines) == (("a", "d"), ("b", "c"), 1)
 
 
 def test_what_is_no_answer_is_said_to_be_none() -> None:
@@ -56,12 +63,14 @@ def test_what_is_no_answer_is_said_to_be_none() -> None:
         b"{}",
         read(stages=0),
         read(gradient_bytes=[1]),
-        read(latency_s=[[0.0]]),
-        read(bytes_per_s=[[-1.0] * 4] * 4),
+        read(links=[[0, 4, 0.1, 1e6]]),
+        read(links=[[1, 1, 0.1, 1e6]]),
+        read(links=[[0, 1, -0.1, 1e6]]),
+        read(links=[[0, 1, 0.1, 0.0]]),
         read(peers=[{"name": "a", "stage": 2, "fixed": False}] * 4),
     ):
         with pytest.raises(NetworkError, match="cannot be read"):
             of_run(broken, None)
-    few = read(peers=ANSWER["peers"][:1], latency_s=[[0.0]], bytes_per_s=[[1.0]])
-    with pytest.raises(ConfigError, match="2 stages and 1 peers"):
+    few = read(peers=[{"name": "a", "stage": 0, "fixed": True}] * 2, links=[[0, 1, 0.1, 1e6]])
+    with pytest.raises(ConfigError, match="the 2 peers of the run cannot serve its 2 stages"):
         of_run(few, None)

@@ -9,7 +9,7 @@ import pytest
 
 from swarmflow.core.protocol.types import Plan
 from swarmflow.forecast.simulation import Simulation
-from swarmflow.planning.assignment import plan_stages
+from swarmflow.planning.stage_choice import plan_stages
 from swarmflow.simulator.fuzz import Hunt, play
 from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import load
@@ -90,4 +90,4 @@ def test_a_new_leader_has_the_links_measured_again() -> None:
     assert lead.plans is not None
     assert lead.plans.links.peers == []
     assert world.clock.run(lambda: lead.plans is not None and len(lead.plans.links.peers) == 4, 1e4)
-    assert world.clock.run(lambda: lead.plans is not None and lead.plans.number > 0, 1e4)
+    assert world.clock.run(lambda: lead.plans is not None and lead.plans.number > 0, 1e4), "and plans by them"

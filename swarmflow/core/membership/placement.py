@@ -54,10 +54,10 @@ def place(
 
 def _rooms(membership: Membership) -> list[float]:
     """Return how many more peers may load each stage."""
-    return [_room(membership, stage) for stage in range(membership.plan.stages)]
+    return [room(membership, stage) for stage in range(membership.plan.stages)]
 
 
-def _room(membership: Membership, stage: int) -> float:
+def room(membership: Membership, stage: int) -> float:
     """Return how many more peers may load a stage: one for each two that serve it, and one at least.
 
     Each load takes the time of their links: two from the same ones end when the second of two in a row would.

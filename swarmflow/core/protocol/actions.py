@@ -6,7 +6,17 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.messages import Held, Message, StepResult
 from swarmflow.core.protocol.timeline import EventKind
-from swarmflow.core.protocol.types import Body, Epoch, Member, Microbatch, ProcessId, Ref, Roster, Snapshot
+from swarmflow.core.protocol.types import (
+    Body,
+    Epoch,
+    MeasuredLink,
+    Member,
+    Microbatch,
+    ProcessId,
+    Ref,
+    Roster,
+    Snapshot,
+)
 
 DEFERRED_MIN = 2  # passes whose parameters' gradients may wait at any time: memory is kept for what they keep
 
@@ -273,14 +283,13 @@ class Validate:
 class PlanStages:
     """Work out which peer should serve which stage by the links between them -> StagesPlanned.
 
-    latency_s, bytes_per_s: of the links, `[from][to]`. serves: the stage of each peer, -1: none yet. fixed: whether it
-    has to stay there. microbatches, boundary_bytes: of a step, and of a tensor between stages; gradient_bytes: of the
-    gradients of each stage.
+    links: at least one. serves: the stage of each peer, -1: none yet. fixed: whether it has to stay there.
+    microbatches, boundary_bytes: of a step, and of a tensor between stages; gradient_bytes: of the gradients of each
+    stage.
     """
 
     number: int
-    latency_s: list[list[float]]
-    bytes_per_s: list[list[float]]
+    links: list[MeasuredLink]
     serves: tuple[int, ...]
     fixed: tuple[bool, ...]
     microbatches: int

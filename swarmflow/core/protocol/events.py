@@ -309,12 +309,13 @@ class Validated:
 
 @dataclass(frozen=True, slots=True)
 class StagesPlanned:
-    """The answer to PlanStages: the stage of each peer, and what exchanges take in a step so and as it is now."""
+    """The answer to PlanStages: the stage of each peer by the plan, and if nobody moves. None: it has failed."""
 
     number: int
-    stages: tuple[int, ...]
-    planned_s: float
-    current_s: float  # infinite: a stage has no peer
+    stages: tuple[int, ...] = ()
+    staying: tuple[int, ...] = ()
+    planned_s: float = 0.0  # what exchanges take in a step
+    staying_s: float = 0.0  # the same if nobody moves; infinite: a stage has no peer
 
 
 @dataclass(frozen=True, slots=True)

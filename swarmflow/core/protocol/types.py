@@ -59,6 +59,15 @@ class Padding:
 Body = Ref | Slice | Padding
 
 
+class MeasuredLink(NamedTuple):
+    """A link in one direction. Its ends are named by their places in a list of peers."""
+
+    sender: int
+    receiver: int
+    latency_s: float
+    rate: float  # in bytes/s
+
+
 class Epoch(NamedTuple):
     """One try at one optimizer step. Later epochs compare greater.
 

@@ -2,95 +2,90 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
-from statistics import median
 from typing import NamedTuple
 
 from swarmflow.core.protocol.messages.checks import FASTEST, SECONDS_MAX, SLOWEST
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.types import MeasuredLink, ProcessId
 
 CHANGED = 0.5  # relative change of a rate, or a latency, that may be worth another plan
 LATENCY_S = 0.005  # a change by less is none: a busy process answers so much later
-KEPT = 2  # measurements of a link; other traffic can only slow one down, so the better of them counts
-UNKNOWN_MAX = 0.1  # share of the peers of which no link may be known
+KNOWN_MIN = 0.9  # share of the peers of which a link has to be known, or which have to have measured theirs
 
 
-class MeasuredLink(NamedTuple):
-    """A link in one direction."""
+class _LinkRecord(NamedTuple):
+    """A link: its last measurement, and the better values of that and the one before.
 
+    Other traffic can only slow a link down.
+    """
+
+    last: tuple[float, float]
     latency_s: float
     rate: float  # in bytes/s
 
 
 @dataclass(slots=True)
 class LinkMap:
-    """The last measurements of each link, as its ends have reported them."""
+    """The last two measurements of each link, as its ends have reported them."""
 
-    _found: dict[ProcessId, dict[ProcessId, tuple[MeasuredLink, ...]]] = field(default_factory=dict)  # by both ends
+    _found: dict[ProcessId, dict[ProcessId, _LinkRecord]] = field(default_factory=dict)  # by both ends
 
-    def learn(self, sender: ProcessId, links: Iterable[tuple[ProcessId, float, float]]) -> bool:
-        """Record what a peer has measured of its links; return whether one was not known, or has changed by much."""
-        changed, of_sender = False, self._found.setdefault(sender, {})
+    def learn(self, sender: ProcessId, links: Iterable[tuple[ProcessId, float, float]]) -> int:
+        """Record what a peer has measured of its links; return how many were not known, or have changed by much."""
+        changed, of_sender = 0, self._found.setdefault(sender, {})
         for to, latency_s, rate in links:
-            found = MeasuredLink(min(latency_s, SECONDS_MAX), min(FASTEST, max(SLOWEST, rate)))
-            former = self._of(sender, to) or self._of(to, sender)
-            of_sender[to] = (*of_sender.get(to, ())[1 - KEPT :], found)
-            changed |= former is None or _differ(former, self._of(sender, to) or found)
+            if to == sender:
+                continue
+            last = min(latency_s, SECONDS_MAX), min(FASTEST, max(SLOWEST, rate))
+            before = of_sender.get(to)
+            former = before or self._found.get(to, {}).get(sender)
+            earlier = before.last if before is not None else last
+            known = of_sender[to] = _LinkRecord(last, min(last[0], earlier[0]), max(last[1], earlier[1]))
+            changed += former is None or _differ(former, known)
         return changed
 
-    def forget(self, gone: Iterable[ProcessId]) -> None:
-        """Forget the links of processes that are gone."""
+    def keep(self, processes: Collection[ProcessId]) -> None:
+        """Forget the links of all others."""
+        gone = [process for process in self._found if process not in processes]
         for process in gone:
-            self._found.pop(process, None)
+            del self._found[process]
+        for links in self._found.values():
+            for process in [to for to in links if to not in processes]:
+                del links[process]
 
     @property
     def peers(self) -> list[ProcessId]:
         """Those who have reported links."""
         return list(self._found)
 
-    def suffices(self, peers: Sequence[ProcessId]) -> bool:
+    @property
+    def count(self) -> int:
+        """How many links are known, in one direction each."""
+        return sum(map(len, self._found.values()))
+
+    def touches(self, peers: Sequence[ProcessId]) -> bool:
         """Return whether a link of nearly each of these peers is known."""
         near = {to for process in peers for to in self._found.get(process, ())}
-        unknown = sum(not self._found.get(process) and process not in near for process in peers)
-        return unknown <= UNKNOWN_MAX * len(peers)
+        return sum(bool(self._found.get(process)) or process in near for process in peers) >= KNOWN_MIN * len(peers)
 
-    def tables(self, peers: Sequence[ProcessId]) -> tuple[list[list[float]], list[list[float]]]:
-        """Return the latencies in seconds and the rates in bytes/s between these peers, `[from][to]`.
+    def covers(self, peers: Sequence[ProcessId]) -> bool:
+        """Return whether nearly all of these peers have measured their links."""
+        return sum(bool(self._found.get(process)) for process in peers) >= KNOWN_MIN * len(peers)
 
-        A link that only its other end has measured is as that says; one that nobody has, as the median one.
-        """
-        known = self._between(peers)
-        usual_s = median(link.latency_s for *_, link in known) if known else 0.0
-        usual = median(link.rate for *_, link in known) if known else FASTEST
-        latency_s, rates = ([[value] * len(peers) for _ in peers] for value in (usual_s, usual))
-        for one, other, link in [*((other, one, link) for one, other, link in known), *known]:
-            latency_s[one][other], rates[one][other] = link
-        return latency_s, rates
-
-    def measured(self, peers: Sequence[ProcessId]) -> int:
-        """Return how many directions of links between these peers were measured."""
-        return len(self._between(peers))
-
-    def _between(self, peers: Sequence[ProcessId]) -> list[tuple[int, int, MeasuredLink]]:
-        """Return the measured links between these peers, each with the places of its ends."""
+    def between(self, peers: Sequence[ProcessId]) -> list[MeasuredLink]:
+        """Return the known links between these peers, which are named by their places."""
         place_of = {process: place for place, process in enumerate(peers)}
         return [
-            (place_of[process], place_of[to], link)
-            for process in peers
-            for to in self._found.get(process, ())
-            if to in place_of and (link := self._of(process, to)) is not None
+            MeasuredLink(place, place_of[to], known.latency_s, known.rate)
+            for place, process in enumerate(peers)
+            for to, known in self._found.get(process, {}).items()
+            if to in place_of
         ]
 
-    def _of(self, sender: ProcessId, to: ProcessId) -> MeasuredLink | None:
-        measured = self._found.get(sender, {}).get(to)
-        if not measured:
-            return None
-        return MeasuredLink(min(link.latency_s for link in measured), max(link.rate for link in measured))
 
-
-def _differ(former: MeasuredLink, now: MeasuredLink) -> bool:
-    """Return whether a link is not what it was. A latency counts by what it adds to the larger of both."""
+def _differ(former: _LinkRecord, now: _LinkRecord) -> bool:
+    """Return whether a link is not what it was. A latency counts by what it adds to the longer of both."""
     longer_s = max(former.latency_s, now.latency_s)
     rates = abs(now.rate - former.rate) > CHANGED * former.rate
     return rates or abs(now.latency_s - former.latency_s) > CHANGED * longer_s > LATENCY_S

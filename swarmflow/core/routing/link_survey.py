@@ -19,6 +19,7 @@ from swarmflow.core.routing.prober import ProbedLink, Prober
 
 LONGEST = 16.0  # a link counts as at most so many times as long as the median one of its kind: its sender may lie
 MEASURED_MIN = 0.25  # share of the peers of each stage, a random one, to which the link has to be measured
+BODY_SHARE = 0.125  # of the way there and back: a body that took less is not told from one that took none
 SLICES = 16  # of the computation at a time: a few milliseconds
 
 
@@ -65,7 +66,8 @@ class LinkSurvey:
         fastest_s = min(self.own_s.values(), default=0.0)
         rate = min(FASTEST, self.plan.boundary_bytes / fastest_s) if fastest_s > 0 else 0.0
         alone = self.links if not self.asked.links else {}
-        links = ((process, link.latency_s, _rate(link.byte_s)) for process, link in alone.items())
+        size_bytes = self.prober.body_bytes
+        links = ((process, link.latency_s, _rate(link, size_bytes)) for process, link in alone.items())
         return LinkGains(self.asked.survey, rate, gains, tuple(links))
 
     def _links(self) -> StageLinks | None:
@@ -116,9 +118,13 @@ class LinkSurvey:
         return tuple(min(max(0.0, gain), SECONDS_MAX) for gain in gains)
 
 
-def _rate(byte_s: float) -> float:
-    """Return a rate within bounds, in bytes/s."""
-    return min(FASTEST, max(SLOWEST, 1.0 / byte_s)) if byte_s > 0.0 else FASTEST
+def _rate(link: ProbedLink, size_bytes: int) -> float:
+    """Return the rate that a probe of this size has found, within bounds, in bytes/s.
+
+    A body that took less than a share of the way there and back says nothing: a busy peer answers both at once.
+    """
+    body_s = max(link.byte_s * size_bytes, 2 * link.latency_s * BODY_SHARE)
+    return min(FASTEST, max(SLOWEST, size_bytes / body_s)) if body_s > 0.0 else FASTEST
 
 
 def _bounded(seconds: NDArray[np.float64], usual_s: float) -> NDArray[np.float64]:

@@ -85,7 +85,7 @@ class Prober:
             return []
         self._target, self._sent_s = self._queue.popleft(), now
         self._trip_s = self._loaded_s = None
-        body = (Padding(self._body_bytes),)
+        body = (Padding(self.body_bytes),)
         return [
             Send(self._target, Probe(self._epoch, loaded=False)),
             Send(self._target, Probe(self._epoch, loaded=True), body),
@@ -102,8 +102,9 @@ class Prober:
         if self._loaded_s is None or self._trip_s is None:
             return None
         self._target = None
-        return ProbedLink(self._trip_s / 2, max(0.0, self._loaded_s - self._trip_s) / self._body_bytes)
+        return ProbedLink(self._trip_s / 2, max(0.0, self._loaded_s - self._trip_s) / self.body_bytes)
 
     @property
-    def _body_bytes(self) -> int:
+    def body_bytes(self) -> int:
+        """Of a probe with a body."""
         return max(self.least_bytes, self.boundary_bytes // SHARE)

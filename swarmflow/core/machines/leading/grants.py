@@ -34,6 +34,8 @@ def grant(
         donors = (leader.me,)
     moves = entry.phase is MemberPhase.READY and entry.member.stage != stage
     leader.membership.move(entry, stage)
+    if leader.plans is not None:
+        leader.plans.granted(entry.process, stage)
     leader.membership.mark(entry, MemberPhase.LOADING)
     entry.version, entry.grants = leader.version, entry.grants + 1
     entry.roots, entry.claim = {}, None

@@ -17,7 +17,7 @@ def due(leader: LeaderState, now: float) -> list[Move]:
     if home := _home(leader):
         return home
     if leader.plans is not None and leader.plans.target:
-        return planning.moves(leader)
+        return planning.moves(leader, now)
     loads = placement.better_placed(leader.membership, leader.version, now)
     return [replace(move, reason=f"rebalanced, {move.reason}") for move in loads]
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import islice
 from random import Random
 
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.machines.leading.stage_plans import PAUSE
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
-from swarmflow.core.membership.placement import place
+from swarmflow.core.membership.placement import place, room
 from swarmflow.core.membership.rebalance import Move
 from swarmflow.core.protocol.actions import Action, Connect, Log, PlanStages, Send
 from swarmflow.core.protocol.events import StagesPlanned
@@ -52,12 +54,13 @@ def survey(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]
 
 
 def on_links(leader: LeaderState, known: MemberRecord, message: LinkGains, now: float) -> list[Action]:
-    """Record the links of a peer. A newcomer is granted a stage with the next plan."""
+    """Record the links of a peer that was asked. A newcomer is granted a stage with the next plan."""
     plans = leader.plans
     assert plans is not None
-    plans.surveying.pop(known.process, None)
+    if plans.surveying.pop(known.process, None) is None:
+        return []
     known.surveyed_s = now
-    plans.due |= plans.links.learn(known.process, message.links)
+    plans.learn(known.process, [link for link in message.links if link[0] in leader.membership.known])
     if known.phase is not MemberPhase.MEASURING:
         return []
     known.survey_until_s = now + PATIENCE_S
@@ -67,85 +70,96 @@ def on_links(leader: LeaderState, known: MemberRecord, message: LinkGains, now: 
 
 def see(leader: LeaderState, now: float) -> list[Action]:
     """Have the links measured that were not, or long ago; and a plan made where something has changed."""
-    plans = leader.plans
+    plans, known = leader.plans, leader.membership.known
     if plans is None:
         return []
-    membership = leader.membership
-    entries = [entry for entry in membership.peers() if entry.phase in PLANNED]
     for process in [process for process, until_s in plans.surveying.items() if now >= until_s]:
         del plans.surveying[process]
-        if process in membership.known:
-            membership.known[process].surveyed_s = now
-    plans.links.forget([process for process in plans.links.peers if process not in membership.known])
+        if process in known and known[process].phase is MemberPhase.READY:
+            known[process].surveyed_s = now
+    if gone := [process for process in (*plans.links.peers, *plans.target) if process not in known]:
+        plans.links.keep(known)
+        plans.target = {process: stage for process, stage in plans.target.items() if process not in gone}
+    entries = _planned(leader)
     plans.due |= plans.peers != {entry.process for entry in entries}
     actions: list[Action] = []
-    ready = [entry for entry in entries if entry.phase is MemberPhase.READY and entry.process not in plans.surveying]
-    for entry in sorted(ready, key=lambda entry: entry.surveyed_s)[: 1 + len(entries) // SURVEYING]:
-        at_once = len(plans.surveying) <= len(entries) // SURVEYING
-        if at_once and now - entry.surveyed_s > AGED_S:
-            actions += survey(leader, entry, now)
+    at_once = 1 + len(entries) // SURVEYING - len(plans.surveying)
+    aged = [e for e in entries if e.phase is MemberPhase.READY and now - e.surveyed_s > AGED_S]
+    free = (entry for entry in sorted(aged, key=lambda e: e.surveyed_s) if entry.process not in plans.surveying)
+    for entry in islice(free, max(0, at_once)):
+        actions += survey(leader, entry, now)
     return actions + _ask(leader, now)
 
 
+def _planned(leader: LeaderState) -> list[MemberRecord]:
+    """Return the peers that a plan is about: those that mean to stay, and the newcomers that know their links."""
+    entries = (entry for entry in leader.membership.peers() if entry.phase in PLANNED and not entry.draining)
+    return [e for e in entries if e.phase is not MemberPhase.MEASURING or e.surveyed_s > -math.inf]
+
+
 def _ask(leader: LeaderState, now: float) -> list[Action]:
-    """Ask for a plan, if one is due and enough is known; else place the newcomers without one."""
+    """Ask for a plan, if one is due and enough is known; else place the newcomers without one.
+
+    Until nearly all have measured their links, only newcomers are placed by them: each plan would contradict the last.
+    """
     plans, membership = leader.plans, leader.membership
     assert plans is not None
-    if plans.asked and now - plans.asked_s < ANSWER_S:
+    if not plans.due or (plans.asked and now - plans.asked_s < ANSWER_S):
         return []
-    entries = [entry for entry in membership.peers() if entry.phase in PLANNED and not entry.draining]
-    entries = [entry for entry in entries if entry.phase is not MemberPhase.MEASURING or entry.surveyed_s > -math.inf]
-    newcomers = [entry for entry in entries if entry.phase is MemberPhase.MEASURING]
-    if not plans.due or (not newcomers and now - plans.asked_s < PERIOD_S):
-        return []
+    entries = _planned(leader)
     peers = [entry.process for entry in entries]
+    newcomers = [entry for entry in entries if entry.phase is MemberPhase.MEASURING]
+    covered = plans.links.covers(peers)
+    early = now - plans.asked_s < max(PERIOD_S, PAUSE * plans.took_s)
+    if not newcomers and (early or not covered):
+        return []
     served = all(membership.served(stage, leader.version) for stage in range(leader.plan.stages))
-    if not served or not plans.links.suffices(peers):
+    links = plans.links.between(peers)
+    if not served or not links or not plans.links.touches(peers):
         return _place(leader, newcomers, {})
-    number = plans.begin(peers, now)
-    serves = tuple(-1 if entry in newcomers else entry.member.stage for entry in entries)
-    fixed = tuple(not may_move(entry) and entry not in newcomers for entry in entries)
-    sums = leader.plan.reduced_bytes or (0,) * leader.plan.stages
+    for entry in newcomers:
+        entry.survey_until_s = now + ANSWER_S
+    plan = leader.plan
     return [
         PlanStages(
-            number,
-            *plans.links.tables(peers),
-            serves,
-            fixed,
-            leader.plan.microbatches,
-            leader.plan.boundary_bytes,
-            sums,
+            plans.begin(peers, now),
+            links,
+            tuple(-1 if entry.phase is MemberPhase.MEASURING else entry.member.stage for entry in entries),
+            tuple(entry.phase in PLACED and not (covered and may_move(entry)) for entry in entries),
+            plan.microbatches,
+            plan.boundary_bytes,
+            plan.reduced_bytes or (0,) * plan.stages,
         )
     ]
 
 
 def on_planned(leader: LeaderState, event: StagesPlanned, now: float) -> list[Action]:
     """Follow a plan if it pays: newcomers at once, the others move between steps."""
-    plans, membership = leader.plans, leader.membership
-    peers = plans.take(event.number) if plans is not None else ()
-    if plans is None or len(peers) != len(event.stages):
+    plans, known = leader.plans, leader.membership.known
+    peers = plans.take(event.number, now) if plans is not None else ()
+    if plans is None or not peers:
         return []
-    target = {process: stage for process, stage in zip(peers, event.stages, strict=True) if process in membership.known}
-    newcomers = [e for process in target if (e := membership.known[process]).phase is MemberPhase.MEASURING]
-    moving = [
-        e
-        for process, stage in target.items()
-        if (e := membership.known[process]) not in newcomers and e.member.stage != stage
-    ]
+    newcomers = [known[p] for p in peers if p in known and known[p].phase is MemberPhase.MEASURING]
+    if not len(peers) == len(event.stages) == len(event.staying):
+        return [*_place(leader, newcomers, {}), *_ask(leader, now)]
+    both = (dict(zip(peers, stages, strict=True)) for stages in (event.stages, event.staying))
+    target, staying = ({process: stage for process, stage in each.items() if process in known} for each in both)
+    placed = {p: known[p].member.stage for p in target if known[p].phase in PLACED}
+    moves = sum(target[process] != stage for process, stage in placed.items())
     actions: list[Action] = []
-    if not moving or _pays(leader, target, len(moving), event):
+    if not moves or _pays(leader, target, staying, moves, event):
         plans.target = target
-        text = f"planned {len(target)} peers by their links: {event.planned_s:.3g} s of exchanges a step"
-        if moving:
-            text += f" instead of {event.current_s:.3g} s, {len(moving)} of them move"
+        if moves:
+            cost = f"{event.planned_s:.3g} s of exchanges a step instead of {event.staying_s:.3g} s"
+            text = f"planned {len(target)} peers by their links: {cost}, {moves} of them move"
             actions.append(Log("info", text, EventKind.MOVED))
-    elif set(plans.target) != set(target):
-        plans.target = {}  # it was for others
-    return [*actions, *_place(leader, newcomers, plans.target), *_ask(leader, now)]
+    else:
+        target = staying
+    return [*actions, *_place(leader, newcomers, target), *_ask(leader, now)]
 
 
 def _place(leader: LeaderState, newcomers: Sequence[MemberRecord], target: Mapping[ProcessId, int]) -> list[Action]:
-    """Grant newcomers the planned stages; those that have none as everywhere."""
+    """Grant newcomers the stages that their links are good for; those that have none as everywhere."""
     actions: list[Action] = []
     for entry in newcomers:
         if entry.process in target:
@@ -156,17 +170,20 @@ def _place(leader: LeaderState, newcomers: Sequence[MemberRecord], target: Mappi
     return actions
 
 
-def _pays(leader: LeaderState, target: Mapping[ProcessId, int], moves: int, event: StagesPlanned) -> bool:
+def _pays(
+    leader: LeaderState,
+    target: Mapping[ProcessId, int],
+    staying: Mapping[ProcessId, int],
+    moves: int,
+    event: StagesPlanned,
+) -> bool:
     """Return whether a plan gains enough, and more than the moves cost in what is left of the run."""
-    membership = leader.membership
-    placed = [entry for entry in membership.peers() if entry.phase in PLACED]
-    now_s = event.current_s + _computing_s(leader, {entry.process: entry.member.stage for entry in placed})
-    then_s = event.planned_s + _computing_s(leader, target)
-    rate = max((entry.measured_rate for entry in placed), default=0.0)
+    stay_s, then_s = event.staying_s + _computing_s(leader, staying), event.planned_s + _computing_s(leader, target)
+    rate = max((entry.measured_rate for entry in leader.membership.peers()), default=0.0)
     state_bytes = STATE * max(leader.plan.reduced_bytes, default=0)
     moves_s = moves * state_bytes / rate if rate else 0.0
     left = leader.settings.steps - leader.version
-    return then_s < GAIN * now_s and moves_s < left * (now_s - then_s)
+    return then_s < GAIN * stay_s and moves_s < left * (stay_s - then_s)
 
 
 def _computing_s(leader: LeaderState, stages: Mapping[ProcessId, int]) -> float:
@@ -174,23 +191,31 @@ def _computing_s(leader: LeaderState, stages: Mapping[ProcessId, int]) -> float:
     plan, known = leader.plan, leader.membership.known
     speeds = [0.0] * plan.stages
     for process, stage in stages.items():
-        speeds[stage] += known[process].power.speed if process in known else 0.0
+        speeds[stage] += known[process].power.speed
     costs = plan.costs or (1.0,) * plan.stages
     return max(
         plan.microbatches * cost / speed if speed else math.inf for cost, speed in zip(costs, speeds, strict=True)
     )
 
 
-def moves(leader: LeaderState) -> list[Move]:
-    """Return the moves to the stages that are planned, between two steps; half of a stage's peers stay each time."""
+def moves(leader: LeaderState, now: float) -> list[Move]:
+    """Return the moves to the stages that are planned, between two steps.
+
+    Half of a stage's peers stay each time, no more go to one than may load it, and each peer stays for its period.
+    """
     plans, membership, found = leader.plans, leader.membership, list[Move]()
     assert plans is not None
     planned = Counter(plans.target.values())
+    rooms = [room(membership, stage) for stage in range(leader.plan.stages)]
     for stage in range(leader.plan.stages):
         ready = membership.ready(stage, leader.version)
-        going = [entry for entry in ready if may_move(entry) and plans.target.get(entry.process, stage) != stage]
         leave = max(0, len(ready) - max(1, math.ceil(planned[stage] / 2)))
-        found += [Move(entry.process, plans.target[entry.process], BY_LINKS) for entry in going[:leave]]
+        for entry in ready:
+            there = plans.target.get(entry.process, stage)
+            rested = may_move(entry) and entry.rebalance_s <= now - entry.settled_s
+            if there != stage and rested and leave > 0 and rooms[there] > 0:
+                leave, rooms[there] = leave - 1, rooms[there] - 1
+                found.append(Move(entry.process, there, BY_LINKS))
     return found
 
 

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmflow.core.protocol.actions import PlanStages
-from swarmflow.planning.assignment import NEAR, plan_stages
+from swarmflow.core.protocol.types import MeasuredLink
+from swarmflow.planning.link_tables import link_tables
+from swarmflow.planning.stage_choice import NEAR, plan_stages
 from tests.planning.instances import cheapest, problem
 
 FAST, SLOW = 5e6, 5e5  # in bytes/s
@@ -23,24 +25,35 @@ def two_regions(
 ) -> PlanStages:
     """Peers that are in one of two regions by turns, in a run whose sums are large beside its activations."""
     count = len(serves)
-    near = [[one % 2 == other % 2 for other in range(count)] for one in range(count)]
+    links = [
+        MeasuredLink(one, other, *((0.001, FAST) if one % 2 == other % 2 else (0.02, SLOW)))
+        for one in range(count)
+        for other in range(one)
+    ]
     return PlanStages(
-        1,
-        [[0.001 if here else 0.02 for here in row] for row in near],
-        [[FAST if here else SLOW for here in row] for row in near],
-        serves,
-        tuple(peer in fixed for peer in range(count)),
-        16,
-        1 << 16,
-        (gradient,) * stages,
+        1, links, serves, tuple(peer in fixed for peer in range(count)), 16, 1 << 16, (gradient,) * stages
     )
 
 
 def test_each_region_serves_a_stage_and_as_few_move_as_can() -> None:
     planned = plan_stages(two_regions((0, 0, 0, 0, 1, 1), 2))
     assert planned.stages == (0, 1, 0, 1, 0, 1), "two move; three would if the regions were exchanged"
-    assert 4 * planned.planned_s < planned.current_s
+    assert 4 * planned.planned_s < planned.staying_s
     assert plan_stages(two_regions((1, 0, 1, 0, 1, 0), 2)).stages == (1, 0, 1, 0, 1, 0), "it is as cheap as it can be"
+
+
+def test_if_nobody_moves_newcomers_go_where_few_are_to_the_nearest() -> None:
+    planned = plan_stages(two_regions((0, 0, 1, 1, NEWCOMER, NEWCOMER), 2))
+    assert planned.staying[:4] == (0, 0, 1, 1)
+    assert sorted(planned.staying[4:]) == [0, 1]
+    assert planned.planned_s < planned.staying_s
+
+
+def test_a_link_is_as_an_end_says_else_as_the_other_and_else_as_the_median_one() -> None:
+    links = [MeasuredLink(0, 1, 0.1, 1e6), MeasuredLink(1, 0, 0.2, 2e6), MeasuredLink(2, 0, 0.3, 6e6)]
+    latency_s, rates = link_tables(4, links)
+    assert (rates[0, 1], rates[1, 0], rates[2, 0], rates[0, 2]) == (1e6, 2e6, 6e6, 6e6)
+    assert (rates[1, 3], latency_s[1, 3]) == (2e6, 0.2)
 
 
 def test_newcomers_go_where_their_region_is() -> None:
@@ -64,17 +77,20 @@ def test_who_is_fixed_stays_and_a_stage_may_have_more_of_them_than_others_have_p
 
 
 def test_a_stage_without_a_peer_makes_the_present_stages_impossible() -> None:
-    assert plan_stages(two_regions((0, 0, 0, 0), 2)).current_s == math.inf
+    assert plan_stages(two_regions((0, 0, 0, 0), 2)).staying_s == math.inf
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_is_next_to_the_cheapest(seed: int) -> None:
     instance = problem(2, 3, seed)
-    rates = [list(row) for row in instance.bytes_per_s]
     asked = PlanStages(
         1,
-        [list(row) for row in instance.latency_s],
-        rates,
+        [
+            MeasuredLink(one, other, instance.latency_s[one][other], instance.bytes_per_s[one][other])
+            for one in range(6)
+            for other in range(6)
+            if one != other
+        ],
         tuple(Random(seed).sample((0, 0, 1, 1, 2, 2), 6)),
         (False,) * 6,
         1,
@@ -98,4 +114,4 @@ def test_every_peer_has_a_stage_and_the_plan_is_no_dearer_than_the_present_one(
         assert max(counts.values()) - min(counts.values()) <= 1
     before = Counter(serves)
     if NEWCOMER not in before and len(set(before.values())) == 1 and len(before) == 3:
-        assert planned.planned_s <= NEAR * planned.current_s
+        assert planned.planned_s <= NEAR * planned.staying_s

@@ -1,0 +1,1 @@
+"""DT-FM, Figure 4: what the local search of its scheduler is worth."""
