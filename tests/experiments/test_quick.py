@@ -27,6 +27,7 @@ def test_experiments_are_the_folders_with_a_command(tmp_path: Path) -> None:
 def test_each_says_how_it_is_run(name: str) -> None:
     text = (FOLDER / name / "README.md").read_text(encoding="utf-8")
     assert f"python -m experiments.{name}" in text
+    assert f"`python -m experiments.{name}`" in (FOLDER / "README.md").read_text(encoding="utf-8")
 
 
 def test_good_rows_have_no_fault() -> None:
