@@ -166,6 +166,7 @@ def _train_lines(run: NewRun) -> list[KeyLine]:
         _default(TrainSection, "reduce_codec", "of the gradients that the peers of a stage add up; or none: fp32"),
         _default(TrainSection, "delay", "1: compute a step while the gradients of the one before are reduced"),
         _default(TrainSection, "router", "how the next peer is chosen; or iwrr, flow"),
+        _default(TrainSection, "placement", "how peers get their stages; or planned, by the links between all"),
         _default(TrainSection, "accumulate", "exact: the same bits whichever peers computed what"),
         _default(TrainSection, "seed", "of fresh weights and of the shuffle"),
         KeyLine("validate_every", run.checkpoint_every, "steps; needs data.validation_path", active=False),
