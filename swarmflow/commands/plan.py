@@ -79,9 +79,9 @@ def plan(
     given = next((name for name, value in (tables | sizes).items() if value is not None), None)
     if scenario is not None and invite is not None:
         raise click.UsageError("Give a SCENARIO or --join, not both.")
-    if (described := "the run" if scenario is None and invite is not None else scenario) and given is not None:
+    described = "the run" if invite is not None else scenario
+    if described is not None and given is not None:
         raise click.UsageError(f"{given} is for machines of tables; {described} describes its own.")
-    fleet: Fleet
     if scenario is not None:
         fleet = of_scenario(Path(scenario), seed, microbatches)
     elif invite is not None:

@@ -14,18 +14,13 @@ from swarmflow.core.protocol.actions import Action, Count
 
 def due(leader: LeaderState, now: float) -> list[Move]:
     """Return the moves to be made now: of those that stood in, else by the plan in force, else by loads."""
-    if home := _home(leader):
-        return home
-    if leader.plans is not None and leader.plans.target:
-        return planning.moves(leader, now)
-    loads = placement.better_placed(leader.membership, leader.version, now)
-    return [replace(move, reason=f"rebalanced, {move.reason}") for move in loads]
+    return _home(leader) or _placed(leader, now)
 
 
 def move(leader: LeaderState, now: float) -> list[Action]:
     """Move the peers that are to be moved now."""
-    home, actions = bool(_home(leader)), list[Action]()
-    for each in due(leader, now):
+    home, actions = _home(leader), list[Action]()
+    for each in home or _placed(leader, now):
         entry = leader.membership.known[each.process]
         entry.settled_s, entry.stands_in = now, False
         if not home:
@@ -36,7 +31,13 @@ def move(leader: LeaderState, now: float) -> list[Action]:
 
 
 def _home(leader: LeaderState) -> list[Move]:
+    reason = "it asked for it, and stage {} has another peer by now"
     found = placement.homeward(leader.membership, leader.version)
-    return [
-        Move(e.process, e.wish, f"it asked for it, and stage {e.member.stage} has another peer by now") for e in found
-    ]
+    return [Move(entry.process, entry.wish, reason.format(entry.member.stage)) for entry in found]
+
+
+def _placed(leader: LeaderState, now: float) -> list[Move]:
+    if leader.plans is not None and leader.plans.target:
+        return planning.moves(leader, now)
+    loads = placement.better_placed(leader.membership, leader.version, now)
+    return [replace(each, reason=f"rebalanced, {each.reason}") for each in loads]
