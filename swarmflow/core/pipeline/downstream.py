@@ -31,8 +31,7 @@ def on_accepted(hops: HopTable, sender: ProcessId, message: Accepted, bodies: Bo
 
 def on_denied(hops: HopTable, sender: ProcessId, message: Denied, bodies: Bodies, now: float) -> list[Action]:
     """Dispatch a microbatch to another peer after a denial."""
-    actions = offers.denied(hops.dispatcher, sender, message, now)
-    return actions + hops.report_successor(hops.find(message.microbatch))
+    return hops.report_successors(offers.denied(hops.dispatcher, sender, message, now))
 
 
 def on_slot_reserved(

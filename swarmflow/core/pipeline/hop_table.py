@@ -221,5 +221,10 @@ class HopTable:
         return [Send(hop.upstream, Routed(hop.microbatch, self.stage, hop.attempt, successor))]
 
     def report_successors(self, actions: list[Action]) -> list[Action]:
-        """Append the Routed messages of all microbatches that the actions may have moved."""
-        return actions + [report for hop in self.hops.values() if actions for report in self.report_successor(hop)]
+        """Append the Routed messages of the microbatches that the actions send to another peer."""
+        moved = (
+            self.hops.get(action.message.microbatch)
+            for action in actions
+            if isinstance(action, Send) and isinstance(action.message, Forward)
+        )
+        return [*actions, *(report for hop in moved for report in self.report_successor(hop))]
