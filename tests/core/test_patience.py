@@ -8,7 +8,7 @@ from swarmflow.core.pipeline import lateness, offers
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.patience import AHEAD, LATELY, too_late_s
 from swarmflow.core.protocol.actions import Action
-from swarmflow.core.protocol.messages import Cancel, Denied, Forward, ReserveSlot, SlotReserved
+from swarmflow.core.protocol.messages import Cancel, CreditReturned, Denied, Forward, ReserveSlot, SlotReserved
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
 from swarmflow.core.routing.iwrr import Iwrr
 from swarmflow.core.routing.router import Router
@@ -50,6 +50,16 @@ def test_a_slow_peer_that_is_free_is_left_alone() -> None:
     assert [to for to, _ in messages(actions, Cancel)] == [SLOW]
     assert list(box.waiting) == [microbatch(0)]
     assert asked_later(box.credit(FAST, 1.0)) == [FAST]
+
+
+def test_its_credit_does_not_have_it_asked_again_at_once() -> None:
+    """The slot of the question that was taken back is free: it says so at once, over and over on a fast link."""
+    box, _ = asked()
+    assert messages(box.credit(SLOW, 0.2), CreditReturned) == [(SLOW, CreditReturned(1))]
+    due_s = lateness.next_deadline(box)
+    assert due_s is not None
+    assert due_s > 1.0
+    assert asked_later(lateness.tick(box, due_s)) == [SLOW]
 
 
 def test_it_is_asked_again_once_it_would_be_soon_enough() -> None:

@@ -178,7 +178,8 @@ class Dispatcher:
     def credit(self, sender: ProcessId, now: float) -> list[Action]:
         """Use the credit of a peer that was full, or return it."""
         self.next_stage.availability.credit(sender)
-        return self.retry(now) if self.waiting else [Send(sender, CreditReturned(self.stage))]
+        wanted = self.waiting and not self.next_stage.availability.is_postponed(sender)
+        return self.retry(now) if wanted else [Send(sender, CreditReturned(self.stage))]
 
     def routed(
         self, sender: ProcessId, microbatch: Microbatch, attempt: Attempt, successor: ProcessId, now: float
