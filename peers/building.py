@@ -15,7 +15,7 @@ from swarmflow.runtime.execution.served import Served
 
 
 def build(manifest: Manifest, budget: MemoryBudget, number: int) -> tuple[Served, int]:
-    """Return a stage with zeros for weights, and the bytes of a held microbatch. Raises ConfigError: it has no room."""
+    """Return a stage with zeros for weights, and the bytes of a held microbatch. Raises NoMemoryError."""
     budget.check_stage(manifest, number)
     runners = tuple(_runner(manifest, budget.device, number) for _ in range(1 + manifest.delay))
     settings = OptimizerSettings(
@@ -23,6 +23,7 @@ def build(manifest: Manifest, budget: MemoryBudget, number: int) -> tuple[Served
     )
     optimizer = make_optimizer(settings)
     one_bytes = _microbatch_bytes(manifest, budget.device, runners[0])
+    budget.check_microbatches(manifest, number, one_bytes)
     for group in runners[0].stage.groups.values():
         group.allocate(optimizer.state_names())
     return Served(runners, optimizer, -1), one_bytes

@@ -25,6 +25,14 @@ _CPU_BYTES = 200_000_000  # modules that are imported with the first stage, and 
 _TEMPORARY = 2
 
 
+class NoMemoryError(ConfigError):
+    """The limit has no room for a stage. stage: its number."""
+
+    def __init__(self, line: str, stage: int) -> None:
+        super().__init__(line)
+        self.stage = stage
+
+
 @dataclass
 class MemoryBudget:
     """The memory that a peer may use: of its device, which for the CPU is the memory of its processes.
@@ -37,6 +45,7 @@ class MemoryBudget:
     capacity: int | None = None  # of --capacity; None: it is measured
     journal_given_bytes: int | None = None  # of --journal-bytes-max
     used_bytes: Callable[[], int] = lambda: 0
+    full: set[int] = field(init=False, default_factory=set)  # stages beside which not one microbatch has room
     _base_bytes: int | None = field(init=False, default=None)
 
     @property
@@ -59,28 +68,48 @@ class MemoryBudget:
         total_bytes = torch.cuda.get_device_properties(self.device).total_memory
         torch.cuda.set_per_process_memory_fraction(min(1.0, self.limit_bytes / total_bytes), self.device)
 
+    def unfit(self, manifest: Manifest) -> tuple[int, ...]:
+        """Return the stages for which the limit has no room, as far as is known before one is built.
+
+        Raises NoMemoryError for the smallest one where it has room for none.
+        """
+        if self.limit_bytes is None:
+            return ()
+        left = {stage: self._left_bytes(manifest, stage) for stage in range(manifest.stages)}
+        lacking = tuple(stage for stage, free in left.items() if free <= 0 or stage in self.full)
+        if len(lacking) == manifest.stages:
+            raise self._refusal(manifest, max(left, key=lambda stage: left[stage]), 0)
+        return lacking
+
     def check_stage(self, manifest: Manifest, stage: int) -> None:
-        """Raise ConfigError where the limit has no room for a stage, before memory is allocated for it."""
+        """Raise NoMemoryError where the limit has no room for a stage, before memory is allocated for it."""
         if self.limit_bytes is not None and self._left_bytes(manifest, stage) <= 0:
             raise self._refusal(manifest, stage, 0)
 
     def fitting(self, manifest: Manifest, stage: int, one_bytes: int) -> int:
         """Return how many microbatches fit, at most as many as fill a pipeline of this depth.
 
-        one_bytes: of a held microbatch. Raises ConfigError where the limit has no room for one, or for --capacity.
+        one_bytes: of a held microbatch. Raises NoMemoryError where the limit has no room for one, or for --capacity.
         """
-        if self.limit_bytes is not None:
-            allowed = self._left_bytes(manifest, stage) // one_bytes - _TEMPORARY
-            if allowed < (self.capacity or 1):
-                raise self._refusal(manifest, stage, one_bytes)
+        allowed = self.check_microbatches(manifest, stage, one_bytes)
         if self.capacity is not None:
             return self.capacity
         fits = int(free_memory_bytes(self.device) * _MEMORY_SHARE) // one_bytes
         if fits < 1:
             log.warning("not even one microbatch fits comfortably (%.1f GB); trying with one", one_bytes / 1e9)
-        if self.limit_bytes is not None:
-            fits = min(fits, allowed)
-        return max(1, min(manifest.microbatches, 2 * manifest.stages + 2, fits))
+        return max(1, min(manifest.microbatches, 2 * manifest.stages + 2, fits, allowed))
+
+    def check_microbatches(self, manifest: Manifest, stage: int, one_bytes: int) -> int:
+        """Return how many microbatches the limit has room for beside a stage; without a limit any number.
+
+        one_bytes: of a held microbatch. Raises NoMemoryError where it has no room for one, or for --capacity.
+        """
+        if self.limit_bytes is None:
+            return manifest.microbatches
+        allowed = self._left_bytes(manifest, stage) // one_bytes - _TEMPORARY
+        if allowed < (self.capacity or 1):
+            raise self._refusal(manifest, stage, one_bytes)
+        return allowed
 
     def _left_bytes(self, manifest: Manifest, stage: int) -> int:
         """Return the bytes of the limit that are left for microbatches."""
@@ -92,7 +121,7 @@ class MemoryBudget:
         assert self._base_bytes is not None, "there is a limit"
         return self._base_bytes + (0 if self.device.type == "cuda" else self.journal_bytes)
 
-    def _refusal(self, manifest: Manifest, stage: int, one_bytes: int) -> ConfigError:
+    def _refusal(self, manifest: Manifest, stage: int, one_bytes: int) -> NoMemoryError:
         held = self.capacity or 1
         base_bytes, served_bytes = self._without_stage_bytes(), stage_bytes(manifest, stage)
         parts = [f"{readable_size(served_bytes)} for the stage"]
@@ -105,6 +134,7 @@ class MemoryBudget:
         needed_bytes = base_bytes + served_bytes + (held + _TEMPORARY) * one_bytes
         least = "" if one_bytes else "more than "
         raise_it = f"needs {least}{readable_size(needed_bytes)}: {', '.join(parts)}"
-        advice = "raise the limit, or give --stage N of a smaller stage"
+        advice = "raise the limit, or serve a smaller stage (swarmflow plan --cut finds a cut for given machines)"
         assert self.limit_bytes is not None, "there is a limit"
-        return ConfigError(f"--memory-limit {readable_size(self.limit_bytes)}: stage {stage} {raise_it}; {advice}")
+        line = f"--memory-limit {readable_size(self.limit_bytes)}: stage {stage} {raise_it}; {advice}"
+        return NoMemoryError(line, stage)

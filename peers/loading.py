@@ -10,13 +10,13 @@ from typing import Any
 
 from peers.building import build
 from peers.copies import CopyKeeper
-from peers.fitting import MemoryBudget
+from peers.fitting import MemoryBudget, NoMemoryError
 from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from swarmflow.activity import doing
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.weights import init_stage
-from swarmflow.core.protocol.actions import ExpectRoot, LoadState, Resume, StoreState, WriteStage
+from swarmflow.core.protocol.actions import ExpectRoot, LoadState, Rejoin, Resume, StoreState, WriteStage
 from swarmflow.core.protocol.events import (
     Progressed,
     StageWritten,
@@ -69,7 +69,9 @@ class StageLoader:
         copies: CopyKeeper,
         left: LeftState,
         between: BetweenLives,
+        stays: bool,
     ) -> None:
+        """stays: it serves one stage; else, where that has no room, it joins again for another one."""
         self._manifest = manifest
         self._session = session
         self._host = host
@@ -81,6 +83,7 @@ class StageLoader:
         self._loading: asyncio.Task[Any] | None = None
         self._loaded: _Loaded | None = None
         self._between = between
+        self._stays = stays
         self._fits = 0
 
     def load(self, action: LoadState) -> None:
@@ -180,9 +183,13 @@ class StageLoader:
         with doing(f"loading stage {action.stage} at version {action.version}", self._far):
             await self._host.warm_up()
             self._progressed()
-            served, one_bytes = await self._compute.call(
-                _FIRST, lambda: build(self._manifest, self._budget, action.stage)
-            )
+            try:
+                served, one_bytes = await self._compute.call(
+                    _FIRST, lambda: build(self._manifest, self._budget, action.stage)
+                )
+            except NoMemoryError as error:
+                self._look_elsewhere(error)
+                return
             self._progressed()
             loaded = self._loaded = _Loaded(served, self._pieces(action.stage, served), one_bytes)
             loaded.load.set_donors(action.donors, action.version)
@@ -217,6 +224,14 @@ class StageLoader:
         loaded.pending = False
         self._serve(served, root, self._budget.fitting(self._manifest, action.stage, loaded.one_bytes))
         await asyncio.to_thread(self._left.remove)
+
+    def _look_elsewhere(self, error: NoMemoryError) -> None:
+        """Join again without a stage for which there is no room. Raises the error where it is the only one."""
+        if self._stays:
+            raise error
+        self._budget.full.add(error.stage)
+        self._budget.unfit(self._manifest)
+        self._session.end(Rejoin(str(error)))
 
     async def _fail(self, action: LoadState, error: NetworkError) -> None:
         await asyncio.sleep(_RETRY_S)  # the leader grants again at once: limit the rate

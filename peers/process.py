@@ -213,6 +213,11 @@ class _Life:
         self._evaluation: EvaluationService | None = None
         self._workers: list[Worker] = []
 
+    @property
+    def _stays(self) -> bool:
+        """Whether it serves the one stage that it was started for."""
+        return self._options.stage >= 0 and self._options.rebalance_period == 0
+
     async def begin(self, found: FoundRun, memory: JoinedRun, copies: CopyKeeper) -> None:
         """Begin in a known run: read the disk, make the workers and the machine, and join."""
         session, own, manifest = self._session, self._own, found.manifest
@@ -226,7 +231,9 @@ class _Life:
             holdings = await copies.begin(session, manifest)
             held = kept.held if kept is not None else await asyncio.to_thread(self._left.find, manifest.fingerprint)
         measures = own.budget, own.report.loading
-        loader = StageLoader(manifest, session, self._host, compute, *measures, copies, self._left, self._between)
+        loader = StageLoader(
+            manifest, session, self._host, compute, *measures, copies, self._left, self._between, self._stays
+        )
         self._loader = loader
         self._evaluation = EvaluationService(session, self._host)
         session.driver.add_effects(
@@ -243,7 +250,8 @@ class _Life:
         )
         with doing("measuring the speed of the device"):
             speed = measure_speed(own.budget.device)
-        machine = self._machine(found, copies.keeps, holdings, held, speed)
+        unfit = () if self._stays else own.budget.unfit(manifest)
+        machine = self._machine(found, copies.keeps, holdings, held, speed, unfit)
         loader.serve(machine.loaders_share)
         copies.hold = lambda: machine.holds_copies(asyncio.get_running_loop().time())
         session.announce(
@@ -257,11 +265,18 @@ class _Life:
         session.driver.run(machine, [])
 
     def _machine(
-        self, found: FoundRun, keeps: bool, holdings: tuple[Holding, ...], held: Held | None, speed: float
+        self,
+        found: FoundRun,
+        keeps: bool,
+        holdings: tuple[Holding, ...],
+        held: Held | None,
+        speed: float,
+        unfit: tuple[int, ...],
     ) -> PeerMachine:
         """Return the machine of a peer.
 
         keeps: whether it keeps copies, of which it has `holdings`. held: in memory or in its folder. speed: in GFLOP/s.
+        unfit: stages for which it has no memory.
         """
         session, options, manifest = self._session, self._options, found.manifest
         member = Member(session.me, options.stage, options.capacity or 1, tuple(session.node.addresses()))
@@ -276,6 +291,7 @@ class _Life:
             holdings,
             held,
             options.upload_limit or 0.0,
+            unfit,
         )
         settings = PeerSettings(
             join,

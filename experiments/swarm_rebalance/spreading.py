@@ -134,19 +134,17 @@ class ProductionTable:
         """As the leader moves a peer between two steps, or at once where a stage has lost everybody."""
         empty = [stage for stage, peers in enumerate(stages) if not peers]
         if empty:
-            known = spare(self.membership, empty)
-            stage = empty[0]
+            found = spare(self.membership, empty, empty[0])
         else:
-            found = better_placed(self.membership, 0, now_s)  # one at a time: no connection's rate is known
-            known = self.membership.known[found[0].process] if found else None
-            stage = found[0].stage if found else -1
-            if known is not None:
-                known.settled_s = self.membership.moved_s = now_s
-        if known is None:
+            found = next(iter(better_placed(self.membership, 0, now_s)), None)  # one: no connection's rate is known
+            if found is not None:
+                self.membership.known[found.process].settled_s = self.membership.moved_s = now_s
+        if found is None:
             return None
-        self.membership.move(known, stage)
+        known = self.membership.known[found.process]
+        self.membership.move(known, found.stage)
         self.membership.mark(known, MemberPhase.LOADING)
-        return int(known.process.name[1:]), stage
+        return int(known.process.name[1:]), found.stage
 
 
 def _id(peer: int) -> ProcessId:

@@ -8,14 +8,16 @@ from random import Random
 
 from swarmflow.core.protocol.messages import StepResult
 from swarmflow.core.protocol.types import Plan, ProcessId
+from swarmflow.errors import ConfigError
 from swarmflow.planning.stage_choice import plan_stages
 from swarmflow.policies import policy_named
+from swarmflow.policies.swarmflow import Swarmflow
 from swarmflow.simulator.churn import ScenarioChurn
 from swarmflow.simulator.garbage import searched_rarely
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.report import MINUTE_S, DeviceUse, Iteration, SimulationReport
 from swarmflow.simulator.scenario import Scenario
-from swarmflow.simulator.scenario_hardware import ScenarioHardware, capacity_of, trainer_name
+from swarmflow.simulator.scenario_hardware import ScenarioHardware, capacities_of, trainer_name
 from swarmflow.simulator.settings import Environment, Settings
 from swarmflow.simulator.swarm import PeerLife, Swarm
 
@@ -72,7 +74,11 @@ class Simulation:
         tied, boundary_bytes = model.tied_parameters > 0, int(model.activation_bytes / model.codec_ratio)
         how = tied, model.cost_factors, run.router, boundary_bytes, model.delay, run.timeouts
         plan = Plan(model.stages, model.microbatches, *how, model.reduced_bytes)
-        fitting = [capacity_of(self.scenario, self.seed, n) > 0 for n in range(self.scenario.peer_count)]
+        if not isinstance(model.stage_memory_bytes, int) and not isinstance(policy, Swarmflow):
+            raise ConfigError(
+                f"model.stage_memory_bytes: {policy.name} places peers whatever their memory; give one number for all"
+            )
+        fitting = [any(capacities_of(self.scenario, self.seed, n)) for n in range(self.scenario.peer_count)]
         settings = Settings(
             plan,
             steps=run.iterations + run.warmup,

@@ -24,6 +24,7 @@ PARTITIONS_SHARE = 0.35  # of the seeds, where nothing else is asked for
 CALM = ("join",)
 CALM_SHARE = 0.5  # of the seeds with liars: nothing else goes wrong in them
 FAILING = 0.1  # share of the plans that come to nothing
+SMALL_SHARE = 0.5  # of the peers, where some are small
 STRANGERS_SHARE = 0.3  # of the seeds: some or all of their peers have no certificate
 
 
@@ -48,17 +49,19 @@ class Hunt:
     delay: int = 0  # of the updates, in steps
     liars: bool = False  # every seed has members that lie
     planned: bool = False  # peers are placed by plans, of which every one is drawn
+    small: bool = False  # half of the peers have no memory for some stages
 
     def of(self, seed: int) -> Hunted:
         """Return what a seed stands for in this hunt."""
         found = _random_swarm(seed, self.router)
+        settings = found.scenario.settings
         if self.planned:
-            settings = replace(found.scenario.settings, planner=partial(drawn_plan, Random(f"plans of {seed}")))
-            found = replace(found, scenario=replace(found.scenario, settings=settings))
+            settings = replace(settings, planner=partial(drawn_plan, Random(f"plans of {seed}")))
+        if self.small:
+            settings = replace(settings, small=SMALL_SHARE)
         if self.delay:
-            settings = found.scenario.settings
-            delayed = replace(settings, plan=replace(settings.plan, delay=self.delay))
-            found = replace(found, scenario=replace(found.scenario, settings=delayed))
+            settings = replace(settings, plan=replace(settings.plan, delay=self.delay))
+        found = replace(found, scenario=replace(found.scenario, settings=settings))
         if self.earlier:
             return found
         if self.liars:
@@ -82,6 +85,7 @@ class Hunt:
         options += [f" --delay {self.delay}"] if self.delay else []
         options += [" --liars"] if self.liars else []
         options += [" --planned"] if self.planned else []
+        options += [" --small"] if self.small else []
         return "".join([*options, *([" --earlier"] if self.earlier else [])])
 
 
@@ -182,7 +186,7 @@ def _hunt_of(chosen: argparse.Namespace) -> Hunt:
     only = tuple(chosen.only.split(",")) if chosen.only else ()
     if unknown := [name for name in only if name not in FAULTS]:
         raise argparse.ArgumentTypeError(f"no such fault: {unknown}; there are {sorted(FAULTS)}")
-    how = chosen.partitions, chosen.earlier, chosen.delay, chosen.liars, chosen.planned
+    how = chosen.partitions, chosen.earlier, chosen.delay, chosen.liars, chosen.planned, chosen.small
     return Hunt(chosen.router, only, *how)
 
 
@@ -198,6 +202,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--delay", type=int, choices=(0, 1), default=0, help="steps by which updates are delayed")
     parser.add_argument("--liars", action="store_true", help="in every seed some members lie")
     parser.add_argument("--planned", action="store_true", help="in every seed peers move by plans, which are drawn")
+    parser.add_argument("--small", action="store_true", help="half of the peers have no memory for some stages")
     parser.add_argument("--all", action="store_true", help="go on after a seed that fails; one line for each")
     chosen = parser.parse_args(arguments)
     try:

@@ -30,7 +30,7 @@ class Hardware(Protocol):
         ...
 
     def capacity(self, name: str, stage: int) -> int:
-        """Microbatches that a peer holds at a time."""
+        """Microbatches that a peer holds at a time at a stage; -1: at one for which it has memory. 0: it has none."""
         ...
 
     def speed(self, name: str) -> float:
@@ -67,7 +67,10 @@ class RandomHardware:
     loading_s: tuple[float, float]
     noticed_s: tuple[float, float]  # until a broken connection is noticed
     held: int  # microbatches that a peer holds at a time
+    small: float = 0.0  # the share of the computers that have no memory for some of the stages
+    stages: int = 1
     pressed: set[str] = field(default_factory=set)  # names of computers with memory for one microbatch only
+    _unfit: dict[str, frozenset[int]] = field(default_factory=dict, init=False)  # by name
 
     def compute_s(self, name: str, stage: int, work: str) -> float:
         """Return a random time, the same for all work."""
@@ -86,8 +89,18 @@ class RandomHardware:
         return self.random.uniform(*self.noticed_s)
 
     def capacity(self, name: str, stage: int) -> int:
-        """Return the same for all but the pressed ones."""
+        """Return the same for all but the pressed and the small ones."""
+        if stage in self._small(name):
+            return 0
         return 1 if name in self.pressed else self.held
+
+    def _small(self, name: str) -> frozenset[int]:
+        """Return the stages for which a computer has no memory."""
+        if self.small and name not in self._unfit:
+            none = self.random.random() >= self.small
+            lacking = 0 if none else self.random.randrange(self.stages)
+            self._unfit[name] = frozenset(self.random.sample(range(self.stages), lacking))
+        return self._unfit.get(name, frozenset())
 
     def speed(self, name: str) -> float:
         """Return the same for all."""

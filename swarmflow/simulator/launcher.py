@@ -96,6 +96,7 @@ class Launcher:
             copies=world.disks.holdings(name),
             held=kept.held if kept is not None else None,
             upload_rate=world.hardware.upload_rate(name),
+            unfit=tuple(s for s in range(world.settings.plan.stages) if not world.hardware.capacity(name, s)),
         )
         lease = LeaderLease(leader, timeouts=world.settings.plan.timeouts)
         machine = world.machines.peer(process, lease, world.settings.plan, world.settings.of_peer(join))

@@ -68,12 +68,17 @@ class ModelPart:
     forward_flops: Annotated[float, check.number(at_least=0)] = 0.0
     backward_flops: Annotated[float | None, check.number(at_least=0)] = None
     microbatch_memory_bytes: Annotated[int, check.integer(0, SIZE_MAX)] = 0
-    stage_memory_bytes: Annotated[int, check.integer(0, SIZE_MAX)] = 0
+    stage_memory_bytes: Annotated[int | tuple[int, ...], checks.whole_or_list(0)] = 0
+
+    def memory_bytes(self, stage: int) -> int:
+        """What a stage takes without microbatches."""
+        given = self.stage_memory_bytes
+        return given if isinstance(given, int) else given[stage]
 
     @property
     def least_memory_bytes(self) -> int:
-        """What a peer needs to serve a stage at all: the stage and one microbatch."""
-        return self.stage_memory_bytes + self.microbatch_memory_bytes
+        """What a peer needs to serve any stage at all: the smallest one and a microbatch."""
+        return min(map(self.memory_bytes, range(self.stages))) + self.microbatch_memory_bytes
 
     @property
     def cost_factors(self) -> tuple[float, ...]:
@@ -217,7 +222,7 @@ def load(path: Path) -> Scenario:
 
 
 def _check_model(model: ModelPart) -> None:
-    for key in ("costs", "parameters"):
+    for key in ("costs", "parameters", "stage_memory_bytes"):
         value = getattr(model, key)
         if isinstance(value, tuple) and value and len(value) != model.stages:
             raise ConfigError(f"model.{key} = {list(value)}: must have one for each of the {model.stages} stages")

@@ -22,7 +22,7 @@ class Profile:
     forward_s: float
     backward_s: float
     update_s: float
-    capacity: int  # microbatches that it holds; 0: it has no memory for a stage and one microbatch
+    capacities: tuple[int, ...]  # microbatches that it holds at each stage; 0: it has no memory for it and for one
     jitter: float  # computing takes up to this share longer or shorter
     stage: int  # that it asks for, -1: any
 
@@ -64,18 +64,18 @@ class ScenarioHardware:
         else:
             forward_s = draw(1, group.forward_s or Constant(0.0))
             backward_s = 2 * forward_s if group.backward_s is None else draw(2, group.backward_s)
-        capacity = capacity_of(self.scenario, self.seed, number)
+        capacities = capacities_of(self.scenario, self.seed, number)
         stage = within % model.stages if group.spread else group.stage
         update_s = draw(4, group.update_s)
-        self.profiles[name] = Profile(forward_s, backward_s, update_s, capacity, group.jitter, stage)
+        self.profiles[name] = Profile(forward_s, backward_s, update_s, capacities, group.jitter, stage)
         place = self._place(group.region, within, self.scenario.trainers.count + like)
         up, down = _rate(draw(5, group.up_mbps)), _rate(draw(6, group.down_mbps))
         self.network.ports[name] = Port(place, up, down)
         return name
 
     def fits(self, name: str) -> bool:
-        """Return whether a peer has memory for a stage and one microbatch."""
-        return self.profiles[name].capacity > 0
+        """Return whether a peer has memory for the stage that it asks for, or for any, and one microbatch."""
+        return self.capacity(name, self.profiles[name].stage) > 0
 
     def link(self, one: str, other: str) -> tuple[float, float]:
         """Return latency and bandwidth (bytes/s) from one computer to another, their uplink and downlink included."""
@@ -125,8 +125,9 @@ class ScenarioHardware:
         return self.scenario.network.break_s or None
 
     def capacity(self, name: str, stage: int) -> int:
-        """Return the capacity of its profile."""
-        return self.profiles[name].capacity
+        """Return the capacity of its profile; without a stage that of the stage where it is least."""
+        capacities = self.profiles[name].capacities
+        return capacities[stage] if stage >= 0 else min(filter(None, capacities), default=0)
 
     def speed(self, name: str) -> float:
         """Return microbatches a second at a stage of average cost; 1 where they take no time."""
@@ -201,13 +202,15 @@ def _draw(seed: int, number: int, what: int, given: Distribution) -> float:
     return given.at(share_of(seed + what, number, 7))
 
 
-def capacity_of(scenario: Scenario, seed: int, number: int) -> int:
-    """Return the microbatches that a peer holds at a time; 0: no memory for a stage and one microbatch."""
+def capacities_of(scenario: Scenario, seed: int, number: int) -> tuple[int, ...]:
+    """Return the microbatches that a peer holds at a time at each stage; 0: no memory for it and one microbatch."""
     group, _ = _group_of(scenario.peers, number % scenario.peer_count)
+    model = scenario.model
     if group.memory_bytes is not None:
-        free = _draw(seed, number, 3, group.memory_bytes) - scenario.model.stage_memory_bytes
-        return max(0, int(free // scenario.model.microbatch_memory_bytes))
-    return CAPACITY if group.capacity is None else int(_draw(seed, number, 3, group.capacity))
+        memory_bytes = _draw(seed, number, 3, group.memory_bytes)
+        left = (memory_bytes - model.memory_bytes(stage) for stage in range(model.stages))
+        return tuple(max(0, int(free // model.microbatch_memory_bytes)) for free in left)
+    return (CAPACITY if group.capacity is None else int(_draw(seed, number, 3, group.capacity)),) * model.stages
 
 
 def _links(scenario: Scenario, seed: int) -> NetworkLinks:

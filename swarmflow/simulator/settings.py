@@ -35,6 +35,7 @@ class Settings:
     journal_bytes_max: int = 1 << 30
     recompute: bool = True
     relays: bool = True
+    small: float = 0.0  # random environment: the share of the computers that have no memory for some stages
     unusable: float = 0.0  # the share of computations whose input does not decode
     poisoned: int = -1  # the microbatch of each step whose values are not finite on any computer, -1: none
     keeps: bool = True  # of every peer: it keeps copies on its disk
@@ -92,5 +93,6 @@ def noticed_s(hardware: Hardware, settings: Settings) -> float:
 
 def random_environment(settings: Settings, random: Random) -> Environment:
     """Return the environment of the hunt for faults: every time and delay is random between two bounds."""
-    hardware = RandomHardware(random, settings.compute_s, settings.load_s, settings.broken_s, settings.capacity)
+    times = settings.compute_s, settings.load_s, settings.broken_s
+    hardware = RandomHardware(random, *times, settings.capacity, settings.small, settings.plan.stages)
     return Environment(Jittery(random, settings.latency_s), hardware)

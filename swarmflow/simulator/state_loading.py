@@ -11,6 +11,7 @@ from swarmflow.core.protocol.actions import LoadState, Resume
 from swarmflow.core.protocol.events import StateLoaded, StateNotLoaded
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.simulator.arithmetic import Weights, initial
+from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.storage import ASK_AGAIN_S
 
 if TYPE_CHECKING:
@@ -38,6 +39,8 @@ class StateLoading:
 
     def load(self, action: LoadState) -> None:
         """Begin to load a stage from its donors, or follow the updates since then."""
+        if not self.world.hardware.capacity(self.process.name, action.stage):
+            raise InvariantViolated(f"{self.process} is granted stage {action.stage}, for which it has no memory")
         follows = action.follows and self._action is not None and self._action.stage == action.stage
         self._action = action
         if follows and self._loading:

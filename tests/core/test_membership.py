@@ -86,12 +86,12 @@ def test_a_spare_comes_from_the_largest_stage_and_only_if_it_may_be_moved() -> N
     table = Membership(Plan(3, 8))
     for name, stage in (("a", 0), ("b", 0), ("c", 1), ("d", 1), ("e", 1)):
         table.enter(join(name), stage, 0.0)
-    found = spare(table, [2])
+    found = spare(table, [2], 2)
     assert found is not None
-    assert found.member.stage == 1
+    assert table.known[found.process].member.stage == 1
     for entry in table.peers():
         entry.wish = entry.member.stage
-    assert spare(table, [2]) is None
+    assert spare(table, [2], 2) is None
 
 
 def test_those_who_load_together_begin_with_different_donors() -> None:

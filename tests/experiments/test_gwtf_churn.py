@@ -31,7 +31,7 @@ def test_the_scenario_has_two_data_nodes_and_sixteen_relays() -> None:
     found = scenario(ChurnSetting("LLaMA-like", True, 0.1), 3)
     hardware = ScenarioHardware(found, 3, Random(3))
     names = [hardware.add_peer(number) for number in range(found.peer_count)]
-    capacities = [hardware.profiles[name].capacity for name in names]
+    capacities = [hardware.profiles[name].capacities[0] for name in names]
     assert capacities[:2] == [4, 4]
     assert set(capacities[2:]) == {1, 2, 3}
     assert [hardware.persistent(number) for number in range(18)] == [True, True, *[False] * 16]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peers.fitting import JOURNAL_BYTES, MemoryBudget
+from peers.fitting import JOURNAL_BYTES, MemoryBudget, NoMemoryError
 from swarmflow.compute.demands import measure_activations, stage_bytes, stage_demands
 from swarmflow.errors import ConfigError
 from tests.runtime.manifests import manifest
@@ -52,7 +52,27 @@ def test_a_stage_that_cannot_fit_is_refused_before_it_is_built() -> None:
     assert "stage 1 needs more than 600." in line
     assert "500.0 MB for the process" not in line
     assert "600.0 MB for the process with 100.0 MB for repairs (--journal-bytes-max)" in line
-    assert line.endswith("raise the limit, or give --stage N of a smaller stage")
+    assert "raise the limit, or serve a smaller stage" in line
+
+
+def test_a_peer_says_which_stages_have_no_room() -> None:
+    sizes = {stage: stage_bytes(OF, stage) for stage in range(OF.stages)}
+    small, large = sorted(sizes, key=lambda stage: sizes[stage])
+    assert sizes[small] < sizes[large]
+    least = BASE + IMPORTED + 100 * MB + sizes[small]
+    assert budget(None).unfit(OF) == ()
+    assert budget(BASE + IMPORTED + 100 * MB + sizes[large] + 1).unfit(OF) == ()
+    assert budget(least + 1).unfit(OF) == (large,)
+    with pytest.raises(NoMemoryError, match=f"stage {small} needs more than"):
+        budget(least).unfit(OF)
+
+
+def test_a_stage_beside_which_no_microbatch_had_room_is_not_asked_for_again() -> None:
+    made = budget(BASE + IMPORTED + 100 * MB + max(STAGE, stage_bytes(OF, 0)) + ONE)
+    with pytest.raises(NoMemoryError) as refused:
+        made.check_microbatches(OF, 1, ONE)
+    made.full.add(refused.value.stage)
+    assert made.unfit(OF) == (1,)
 
 
 @pytest.mark.parametrize(("capacity", "what"), [(None, "a microbatch"), (8, "8 microbatches (--capacity)")])

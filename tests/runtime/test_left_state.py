@@ -188,9 +188,8 @@ async def loading(tmp_path: Path) -> AsyncIterator[tuple[Peer, StageLoader, Left
         session.driver.run(recorded, [])
         assert left.find(RUN) == HELD
         measures = MemoryBudget(torch.device("cpu"), capacity=4), LoadMeter()
-        loader = StageLoader(
-            of, session, host, workers[0], *measures, CopyKeeper(tmp_path / "copies", keeps=False), left, BetweenLives()
-        )
+        copies = CopyKeeper(tmp_path / "copies", keeps=False)
+        loader = StageLoader(of, session, host, workers[0], *measures, copies, left, BetweenLives(), stays=True)
         yield Peer(session.me, of, host, session.driver, recorded, failures, workers[0]), loader, left
         await session.close()
         for worker in workers:

@@ -147,8 +147,9 @@ def test_a_save_that_fails_is_tried_again_and_one_that_cannot_be_is_told_so() ->
     assert world.clock.now_s > 30.0 + 2 * 2 * 20.0, "the second try was stalled too"
     now_s = world.clock.now_s
     world.clock.at(now_s + 0.5, lambda: interventions.stall(world, world.leader, "save"))  # type: ignore[arg-type]
-    world.clock.at(now_s + 5.0, lambda: interventions.ask_save(world, 2))
-    assert world.clock.run(lambda: 2 in world.saved, now_s + 330.0)
+    step_s = 15.0  # at least one more version is there then
+    world.clock.at(now_s + step_s + 5.0, lambda: interventions.ask_save(world, 2))
+    assert world.clock.run(lambda: 2 in world.saved, now_s + 345.0)
     assert "is on no disk yet: nothing of it has come for" in world.saved[2].failed
 
 

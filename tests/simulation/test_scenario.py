@@ -135,7 +135,7 @@ def test_machines_are_what_the_scenario_says(tmp_path: Path) -> None:
     """
     found = hardware(tmp_path, text)
     profiles = [found.profiles[name] for name in ("p0", "p1", "p2")]
-    assert [(p.forward_s, p.backward_s, p.capacity, p.stage) for p in profiles] == [
+    assert [(p.forward_s, p.backward_s, p.capacities[0], p.stage) for p in profiles] == [
         (2.0, 4.0, 3, 0),
         (2.0, 4.0, 3, 1),
         (1.0, 1.5, 2, 1),
@@ -160,7 +160,7 @@ def test_what_is_drawn_is_drawn_again_alike_and_otherwise_under_another_seed(tmp
     assert first == again
     assert first != other
     assert len({profile.forward_s for profile in first.values()}) == 40
-    assert {profile.capacity for profile in first.values()} == {1, 2, 3}
+    assert {profile.capacities[0] for profile in first.values()} == {1, 2, 3}
 
 
 @pytest.mark.parametrize("form", ["uniform = [1e-12, 2e-12]", "normal = [1e9, 1e11]"])

@@ -132,11 +132,11 @@ def test_peers_without_memory_for_a_stage_take_no_part(tmp_path: Path, policy: s
     (tmp_path / "churn.csv").write_text("".join(f"0.{time},join\n" for time in range(1, 9)), encoding="utf-8")
     text = MEMORY.replace("[model]", "duration_s = 30\n[model]") + "[churn]\ntrace = 'churn.csv'\n"
     simulation, report = simulated(tmp_path, text, policy)
-    poor = {name for name, profile in simulation._hardware.profiles.items() if profile.capacity == 0}
+    poor = {name for name, profile in simulation._hardware.profiles.items() if profile.capacities[0] == 0}
     assert 0 < len(poor) < len(simulation._hardware.profiles)
     assert any(int(name[1:]) >= 8 for name in poor)
     assert {process.name for process in simulation.world.peers()}.isdisjoint(poor)
-    assert {simulation._hardware.profiles[process.name].capacity for process in simulation.world.peers()} == {3}
+    assert {simulation._hardware.profiles[process.name].capacities[0] for process in simulation.world.peers()} == {3}
     assert report.outcome == "finished"
     first = len([name for name in poor if int(name[1:]) < 8])
     assert report.notes == (f"{first} of 8 peers have no memory for the 110 bytes of a stage with one microbatch",)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from swarmflow.core.membership.rebalance import Move
@@ -37,6 +37,7 @@ class PlacedPeer:
     process: ProcessId
     power: StagePower  # of it alone
     movable: bool  # False: its stage was chosen by its user, or it has been moved lately
+    unfit: frozenset[int] = frozenset()  # stages for which its memory has no room
 
 
 def best_stage(
@@ -45,6 +46,7 @@ def best_stage(
     newcomer: StagePower,
     room: Sequence[float] = (),
     gains: Sequence[float] = (),
+    unfit: Collection[int] = (),
 ) -> tuple[int, str]:
     """Return the stage at which a newcomer brings the estimate of a step lowest, and why. Every stage has a peer.
 
@@ -54,6 +56,8 @@ def best_stage(
     times = [stage_times(need, power) for need, power in zip(needs, powers, strict=True)]
     after_s = []
     for stage, (need, power) in enumerate(zip(needs, powers, strict=True)):
+        if stage in unfit:
+            continue
         with_it = [*times]
         with_it[stage] = stage_times(need, power.plus(newcomer))
         gain_s = gains[stage] if gains else 0.0
@@ -127,7 +131,7 @@ class _Plan:
         reduces = max(range(len(times)), key=lambda stage: (times[stage].reduce_s, -stage))
         pairs = [(one, busiest) for one in range(len(times))] + [(reduces, other) for other in range(len(times))]
         for one, other in pairs:
-            for peer in self._candidates(one) if one != other and self.room[other] > 0 else ():
+            for peer in self._candidates(one, other) if one != other and self.room[other] > 0 else ():
                 rest = together(mate.power for mate in self.stages[one] if mate is not peer)
                 moved = [*times]
                 moved[one] = stage_times(self.needs[one], rest)
@@ -142,10 +146,10 @@ class _Plan:
         self.stages[other].append(PlacedPeer(peer.process, peer.power, movable=False))
         return peer.process, other
 
-    def _candidates(self, stage: int) -> list[PlacedPeer]:
-        """Return the peers of a stage of which one may go, at most CANDIDATES."""
+    def _candidates(self, stage: int, other: int) -> list[PlacedPeer]:
+        """Return the peers of a stage of which one may go to another one, at most CANDIDATES."""
         peers = self.stages[stage]
-        movable = [peer for peer in peers if peer.movable] if len(peers) > 1 else []
+        movable = [peer for peer in peers if peer.movable and other not in peer.unfit] if len(peers) > 1 else []
         if not movable:
             return []
         power = {peer.process: peer.power for peer in movable}

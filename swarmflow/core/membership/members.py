@@ -36,6 +36,7 @@ class MemberRecord:
     last_seen_s: float  # when its last message arrived
     keeps: bool = False  # it has space for copies on its disk
     stated_rate: float = 0.0  # of its uplink, as its user limits it, in bytes/s; 0: not stated
+    unfit: frozenset[int] = frozenset()  # stages for which its memory has no room
     phase: MemberPhase = field(init=False, default=MEMBER.initial)
     version: int = field(init=False, default=-1)  # that it holds, or loads
     draining: bool = field(init=False, default=False)  # it means to leave
@@ -95,6 +96,10 @@ class MemberRecord:
         """Whether it may serve another stage than the one that it began with."""
         return self.wish < 0 or self.rebalance_s > 0
 
+    def may_serve(self, stage: int) -> bool:
+        """Whether it may serve a stage, and has memory for it."""
+        return stage not in self.unfit and (self.movable or stage == self.wish)
+
 
 @dataclass(slots=True)
 class _Stage:
@@ -135,7 +140,7 @@ class Membership:
         member = replace(join.member, stage=stage)
         speed = max(join.speed, SPEED_MIN)
         terms = member, join.role, join.member.stage, speed, join.rebalance_s, now, now, join.keeps, _rate_of(join)
-        entry = MemberRecord(*terms)
+        entry = MemberRecord(*terms, frozenset(join.unfit))
         self.known[member.process] = entry
         self.incarnations.enter(member.process)
         self._list(entry)

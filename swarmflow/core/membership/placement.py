@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from statistics import median
 
@@ -19,37 +19,56 @@ NARROW_PEERS = 2  # a stage of so many peers at most holds up those that have mo
 SMALL_PEERS = 4  # in a stage of so many at most another one takes a fifth of the work that is left, or more
 DONORS_MIN = 2  # of each peer that loads, if the stage has so many
 TOGETHER_PEERS = 8  # of so many one may move between the same two steps
+DESERTED = "nobody is left there"
+RELIEVED = "a peer of it has memory for one where nobody is left"
+ALIKE = 0.75  # of the largest stage: who has memory for one of that size has it for both, as a rule
 UNKNOWN = power_of_one(1.0, math.inf, 0.0)  # a peer that has stated nothing
 
 
 def place(
-    membership: Membership, wish: int, newcomer: StagePower = UNKNOWN, gains: Sequence[float] = ()
+    membership: Membership,
+    wish: int,
+    newcomer: StagePower = UNKNOWN,
+    gains: Sequence[float] = (),
+    unfit: Collection[int] = (),
 ) -> tuple[int, str]:
     """Return the stage for a newcomer, and why: its wish, else an empty stage, else the one that limits the step most.
 
     Those still loading count too, so that peers that start together spread. As long as no connection's rate is known,
     each stage's load is its share of the computing (each serves the same microbatches) by the sum of its peers' speeds.
-    gains: seconds a step that each stage gains by the links of the newcomer, as it has measured them.
+    gains: seconds a step that each stage gains by the links of the newcomer, as it has measured them. unfit: stages for
+    which its memory has no room, never all of them.
     """
     if wish >= 0:
         return wish, "as asked for"
     powers = [membership.power(stage) for stage in range(membership.plan.stages)]
-    for stage, power in enumerate(powers):
-        if power.peers == 0:
-            return stage, "nobody serves it"
+    if empty := [stage for stage, power in enumerate(powers) if power.peers == 0 and stage not in unfit]:
+        return _large(membership.plan, empty), "nobody serves it"
+    if any(power.peers == 0 for power in powers):  # of a stage without peers there is no estimate
+        served = (stage for stage, power in enumerate(powers) if power.peers and stage not in unfit)
+        stage = min(served, key=lambda stage: (powers[stage].peers, stage))
+        return stage, "its memory has no room for those that nobody serves"
     if gains:
         usual = usual_rate(entry.power for entry in membership.peers())
         alone = [power.over_paths(usual) for power in powers]
         needs = demands(membership.plan, together(alone))
-        return best_stage(needs, alone, newcomer.over_paths(usual), _rooms(membership), gains)
+        return best_stage(needs, alone, newcomer.over_paths(usual), _rooms(membership), gains, unfit)
     rate = mean_rate([*powers, newcomer])
     if rates_are_known(membership.plan, rate):
         powers = [power.assuming(rate) for power in powers]
         needs = demands(membership.plan, together(powers))
-        return best_stage(needs, powers, newcomer.assuming(rate), _rooms(membership))
+        return best_stage(needs, powers, newcomer.assuming(rate), _rooms(membership), unfit=unfit)
     costs = membership.plan.costs or (1.0,) * len(powers)
-    highest = max((costs[stage] / power.speed, -stage) for stage, power in enumerate(powers))
+    loads = ((costs[stage] / power.speed, -stage) for stage, power in enumerate(powers) if stage not in unfit)
+    highest = max(loads)
     return -highest[1], f"highest load per capacity ({highest[0]:.3g})"
+
+
+def _large(plan: Plan, stages: Sequence[int]) -> int:
+    """Return the first of the stages that are about as large as the largest: the fewest peers have memory for it."""
+    sizes = plan.reduced_bytes or (0,) * plan.stages
+    largest = max(sizes[stage] for stage in stages)
+    return next(stage for stage in stages if sizes[stage] >= ALIKE * largest)
 
 
 def _rooms(membership: Membership) -> list[float]:
@@ -135,12 +154,14 @@ def better_placed(membership: Membership, version: int, now: float) -> list[Move
             if e.phase in (MemberPhase.READY, MemberPhase.LOADING) and not e.draining:
                 periods = (now - membership.moved_s) / (pace * e.rebalance_s) if e.rebalance_s else 0.0
                 movable = e.process in ready and len(ready) > 1 and e.rebalance_s <= now - e.settled_s and periods >= 1
-                row.append(PlacedPeer(e.process, e.power, movable))
+                row.append(PlacedPeer(e.process, e.power, movable, e.unfit))
                 at_once = max(at_once, int(periods))
         servers.append(row)
     rate = mean_rate([together(peer.power for peer in row) for row in servers])
     if not rates_are_known(plan, rate):
-        alike = [[StagePeer(peer.process, peer.power.speed, peer.movable) for peer in row] for row in servers]
+        alike = [
+            [StagePeer(peer.process, peer.power.speed, peer.movable, peer.unfit) for peer in row] for row in servers
+        ]
         move = rebalance(plan.costs or (1.0,) * plan.stages, alike)
         return [] if move is None else [move]
     links_s = 0.0
@@ -154,17 +175,39 @@ def better_placed(membership: Membership, version: int, now: float) -> list[Move
     return level(needs, known, min(at_once, max(1, peers // TOGETHER_PEERS)), _rooms(membership), links_s)
 
 
-def spare(membership: Membership, empty: Iterable[int]) -> MemberRecord | None:
-    """Return a peer that can leave its stage for an empty one: from the largest stage of two or more."""
-    lost = set(empty)
-    best: MemberRecord | None = None
-    best_size = 1
-    for stage in range(membership.plan.stages):
-        movable = [e for e in membership.peers(stage) if e.movable and not e.draining]
-        size = len([e for e in membership.peers(stage) if not e.draining])
-        if stage not in lost and movable and size > best_size:
-            best, best_size = movable[-1], size
-    return best
+def spare(membership: Membership, empty: Iterable[int], needed: int) -> Move | None:
+    """Return a move of a peer by which the needed stage comes to one: from the largest stage of two or more.
+
+    Where none of those has memory for it, one of them relieves a peer that has, which goes next: the first move of the
+    shortest such chain. None: there is no chain, or who is to relieve somebody loads its stage yet. empty: the stages
+    without a ready peer, which give none.
+    """
+    seen, targets = {needed, *empty}, [needed]
+    while targets:
+        best, best_size, givers = None, 1, list[int]()
+        for target in targets:
+            for stage in (stage for stage in range(membership.plan.stages) if stage not in seen):
+                here = [e for e in membership.peers(stage) if not e.draining]
+                able = [e for e in here if e.may_serve(target)]
+                spared = [e for e in able if _is_spared(e, here)]
+                if spared and len(here) > best_size:
+                    reason = DESERTED if target == needed else RELIEVED
+                    best, best_size = Move(spared[-1].process, target, reason), len(here)
+                if able and not spared and any(e.phase is MemberPhase.LOADING for e in here):
+                    return None
+                givers += [stage] if able else []
+        if best is not None:
+            return best
+        seen.update(givers)
+        targets = list(dict.fromkeys(givers))
+    return None
+
+
+def _is_spared(entry: MemberRecord, mates: Sequence[MemberRecord]) -> bool:
+    """Return whether a peer can leave its stage: another one holds it, or this one does not hold it yet either."""
+    others = [mate for mate in mates if mate is not entry]
+    ready = any(mate.phase is MemberPhase.READY for mate in others)
+    return ready or (bool(others) and entry.phase is not MemberPhase.READY)
 
 
 def lacking(membership: Membership, empty: list[int]) -> str:

@@ -21,6 +21,7 @@ class StagePeer:
     process: ProcessId
     speed: float  # above 0; in any unit that is the same for all peers
     movable: bool  # False: its stage was chosen by its user, or it has been moved lately
+    unfit: frozenset[int] = frozenset()  # stages for which its memory has no room
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,7 @@ def rebalance(costs: Sequence[float], stages: Sequence[Sequence[StagePeer]]) -> 
     best_load, best = max(LOAD_RATIO_MAX, with_a_share) * loads[busiest], None
     for peer in sorted(stages[idlest], key=lambda peer: (peer.speed, peer.process)):
         after = max(costs[busiest] / (busiest_speed + peer.speed), costs[idlest] / (idlest_speed - peer.speed))
-        if peer.movable and after < best_load:
+        if peer.movable and busiest not in peer.unfit and after < best_load:
             best_load = after
             best = Move(peer.process, busiest, f"its load of {loads[busiest]:.3g} falls to {after:.3g}")
     return best

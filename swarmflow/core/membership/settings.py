@@ -42,4 +42,6 @@ def refusal(settings: LeaderSettings, plan: Plan, sender: ProcessId, join: Join)
         return "it does not say who it is"
     if join.role == "peer" and join.member.stage >= plan.stages:
         return f"--stage {join.member.stage}: this run has the stages 0 to {plan.stages - 1}, or auto"
+    if join.member.stage < 0 and len(set(join.unfit)) == plan.stages:
+        return "its memory has no room for any stage of this run"
     return None

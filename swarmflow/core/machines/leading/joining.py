@@ -61,7 +61,7 @@ def _join_peer(leader: LeaderState, sender: ProcessId, message: Join, now: float
     leader.recovery.memories.record(message.member, message.held)
     leader.recovery.absent.back(sender.name)
     held = leader.recovery.memories.of(sender)
-    stage, reason = place(leader.membership, message.member.stage, power_of(message))
+    stage, reason = place(leader.membership, message.member.stage, power_of(message), unfit=message.unfit)
     later = held is not None and (leader.recovery.restoring is not None or held.version > leader.version)
     if held is not None and (later or holds(held, leader.version, leader.name)):
         stage, reason = held.stage, "it holds that one"
@@ -113,7 +113,7 @@ def readmit(leader: LeaderState, now: float) -> list[Action]:
         if leader.recovery.restoring is not None:
             leader.membership.mark(entry, MemberPhase.WAITING)
         else:
-            stage, reason = place(leader.membership, entry.wish, entry.power)
+            stage, reason = place(leader.membership, entry.wish, entry.power, unfit=entry.unfit)
             before = "it has not reported its links" if measures else "its time outside is over"
             actions += grant(leader, entry, stage, f"{before}; {reason}")
     return actions
@@ -188,7 +188,7 @@ def on_load_failed(leader: LeaderState, known: MemberRecord, message: LoadFailed
     actions = try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
     if known.phase is not MemberPhase.FAILED:
         return actions  # the run went back, which granted a stage to everybody
-    stage, reason = place(leader.membership, known.wish, known.power)
+    stage, reason = place(leader.membership, known.wish, known.power, unfit=known.unfit)
     return [*actions, *grant(leader, known, stage, f"{message.reason}; {reason}")]
 
 

@@ -18,6 +18,7 @@ from swarmflow.core.machines.leading.saving import finish, stop_now
 from swarmflow.core.membership import placement
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
+from swarmflow.core.membership.rebalance import Move
 from swarmflow.core.protocol.actions import Action, Connect, Count, Log, Send
 from swarmflow.core.protocol.messages import OpenStep
 from swarmflow.core.protocol.timeline import EventKind
@@ -105,11 +106,12 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
         return _await(leader, away) if away else _roll_back(leader, lost, now)
     for stage in lost:
         idle = sorted(membership.idle(), key=lambda entry: entry.phase is MemberPhase.BARRED)  # those put out come last
-        outside = (entry for entry in idle if entry.movable or entry.wish == stage)
-        spare = next(outside, None) or placement.spare(membership, empty)
-        if spare is not None:
-            actions += grant(leader, spare, stage, "nobody is left there")
-            spare.stands_in = 0 <= spare.wish != stage
+        outside = (Move(entry.process, stage, placement.DESERTED) for entry in idle if entry.may_serve(stage))
+        move = next(outside, None) or placement.spare(membership, empty, stage)
+        if move is not None:
+            entry = membership.known[move.process]
+            actions += grant(leader, entry, move.stage, move.reason)
+            entry.stands_in = 0 <= entry.wish != move.stage
     reason = placement.lacking(membership, empty)
     if out := leader.faults.unbelieved.present(now):
         reason += "".join(f"; {name} is kept out: it {why}" for name, why in out)

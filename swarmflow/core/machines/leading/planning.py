@@ -162,10 +162,11 @@ def _place(leader: LeaderState, newcomers: Sequence[MemberRecord], target: Mappi
     """Grant newcomers the stages that their links are good for; those that have none as everywhere."""
     actions: list[Action] = []
     for entry in newcomers:
-        if entry.process in target:
-            stage, reason = target[entry.process], BY_LINKS
+        planned = target.get(entry.process)
+        if planned is not None and planned not in entry.unfit:
+            stage, reason = planned, BY_LINKS
         else:
-            stage, reason = place(leader.membership, entry.wish, entry.power)
+            stage, reason = place(leader.membership, entry.wish, entry.power, unfit=entry.unfit)
         actions += grant(leader, entry, stage, reason)
     return actions
 
@@ -212,7 +213,7 @@ def moves(leader: LeaderState, now: float) -> list[Move]:
         leave = max(0, len(ready) - max(1, math.ceil(planned[stage] / 2)))
         for entry in ready:
             there = plans.target.get(entry.process, stage)
-            rested = may_move(entry) and entry.rebalance_s <= now - entry.settled_s
+            rested = may_move(entry) and entry.may_serve(there) and entry.rebalance_s <= now - entry.settled_s
             if there != stage and rested and leave > 0 and rooms[there] > 0:
                 leave, rooms[there] = leave - 1, rooms[there] - 1
                 found.append(Move(entry.process, there, BY_LINKS))

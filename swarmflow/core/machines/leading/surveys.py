@@ -66,7 +66,7 @@ def on_link_gains(leader: LeaderState, known: MemberRecord, message: LinkGains, 
         return []
     if SLOWEST <= message.rate <= FASTEST:
         known.measured_rate = max(known.measured_rate, message.rate)
-    stage, reason = place(leader.membership, known.wish, known.power, message.gains)
+    stage, reason = place(leader.membership, known.wish, known.power, message.gains, known.unfit)
     return grant(leader, known, stage, reason)
 
 

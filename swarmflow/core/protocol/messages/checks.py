@@ -99,6 +99,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         **dict.fromkeys(("stage", "stages"), stage),
         **{f"{kind}.stage": stage_or_none for kind in ("Member", "Recall", "Recalled", "Backward", "Negotiate")},
         "Join.member.stage": (-1, 1 << 31),
+        "unfit": stage,
         **dict.fromkeys(("index", "indices", "ahead_indices", "dropped"), index),
         "NotFinite.index": (-1, microbatches - 1),
         **dict.fromkeys(counts.split(), count),
@@ -191,6 +192,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "links": SURVEYED_MAX**2 // 4,
         "LinkGains.links": SURVEYED_MAX,
         "gains": stages,
+        "unfit": stages,
     }
 
 

@@ -47,6 +47,7 @@ class Join:
     copies: tuple[Holding, ...] = ()  # on its disk, of this run
     held: Held | None = None  # the state of the stage that it served before
     upload_rate: float = 0.0  # bytes/s that its user lets it send, 0: not stated
+    unfit: tuple[int, ...] = ()  # stages for which its memory has no room
 
 
 @dataclass(frozen=True, slots=True)
