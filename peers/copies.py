@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from swarmflow.compute.checkpoint import Checkpoint, readable
+from swarmflow.compute.checkpoint import Checkpoint, readable, remove_all_but
 from swarmflow.compute.finite import finite
 from swarmflow.compute.stage_file import StageFile
 from swarmflow.compute.stage_state import StageState, chunks
@@ -41,6 +41,7 @@ class CopyKeeper:
     """
 
     def __init__(self, folder: Path, keeps: bool = True, again_s: float = AGAIN_S) -> None:
+        self._base = folder
         self._folder = folder
         self.keeps = keeps
         self._again_s = again_s
@@ -55,10 +56,17 @@ class CopyKeeper:
 
     async def begin(self, session: Session, manifest: Manifest) -> tuple[Holding, ...]:
         """Begin a life, and return what is on the disk. Corrupt files are logged and set aside."""
-        first = self._manifest is None
+        first = self._manifest is None or self._manifest.fingerprint != manifest.fingerprint
+        if first:
+            self._close(lambda stage, version: True)
+            self._folder = self._of_cut(manifest.cuts)
         self._session, self._manifest, self._loop = session, manifest, asyncio.get_running_loop()
         session.spawn(self._look_again(session), "looking again at copies that could not be read")
         return await asyncio.to_thread(self._holdings, verify=first)
+
+    def _of_cut(self, cuts: int) -> Path:
+        """Return the folder of the copies of a run that was cut anew so often."""
+        return self._base.with_name(f"{self._base.name}-{cuts}") if cuts else self._base
 
     def keep(self, action: KeepCopies) -> None:
         """Perform KeepCopies."""
@@ -163,6 +171,9 @@ class CopyKeeper:
                 checkpoint.remove()
             elif checkpoint.version == action.whole:
                 checkpoint.note(whole=True)
+        assert self._manifest is not None, "a leader has asked for it"
+        for cuts in range(self._manifest.cuts):  # by the present cut there is a newer version
+            remove_all_but(self._of_cut(cuts), ())
 
     def _close(self, of_no_use: Callable[[int, int], bool]) -> None:
         """Close the files of these (stage, version), whose content is replaced."""

@@ -62,6 +62,7 @@ class Manifest:
     export_dtype: str
     config: dict[str, Any]
     timeouts: Timeouts
+    cuts: int = 0  # how often the run was cut anew
 
     @property
     def stages(self) -> int:

@@ -112,9 +112,15 @@ class TrainerAuthority:
             number, revoked = (known.number + 1, known.revoked) if known is not None else (0, ())
             return self.owner.policy(number, manifest, "anyone" if peers == "anyone" else "invited", revoked)
         if known is None or known.manifest != manifest:
-            raise AuthorityError(f"the run needs the signature of its owner: bring back {self._owner_file}")
+            self.require_owner()
+        assert known is not None, "without one the owner's key was needed"
         log.warning("run.peers = %r has no effect: the run's owner has signed %r", peers, known.peers)
         return known
+
+    def require_owner(self) -> None:
+        """Raise AuthorityError where the owner's key is not here."""
+        if self.owner is None:
+            raise AuthorityError(f"the run needs the signature of its owner: bring back {self._owner_file}")
 
     def keep(self, policy: AccessPolicy, run_id: str) -> None:
         """Keep a policy of a run where it is newer."""

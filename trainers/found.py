@@ -51,7 +51,7 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
     found: list[Checkpoint] = []
     others = _other_folders(folder, output)
     seen = max(folder.newest_seen, *map(_newest_seen, others), 0)
-    roots = [folder.checkpoints, *(path / "checkpoints" for path in others)]
+    roots = [folder.checkpoints, *(root for path in others for root in sorted(path.glob("checkpoints*")))]
     for root in dict.fromkeys(path.absolute() for path in roots):
         try:
             checkpoint = newest_complete(root, run, mend=root == folder.checkpoints.absolute())
@@ -74,7 +74,7 @@ def parts(root: Path, run: str, after: int) -> tuple[Holding, ...]:
 
 
 def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
-    """Return the manifest of the run in this folder or one beside it; a run that has begun comes first.
+    """Return the manifest of the run in this folder or one beside it; one that has begun, and its last cut, come first.
 
     Raises CheckpointError where the own one is corrupt and there is no other.
     """
@@ -90,7 +90,7 @@ def earlier_manifest(folder: StateFolder, output: Path) -> Manifest | None:
         found += [(_has_begun(place), manifest)] if manifest is not None else []
     if not found and failure is not None:
         raise failure
-    return max(found, key=lambda entry: entry[0], default=(False, None))[1]
+    return max(found, key=lambda entry: (entry[0], entry[1].cuts), default=(False, None))[1]
 
 
 def has_begun(folder: StateFolder, output: Path) -> bool:

@@ -36,6 +36,7 @@ from trainers.life import TrainerLife
 from trainers.needs import disk_needs, shortfalls
 from trainers.page import RunPage
 from trainers.plan import new_manifest
+from trainers.recutting import go_on_with_another_cut
 from trainers.run import Run
 from trainers.showing import show_run
 
@@ -82,10 +83,12 @@ async def _run(run: Run, view: ProcessView | None) -> int:
 def _own_manifest(run: Run) -> Manifest:
     """Return the manifest of the run that this trainer leads: the earlier one when it resumes, else a new one.
 
-    A changed run without a committed step keeps its id: its invite stays valid, and peers join it again. Raises
-    AuthorityError where the owner's key cannot be made or read.
+    A changed run without a committed step keeps its id: its invite stays valid, and peers join it again. One whose cut
+    has changed later is cut anew. Raises AuthorityError where the owner's key cannot be made or read.
     """
     manifest = run.earlier()
+    if manifest is not None and run.is_cut_otherwise(manifest):
+        return go_on_with_another_cut(run, manifest)
     if manifest is None:
         former = run.former()
         with doing("checking the model, and cutting it into stages"):

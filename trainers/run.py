@@ -30,6 +30,8 @@ from trainers.steplog import StepLog
 
 log = logging.getLogger("swarmflow")
 
+CUT_KEYS = frozenset(("model.cut", "model.stages"))  # of RUN.toml: a run may go on with others
+
 
 @dataclass
 class Run:
@@ -135,20 +137,27 @@ class Run:
             self.claim()
 
     def earlier(self) -> Manifest | None:
-        """Return the manifest that the run was started with, if it was.
+        """Return the manifest that the run was started with, or last cut with, if it was.
 
-        None where it has changed before the first commit. Raises ConfigError or DataError when it has changed later.
+        None where RUN.toml or the data have changed before the first commit. Raises ConfigError or DataError when
+        anything but the cut has changed later.
         """
         manifest = earlier_manifest(self.folder, self.output)
         if manifest is None:
             return None
+        begun = has_begun(self.folder, self.output)
         try:
-            self.check_same(manifest, f"the run in {self.output}")
+            self.check_same(manifest, f"the run in {self.output}", but=CUT_KEYS if begun else frozenset())
         except (ConfigError, DataError):
-            if has_begun(self.folder, self.output):
+            if begun:
                 raise
             return None
         return manifest
+
+    def is_cut_otherwise(self, manifest: Manifest) -> bool:
+        """Whether RUN.toml asks for another cut than the run's."""
+        now = fingerprint(self.config)
+        return any(manifest.config.get(key) != now.get(key) for key in CUT_KEYS)
 
     def former(self) -> Manifest | None:
         """Return the manifest of this folder's run before RUN.toml or the data were changed; None: there was none."""
@@ -169,14 +178,18 @@ class Run:
         self.check_same(manifest, f"the run {manifest.name}")
         check_joins(self.folder, self.output, manifest.run_id, manifest.fingerprint)
 
-    def check_same(self, manifest: Manifest, whose: str) -> None:
+    def check_same(self, manifest: Manifest, whose: str, but: frozenset[str] = frozenset()) -> None:
         """Raise ConfigError or DataError with the differences between RUN.toml or the data and the run.
 
-        whose: the owner of the run, for the message.
+        whose: the owner of the run, for the message. but: keys that may differ.
         """
-        key = first_difference(manifest.config, fingerprint(self.config))
+        known, asked = (
+            {key: value for key, value in each.items() if key not in but}
+            for each in (manifest.config, fingerprint(self.config))
+        )
+        key = first_difference(known, asked)
         if key is not None:
-            before, now = manifest.config.get(key), fingerprint(self.config).get(key)
+            before, now = known.get(key), asked.get(key)
             raise ConfigError(
                 f"{key} = {now!r}, but {whose} has {key} = {before!r}: set it back, or give another [run] output"
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from threading import RLock
 
@@ -15,7 +15,7 @@ from swarmflow.core.durability.memories import NOTHING, Former
 from swarmflow.errors import CheckpointError, IncompatibleError, SwarmflowError, TakenError
 from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.operations.folders import first_manifest, shared_folder, state_folder
+from swarmflow.runtime.operations.folders import checkpoints_folder, first_manifest, shared_folder, state_folder
 from trainers.lock import FolderLock, holder
 
 log = logging.getLogger("swarmflow")
@@ -40,7 +40,6 @@ class StateFolder:
         self._lock = lock
         self._link = link
         self.identity = path / "identity.key"
-        self.checkpoints = path / "checkpoints"
         self.tokenizer = path / "tokenizer"
         self._manifest_file = path / "run.json"
         self._manifest_copy_file = path / "run.json.copy"
@@ -55,6 +54,7 @@ class StateFolder:
         self._write_failed = False  # and was logged; until a write succeeds
         self._writing = RLock()  # several threads keep files here
         self._peers_leave = False
+        self._manifest: Manifest | None = None  # as last read or kept
 
     @classmethod
     def open(cls, stack: ExitStack, asked_for: Path | None, output: Path) -> StateFolder:
@@ -159,6 +159,7 @@ class StateFolder:
         except IncompatibleError as error:
             raise CheckpointError(str(error)) from None
         if found is not None:
+            self._manifest = found
             return found
         if any(self.path.glob("run.json*.corrupt*")):
             raise CheckpointError(
@@ -169,8 +170,17 @@ class StateFolder:
 
     def keep_manifest(self, manifest: Manifest) -> None:
         """Keep the manifest of the run."""
+        self._manifest = manifest
         for path in (self._manifest_file, self._manifest_copy_file):
             self._keep(path, manifest.encode())
+
+    @property
+    def checkpoints(self) -> Path:
+        """The folder of the checkpoints of the run as it is cut now."""
+        if self._manifest is None:
+            with suppress(CheckpointError):  # whoever needs the manifest is told
+                self.manifest()
+        return checkpoints_folder(self.path, self._manifest)
 
     # --- the disk -----------------------------------------------------------------------------------------------------
 

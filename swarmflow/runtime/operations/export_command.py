@@ -18,7 +18,7 @@ from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.ownership import check_replaceable
 from swarmflow.runtime.execution.state_transfer import first_donor
 from swarmflow.runtime.operations.exporting import export_checkpoint, state_tensor_lengths
-from swarmflow.runtime.operations.folders import kept_manifest
+from swarmflow.runtime.operations.folders import checkpoints_folder, kept_manifest
 from swarmflow.runtime.operations.logs import set_up_logging
 from swarmflow.runtime.operations.visit import visit
 from swarmflow.runtime.transport.invite import Invite
@@ -50,7 +50,7 @@ def export_folder(folder: Path, out: Path, dtype: str | None = None) -> int:
     if manifest is None:
         raise CheckpointError(f"{path} is corrupt: start its trainer, or give another one's --state-dir")
     check_replaceable(out, KIND, manifest.run_id)  # a checkpoint takes its time to be verified
-    checkpoint = newest_complete(folder / "checkpoints", manifest.fingerprint)
+    checkpoint = newest_complete(checkpoints_folder(folder, manifest), manifest.fingerprint)
     if checkpoint is None:
         raise CheckpointError(f"{folder} holds no complete version yet")
     export_checkpoint(manifest, checkpoint, out, lambda to: _copy_files(folder / "tokenizer", to), dtype)

@@ -22,7 +22,7 @@ STATE = names(
     r"known",
     r"begun",
     r"former",
-    r"checkpoints",
+    r"checkpoints(-\d+)?",
     r"tokenizer",
     r"copies",
     r"left",
@@ -111,3 +111,11 @@ def _is_shared(folder: Path) -> bool:
     """Whether it contains the folder of a trainer."""
     places = [place for place in folder.glob("trainer-*") if place.is_dir()]
     return any(Marker.read(place) == Marker("state") or _is_state(place) for place in places)
+
+
+def checkpoints_folder(folder: Path, manifest: Manifest | None) -> Path:
+    """Return where a trainer keeps the checkpoints of a run, in its state folder. manifest: None: of a new run.
+
+    A run that is cut anew has a folder for each cut: the files of another one have the same names.
+    """
+    return folder / (f"checkpoints-{manifest.cuts}" if manifest is not None and manifest.cuts else "checkpoints")

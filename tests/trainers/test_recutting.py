@@ -1,0 +1,110 @@
+"""What a trainer does with a run whose cut has changed in RUN.toml: it goes on with the same state, or says why not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from swarmflow.compute.checkpoint import newest_complete
+from swarmflow.compute.state_root import GRID
+from swarmflow.core.durability.memories import NOTHING, Former
+from swarmflow.errors import AuthorityError, ConfigError, SwarmflowError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.operations.folders import checkpoints_folder
+from tests.runtime.test_copy_keeper import written
+from tests.trainers.test_before_begun import begun, opened
+from trainers.authority import TrainerAuthority
+from trainers.found import newest_version
+from trainers.recutting import go_on_with_another_cut
+from trainers.run import Run
+
+VERSION = 4
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[tuple[Run, Manifest]]:
+    """A run of two stages at version 4, which RUN.toml wants in one stage from now on."""
+    before = begun(tmp_path)
+    with ExitStack() as stack:
+        run = opened(stack, tmp_path)
+        written(before, run.folder.checkpoints, VERSION)
+        run.folder.keep_former(Former(VERSION, frozenset(("a",))))
+        run.folder.keep_begun()
+        run.config = replace(run.config, model=replace(run.config.model, stages=1, cut=()))
+        yield run, before
+
+
+def numbers_of(run: Run, of: Manifest) -> dict[tuple[int, str], bytes]:
+    """The tensors of a cut's newest version, without the grids, whose blocks have gone through another cut."""
+    checkpoint = newest_complete(checkpoints_folder(run.folder.path, of), of.fingerprint)
+    assert checkpoint is not None
+    found: dict[tuple[int, str], bytes] = {}
+    for stage in range(of.stages):
+        with checkpoint.state(stage) as state:
+            names = [name for name in state.elements if not name.endswith(GRID)]
+            found |= {(stage, name): state.read(name, 0, state.elements[name]) for name in names}
+    return found
+
+
+def test_it_goes_on_from_its_newest_version_with_the_new_cut(run: tuple[Run, Manifest]) -> None:
+    own, before = run
+    assert own.earlier() == before
+    assert own.is_cut_otherwise(before)
+    after = go_on_with_another_cut(own, before)
+    assert (after.run_id, after.cut, after.cuts) == (before.run_id, (), 1)
+    assert own.earlier() == own.folder.manifest() == after
+    assert not own.is_cut_otherwise(after)
+    found = newest_version(own.folder, own.output, after.fingerprint)
+    assert found.newest is not None
+    assert (found.version, found.newest.stages, found.former) == (VERSION, 1, NOTHING)
+    assert numbers_of(own, before), "the former files stay"
+
+
+def test_a_second_cut_and_one_after_an_attempt_that_was_cut_short(run: tuple[Run, Manifest]) -> None:
+    own, before = run
+    for name in ("stage-0.safetensors", "version-00000004/manifest.json"):
+        left = checkpoints_folder(own.folder.path, replace(before, cuts=1)) / name
+        left.parent.mkdir(parents=True, exist_ok=True)
+        left.write_text("{")
+    first = go_on_with_another_cut(own, before)
+    own.config = replace(own.config, model=replace(own.config.model, stages=2, cut=(1,)))
+    second = go_on_with_another_cut(own, first)
+    assert (second.cut, second.cuts) == ((1,), 2)
+    assert numbers_of(own, second) == numbers_of(own, before), "the bits are those of before"
+
+
+def test_another_trainer_of_the_output_takes_up_the_last_cut(run: tuple[Run, Manifest], tmp_path: Path) -> None:
+    own, before = run
+    with ExitStack() as stack:
+        beside = opened(stack, tmp_path, state="beside")
+        beside.folder.keep_manifest(before)
+        beside.folder.keep_begun()
+        beside.config = own.config
+        after = go_on_with_another_cut(own, before)
+        assert beside.earlier() == after
+
+
+@pytest.mark.parametrize("lacks", ["a version", "the owner's key", "no delay"])
+def test_what_cannot_be_cut_anew_is_left_as_it_was(run: tuple[Run, Manifest], lacks: str) -> None:
+    own, before = run
+    kind: type[SwarmflowError] = ConfigError
+    if lacks == "a version":
+        own.folder.keep_former(Former(VERSION + 3, frozenset(("a",))))
+        reason = r"has come to version 7, and the newest one on this disk is 4: start"
+    elif lacks == "the owner's key":
+        for path in own.output.rglob("owner.key"):
+            path.unlink()
+        own.authority = TrainerAuthority(own.output / "state", own.folder.path, None)
+        kind, reason = AuthorityError, r"bring back .*owner\.key"
+    else:
+        before = replace(before, delay=1)
+        reason = r"cannot be cut anew.*set the cut back to \[1\]"
+    kept = own.folder.manifest()
+    with pytest.raises(kind, match=reason):
+        go_on_with_another_cut(own, before)
+    assert own.folder.manifest() == kept
+    assert not checkpoints_folder(own.folder.path, replace(before, cuts=1)).exists()
