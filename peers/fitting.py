@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from swarmflow.compute.demands import stage_bytes
+from swarmflow.compute.demands import TEMPORARY, stage_bytes
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.errors import ConfigError
 from swarmflow.files import readable_size
@@ -20,9 +20,6 @@ JOURNAL_BYTES = 1 << 30  # kept for repairs where the user gives no --journal-by
 _JOURNAL_SHARE = 8  # of a limit: the journal gets one part in so many, unless the user gives its size
 _MEMORY_SHARE = 0.5  # of the free memory that measured capacity may use: other processes need some too
 _CPU_BYTES = 200_000_000  # modules that are imported with the first stage, and buffers of messages and of the codec
-# Microbatches beyond those held: one for what a pass needs while it runs, and one for two whose parameters' gradients
-# wait, each of which keeps 0.4 to 0.6 of a microbatch beside its graph (seven families of models).
-_TEMPORARY = 2
 
 
 class NoMemoryError(ConfigError):
@@ -106,7 +103,7 @@ class MemoryBudget:
         """
         if self.limit_bytes is None:
             return manifest.microbatches
-        allowed = self._left_bytes(manifest, stage) // one_bytes - _TEMPORARY
+        allowed = self._left_bytes(manifest, stage) // one_bytes - TEMPORARY
         if allowed < (self.capacity or 1):
             raise self._refusal(manifest, stage, one_bytes)
         return allowed
@@ -127,11 +124,11 @@ class MemoryBudget:
         parts = [f"{readable_size(served_bytes)} for the stage"]
         if one_bytes:
             what = "a microbatch" if held == 1 else f"{held} microbatches (--capacity)"
-            parts.append(f"{readable_size((held + _TEMPORARY) * one_bytes)} for {what}")
+            parts.append(f"{readable_size((held + TEMPORARY) * one_bytes)} for {what}")
         if base_bytes:
             journal = f" with {readable_size(self.journal_bytes)} for repairs (--journal-bytes-max)"
             parts.append(f"{readable_size(base_bytes)} for the process{journal}")
-        needed_bytes = base_bytes + served_bytes + (held + _TEMPORARY) * one_bytes
+        needed_bytes = base_bytes + served_bytes + (held + TEMPORARY) * one_bytes
         least = "" if one_bytes else "more than "
         raise_it = f"needs {least}{readable_size(needed_bytes)}: {', '.join(parts)}"
         advice = "raise the limit, or serve a smaller stage (swarmflow plan --cut finds a cut for given machines)"

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peers.quantities import parse_size, parse_upload
 from swarmflow.errors import ConfigError
+from swarmflow.quantities import parse_size, parse_upload
 from swarmflow.runtime.execution.metrics_server import read_token
 from swarmflow.runtime.transport.invite import Invite, read_invite
 from swarmflow.suggestions import did_you_mean

@@ -19,6 +19,7 @@ from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.core.protocol.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError, PortTakenError, SwarmflowError, TakenError, raise_all
 from swarmflow.manifest import Manifest
+from swarmflow.preparation.model_check import check_weights
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations.answering import answering
 from swarmflow.runtime.operations.ending import Threads, end_now, ends_with
@@ -28,7 +29,6 @@ from swarmflow.runtime.operations.reach import Announced, local_addresses, repor
 from swarmflow.runtime.transport.addresses import peer_of
 from swarmflow.runtime.transport.invite import Invite
 from swarmflow.runtime.transport.node import Node
-from trainers.check.model import check_weights
 from trainers.exports import check_exports, clear_up_exports
 from trainers.found import OnDisk, newest_version
 from trainers.inviting import give_invite, latest_invite, published, write_invite, written_invite

@@ -49,6 +49,14 @@ class FiniteRange(click.FloatRange):
 @click.option(
     "--seed", type=click.IntRange(min=0, max=2**63 - 1), help="Of what is drawn; default: the scenario's, or 0."
 )
+@click.option("--cut", is_flag=True, help="Instead: cut the model of the RUN.toml that is given for --machines.")
+@click.option(
+    "--machines",
+    multiple=True,
+    metavar="COUNTxMEMORY[@SPEED]",
+    help="For --cut, once for each kind of machine: 2x24GB@3 are two of 24 GB, three times as fast as one without @.",
+)
+@click.option("--at-least", type=click.IntRange(min=1), help="For --cut: machines a stage.  [default: 1]")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False), help="Write all figures and pipelines here.")
 @click.option("--plot", "plot_file", type=click.Path(dir_okay=False), help="Draw the plans into this image.")
 def plan(
@@ -63,38 +71,54 @@ def plan(
     strategy: str,
     compare: bool,
     seed: int | None,
+    cut: bool,
+    machines: tuple[str, ...],
+    at_least: int | None,
     json_file: str | None,
     plot_file: str | None,
 ) -> None:
-    """Plan which machine serves which stage: of SCENARIO (a TOML file), of a run, or of two tables of their links."""
+    """Plan which machine serves which stage: of SCENARIO (a TOML file), of a run, or of two tables of their links.
+
+    With --cut: plan the stages themselves, of the model of a RUN.toml, for machines of unlike memory and speed.
+    """
     from pathlib import Path
+
+    if cut or machines or at_least is not None:
+        _cut(scenario, cut, machines, stages, at_least or 1, json_file)
+        return
 
     from swarmflow.plans.fleet import Sizes, of_scenario, of_tables
     from swarmflow.plans.run import PlanFiles, check, main
 
     files = PlanFiles(*(None if name is None else Path(name) for name in (json_file, plot_file)))
     check(files)
-    tables = {"--latency": latency, "--bandwidth": bandwidth, "--stages": stages}
-    sizes = {"--activation-mb": activation_mb, "--gradient-mb": gradient_mb}
-    given = next((name for name, value in (tables | sizes).items() if value is not None), None)
+    tables: dict[str, Any] = {"--latency": latency, "--bandwidth": bandwidth, "--stages": stages}
+    tables |= {"--activation-mb": activation_mb, "--gradient-mb": gradient_mb}
+    _check_given(scenario, invite, tables)
+    if scenario is not None:
+        fleet = of_scenario(Path(scenario), seed, microbatches)
+    elif invite is not None:
+        fleet = _running(invite, microbatches, seed)
+    else:
+        rows, columns, count, activation, gradient = tables.values()
+        measures = Sizes(count, 1e6 * activation, 1e6 * gradient, microbatches or 1.0)
+        fleet = of_tables(Path(rows), Path(columns), measures, seed or 0)
+    main(fleet, strategy, compare, files)
+
+
+def _check_given(scenario: str | None, invite: str | None, tables: dict[str, Any]) -> None:
+    """Fail with a usage error where machines are described in no way, or in several. tables: the options of tables."""
+    given = next((name for name, value in tables.items() if value is not None), None)
+    missing = [name for name, value in tables.items() if value in (None, "")]
     if scenario is not None and invite is not None:
         raise click.UsageError("Give a SCENARIO or --join, not both.")
     described = "the run" if invite is not None else scenario
     if described is not None and given is not None:
         raise click.UsageError(f"{given} is for machines of tables; {described} describes its own.")
-    if scenario is not None:
-        fleet = of_scenario(Path(scenario), seed, microbatches)
-    elif invite is not None:
-        fleet = _running(invite, microbatches, seed)
-    elif latency and bandwidth and stages and activation_mb is not None and gradient_mb is not None:
-        measures = Sizes(stages, 1e6 * activation_mb, 1e6 * gradient_mb, microbatches or 1.0)
-        fleet = of_tables(Path(latency), Path(bandwidth), measures, seed or 0)
-    else:
-        missing = [name for name, value in (tables | sizes).items() if value is None]
+    if described is None and missing:
         raise click.UsageError(
             f"Give a SCENARIO, --join, or two tables of links; of these options {', '.join(missing)} lack."
         )
-    main(fleet, strategy, compare, files)
 
 
 def _running(invite: str, microbatches: float | None, seed: int | None) -> Fleet:
@@ -108,3 +132,24 @@ def _running(invite: str, microbatches: float | None, seed: int | None) -> Fleet
 
     answer = asyncio.run(ask_status(read_invite(None if invite == HERE else invite), Question(links=1)))
     return of_run(answer, microbatches, seed or 0)
+
+
+def _cut(
+    run_toml: str | None,
+    asked: bool,
+    machines: tuple[str, ...],
+    stages: int | None,
+    at_least: int,
+    json_file: str | None,
+) -> None:
+    """Print the cut of a model for given machines."""
+    from pathlib import Path
+
+    from swarmflow.plans.cutting import find_cut, parse_machines
+    from swarmflow.plans.run import check_cut_file, show_cut
+
+    if not (asked and machines and run_toml is not None):
+        raise click.UsageError("To cut a model, give its RUN.toml, --cut, and --machines for each kind of machine.")
+    file = Path(json_file) if json_file is not None else None
+    check_cut_file(file)
+    show_cut(find_cut(Path(run_toml), [parse_machines(text) for text in machines], stages, at_least), file)

@@ -16,6 +16,8 @@ from swarmflow.ownership import check_file, is_object_with
 from swarmflow.planning.bound import lower_bound_s
 from swarmflow.planning.strategies import STRATEGIES
 from swarmflow.plans.comparison import Planned, planned
+from swarmflow.plans.cut_summary import cut_as_json, cut_summary
+from swarmflow.plans.cutting import FoundCut
 from swarmflow.plans.fleet import Fleet
 from swarmflow.plans.plot import CREATOR, plot
 from swarmflow.plans.summary import summary
@@ -50,6 +52,21 @@ def main(fleet: Fleet, strategy: str, compare: bool, files: PlanFiles) -> None:
         _write(files.json, as_json(fleet, found, bound_s))
     if files.plot is not None:
         plot(fleet, found, files.plot)
+
+
+def check_cut_file(file: Path | None) -> None:
+    """Raise ForeignFileError for a file of --json that may not be overwritten."""
+    if file is not None:
+        check_file(file, "--json", is_object_with("cut", "stages"))
+
+
+def show_cut(found: FoundCut, file: Path | None) -> None:
+    """Print a cut, and write it. Raises ConfigError where the file cannot be written."""
+    console = Console(highlight=False)
+    for part in cut_summary(found):
+        console.print(part, soft_wrap=isinstance(part, str))
+    if file is not None:
+        _write(file, cut_as_json(found))
 
 
 def as_json(fleet: Fleet, found: Sequence[Planned], bound_s: float) -> dict[str, Any]:

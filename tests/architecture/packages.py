@@ -33,6 +33,7 @@ BASE = ("errors", "suggestions", "files", "ownership", "drafts")
 PACKAGES: dict[str, Package] = {
     "errors": Package("the errors that a user can cause"),
     "suggestions": Package("the nearest of the allowed words to a misspelt one"),
+    "quantities": Package("sizes and rates as users write them", ("errors",)),
     "activity": Package("what this process does right now, in words"),
     "files": Package("whole files, and sizes in words", ("errors",)),
     "ownership": Package("whose a folder is", ("errors", "files")),
@@ -156,9 +157,16 @@ PACKAGES: dict[str, Package] = {
         ("core", "errors", "images", "ownership", "page", "planning", "policies", "simulator", "view"),
         ("matplotlib", "rich"),
     ),
+    "preparation": Package(
+        "makes ready: a model is checked, cut, and described for everybody, before there is a run of it",
+        ("compute", "config", "errors", "manifest"),
+    ),
     "plans": Package(
-        "plans for a user: the stages of given machines, strategies beside each other",
-        ("core/protocol", "errors", "images", "ownership", "planning", "policies", "simulator"),
+        "plans for a user: the stages of given machines, strategies beside each other, the cut of a model",
+        (
+            *("compute", "config", "core/protocol", "errors", "files", "images", "manifest", "ownership", "planning"),
+            *("policies", "preparation", "quantities", "simulator"),
+        ),
         ("matplotlib", "msgspec", "numpy", "rich"),
     ),
     "demo": Package(
@@ -179,8 +187,8 @@ PACKAGES: dict[str, Package] = {
     "peers": Package(
         "the role of a peer",
         (
-            *("activity", "authority", "compute", "core", "errors", "suggestions", "files", "manifest", "runtime"),
-            *("terminal", "view"),
+            *("activity", "authority", "compute", "core", "errors", "suggestions", "files", "manifest", "quantities"),
+            *("runtime", "terminal", "view"),
         ),
         ("click", "msgspec", "torch", "uvloop"),
     ),
@@ -188,7 +196,7 @@ PACKAGES: dict[str, Package] = {
         "the role of a trainer",
         (
             *(*BASE, "activity", "authority", "compute", "config", "config_check", "core", "manifest"),
-            *("monitoring", "page", "planning", "runtime", "terminal", "view"),
+            *("monitoring", "page", "planning", "preparation", "runtime", "terminal", "view"),
         ),
         (
             *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers"),

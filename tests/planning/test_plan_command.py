@@ -151,3 +151,51 @@ def test_the_command_offers_every_strategy() -> None:
     (option,) = (each for each in plan.params if each.name == "strategy")
     assert isinstance(option.type, Choice)
     assert list(option.type.choices) == list(STRATEGIES)
+
+
+RUN = """
+[run]
+output = "out"
+[model]
+config = { model_type = "llama", hidden_size = 64, intermediate_size = 128, num_hidden_layers = 8, vocab_size = 256, \
+num_attention_heads = 2, max_position_embeddings = 64 }
+stages = 2
+[data]
+path = "text"
+seq_len = 32
+"""
+
+
+def test_a_model_is_cut_for_the_machines_that_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "RUN.toml").write_text(RUN)
+    machines = ["--machines", "1x20MB@3", "--machines", "1x20MB", "--json", str(tmp_path / "cut.json")]
+    assert main(["plan", str(tmp_path / "RUN.toml"), "--cut", *machines, "--stages", "2"]) == 0
+    found = json.loads((tmp_path / "cut.json").read_text())
+    [cut] = found["cut"]
+    assert sorted(stage["blocks"] for stage in found["stages"]) == sorted((cut, 8 - cut))
+    fast = next(stage for stage in found["stages"] if stage["machines"]["1x20MB@3"])
+    assert fast["blocks"] > 4
+    assert found["even_cut"] == [4]
+    assert found["gain"] > 1.2
+    printed = capsys.readouterr().out
+    assert f"in RUN.toml: cut = [{cut}]" in printed
+    assert "times as fast as the best even cut, [4] in 2 stages, by computing alone" in printed
+
+
+@pytest.mark.parametrize(
+    ("more", "line"),
+    [
+        (["--machines", "9x1MB"], "no machine can hold block 0 alone: it needs one with more memory"),
+        (["--machines", "2x8"], "--machines 2x8: 8: write a size such as 8GB or 512MiB"),
+        (["--machines", "24GB"], "--machines 24GB: write COUNTxMEMORY, or COUNTxMEMORY@SPEED, such as 2x24GB@3"),
+        (["--machines", "0x8GB"], "--machines 0x8GB: the count and the speed must be above 0"),
+        (["--machines", "1x8GB", "--stages", "2"], "at most 1 are possible here"),
+        ([], "give its RUN.toml, --cut, and --machines for each kind of machine"),
+    ],
+)
+def test_machines_that_will_not_do(
+    more: list[str], line: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "RUN.toml").write_text(RUN)
+    assert main(["plan", str(tmp_path / "RUN.toml"), "--cut", *more]) in (1, 2)
+    assert line in capsys.readouterr().err

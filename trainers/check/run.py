@@ -13,11 +13,11 @@ from swarmflow.config import RunConfig, read
 from swarmflow.errors import ConfigError, DataError, SwarmflowError
 from swarmflow.files import existing_parent, free_bytes, readable_size
 from swarmflow.manifest import Manifest
-from trainers.check.model import check_model
+from swarmflow.preparation.manifests import manifest_of
+from swarmflow.preparation.model_check import check_model
 from trainers.corpus import Sample, sample
 from trainers.data import check_enough, check_vocabulary, sources_of
 from trainers.needs import disk_needs, shortfalls
-from trainers.plan import manifest_of
 from trainers.sources import CorpusSource
 from trainers.tokens import open_tokenizer
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peers.quantities import parse_size, parse_upload
 from swarmflow.errors import ConfigError
+from swarmflow.quantities import parse_size, parse_upload
 
 
 @pytest.mark.parametrize(

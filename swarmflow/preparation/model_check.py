@@ -33,8 +33,11 @@ class ModelCheck:
     vocab_size: int | None = None  # None where it is not known
 
 
-def check_model(config: RunConfig) -> ModelCheck:
-    """Whether the model can be trained as RUN.toml asks. Headers of its weights are read, not the weights."""
+def check_model(config: RunConfig, measure: bool | None = None) -> ModelCheck:
+    """Whether the model can be trained as RUN.toml asks. Headers of its weights are read, not the weights.
+
+    measure: what its parts cost; None: if the cut follows from that.
+    """
     section = config.model
     try:
         model = read_model(section)
@@ -58,7 +61,8 @@ def check_model(config: RunConfig) -> ModelCheck:
             problems.append(error)
     problems += check_weights(section, model)
     try:
-        measure = section.cut is None and section.stages > 1
+        if measure is None:
+            measure = section.cut is None and section.stages > 1
         examined = examine(model, measure, precision=config.train.precision, dropout=section.dropout)
     except ModelError as error:
         problems.append(error)

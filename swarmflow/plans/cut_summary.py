@@ -1,0 +1,69 @@
+"""A cut as text: its stages, who serves each, and the line for RUN.toml."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from rich import box
+from rich.console import RenderableType
+from rich.table import Table
+
+from swarmflow.compute.layout import stage_layout
+from swarmflow.files import readable_size
+from swarmflow.planning.cut import bottleneck
+from swarmflow.plans.cutting import FoundCut
+
+
+def cut_summary(found: FoundCut) -> Iterator[RenderableType]:
+    """Yield the parts to print."""
+    yield _stages(found)
+    yield "memory: with one microbatch. time: between two microbatches, of the slowest stage's."
+    yield _gain(found)
+    yield f"in RUN.toml: cut = {list(found.cut)}"
+    yield "peers: --memory-limit of each, and --stage auto, or --stage N as above"
+
+
+def cut_as_json(found: FoundCut) -> dict[str, Any]:
+    """Return the cut, its stages and the comparison."""
+    slowest = bottleneck(found.stages)
+    return {
+        "cut": list(found.cut),
+        "even_cut": [stage.first for stage in found.even[1:]] if found.even else None,
+        "gain": found.gain,
+        "stages": [
+            {
+                "first_block": stage.first,
+                "blocks": stage.stop - stage.first,
+                "memory_bytes": memory_bytes,
+                "machines": dict(zip((each.text for each in found.machines), stage.machines, strict=True)),
+                "time": stage.seconds / slowest,
+            }
+            for stage, memory_bytes in zip(found.stages, found.memory_bytes, strict=True)
+        ],
+    }
+
+
+def _stages(found: FoundCut) -> Table:
+    table = Table(box=box.SIMPLE_HEAD)
+    for heading in ("stage", "blocks", "parameters", "memory", *(each.text for each in found.machines), "time"):
+        table.add_column(heading, justify="right")
+    slowest = bottleneck(found.stages)
+    for number, (stage, memory_bytes) in enumerate(zip(found.stages, found.memory_bytes, strict=True)):
+        table.add_row(
+            str(number),
+            f"{stage.first}-{stage.stop - 1}",
+            f"{stage_layout(found.run.model, found.cut, number).parameters:,}",
+            readable_size(memory_bytes),
+            *map(str, stage.machines),
+            f"{stage.seconds / slowest:.2f}",
+        )
+    return table
+
+
+def _gain(found: FoundCut) -> str:
+    if found.gain is None:
+        return "no even cut fits these machines"
+    edges = [stage.first for stage in found.even[1:]]
+    even = f"the best even cut, {edges} in {len(found.even)} stages" if edges else "one stage"
+    return f"{found.gain:.2f} times as fast as {even}, by computing alone"

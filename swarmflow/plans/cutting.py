@@ -1,0 +1,115 @@
+"""The cut of a run's model for the machines that a user names: what `swarmflow plan --cut` finds."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from swarmflow.compute.demands import blocks_bytes
+from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
+from swarmflow.config import load
+from swarmflow.errors import ConfigError, raise_all
+from swarmflow.manifest import Manifest
+from swarmflow.planning.cut import CutProblem, MachineClass, PlannedStage, bottleneck, plan_cut_for, serve
+from swarmflow.preparation.manifests import manifest_of
+from swarmflow.preparation.model_check import CheckedModel, check_model
+from swarmflow.quantities import parse_size
+
+_MACHINES = re.compile(r"(\d+)x([^@]+)(?:@(\d+(?:\.\d+)?))?")
+OPTION = "--machines"
+
+
+@dataclass(frozen=True)
+class MachineKind:
+    """MachineKind as a user names them: so many of this memory, and how fast one is beside others."""
+
+    text: str
+    count: int
+    memory_bytes: int
+    speed: float
+
+
+@dataclass(frozen=True)
+class FoundCut:
+    """The cut of a model for given machines, and what the best even cut would be; empty: none fits them."""
+
+    run: Manifest
+    machines: tuple[MachineKind, ...]
+    problem: CutProblem
+    stages: tuple[PlannedStage, ...]
+    even: tuple[PlannedStage, ...]
+    memory_bytes: tuple[int, ...]  # of each stage, with one microbatch
+
+    @property
+    def cut(self) -> tuple[int, ...]:
+        """The first block of stages 1, 2, ..., as RUN.toml has it."""
+        return tuple(stage.first for stage in self.stages[1:])
+
+    @property
+    def gain(self) -> float | None:
+        """How many times as fast as the best even cut it is."""
+        return bottleneck(self.even) / bottleneck(self.stages) if self.even else None
+
+
+def parse_machines(text: str) -> MachineKind:
+    """Return machines: `2x24GB@3` are two of 24 GB, each three times as fast as one without `@`. Raises ConfigError."""
+    found = _MACHINES.fullmatch(text.strip())
+    if found is None:
+        raise ConfigError(f"{OPTION} {text}: write COUNTxMEMORY, or COUNTxMEMORY@SPEED, such as 2x24GB@3")
+    count, speed = int(found[1]), float(found[3] or 1)
+    if count < 1 or speed <= 0:
+        raise ConfigError(f"{OPTION} {text}: the count and the speed must be above 0")
+    return MachineKind(text.strip(), count, parse_size(f"{OPTION} {text}:", found[2]), speed)
+
+
+def find_cut(run_toml: Path, machines: Sequence[MachineKind], stages: int | None, at_least: int) -> FoundCut:
+    """Cut the model of RUN.toml for the machines.
+
+    stages: their number; None: as many as are worth it. at_least: machines a stage. Raises SwarmflowError: the model or
+    RUN.toml is wrong, or the machines cannot hold the model.
+    """
+    config = load(run_toml)
+    checked = check_model(config, measure=True)
+    raise_all(checked.problems)
+    model = checked.model
+    assert model is not None, "a model that cannot be used has a problem"
+    run = manifest_of(config, model, corpus_digest="", run_id="")
+    problem = _problem(run, model, machines, at_least)
+    found = plan_cut_for(problem, stages)
+    memory = tuple(_bytes(run, model, stage.first, stage.stop) for stage in found)
+    return FoundCut(run, tuple(machines), problem, found, _best_even(problem, run, model), memory)
+
+
+def _problem(run: Manifest, model: CheckedModel, machines: Sequence[MachineKind], at_least: int) -> CutProblem:
+    costs, blocks = _costs(model), block_count(run.model)
+
+    def work(first: int, stop: int) -> float:
+        ends = (first == 0) * costs.embedding_s + (stop == blocks) * costs.head_s
+        return ends + (stop - first) * costs.block_s
+
+    @cache
+    def fits(first: int, stop: int) -> tuple[bool, ...]:
+        needed_bytes = _bytes(run, model, first, stop)
+        return tuple(each.memory_bytes >= needed_bytes for each in machines)
+
+    classes = tuple(MachineClass(each.text, each.count, each.speed) for each in machines)
+    return CutProblem(blocks, classes, work, fits, at_least)
+
+
+def _best_even(problem: CutProblem, run: Manifest, model: CheckedModel) -> tuple[PlannedStage, ...]:
+    """Return what the machines can do with the best of the cuts that RUN.toml's `stages` gives; empty: none fits."""
+    cuts = (plan_cut(run.model, stages, _costs(model)) for stages in range(1, problem.stages_max + 1))
+    plans = [plan for cut in cuts if (plan := serve(problem, cut))]
+    return min(plans, key=bottleneck, default=())
+
+
+def _bytes(run: Manifest, model: CheckedModel, first: int, stop: int) -> int:
+    return blocks_bytes(run, model.examined.activations, first, stop, block_count(run.model))
+
+
+def _costs(model: CheckedModel) -> BlockCosts:
+    assert model.examined.costs is not None, "they were measured"
+    return model.examined.costs

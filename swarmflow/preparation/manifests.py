@@ -1,0 +1,91 @@
+"""The manifest of a run: RUN.toml and its model, cut into stages."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+from swarmflow import __version__
+from swarmflow.compute.families import stored_dtype, to_config
+from swarmflow.compute.layout import TIED, StageLayout, stage_layout
+from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
+from swarmflow.compute.weights_folder import has_weights
+from swarmflow.config import EXPORT_DTYPES, RunConfig, fingerprint
+from swarmflow.manifest import Manifest
+from swarmflow.preparation.model_check import CheckedModel
+
+
+def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_id: str) -> Manifest:
+    """Return the manifest of a run with this model and these data. Raises ModelError."""
+    train, optimizer = config.train, config.optimizer
+    cut, costs = _cut(config, model)
+    layouts = [stage_layout(model.config, cut, stage) for stage in range(len(cut) + 1)]
+    hidden_size = int(to_config(model.config).hidden_size)
+    return Manifest(
+        run_id=run_id,
+        name=config.run.name,
+        software=__version__,
+        model=model.config,
+        cut=cut,
+        costs=costs or _estimated_costs(layouts, model.vocab_size * hidden_size),
+        parameters=tuple(layout.parameters for layout in layouts),
+        dropout=config.model.dropout,
+        from_seed=config.model.path is None or not has_weights(config.model.path),
+        seed=train.seed,
+        vocab_size=model.vocab_size,
+        hidden_size=hidden_size,
+        seq_len=config.data.seq_len,
+        microbatch_sequences=train.microbatch_sequences,
+        microbatches=train.microbatches,
+        optimizer=optimizer.name,
+        betas=optimizer.betas,
+        momentum=optimizer.momentum,
+        eps=optimizer.eps,
+        weight_decay=optimizer.weight_decay,
+        precision=train.precision,
+        accumulate=train.accumulate,
+        codec=train.codec,
+        reduce_codec=train.reduce_codec,
+        delay=train.delay,
+        router=train.router,
+        tied=TIED in layouts[0].groups,
+        tokenizer=config.data.tokenizer,
+        corpus=corpus_digest,
+        export_dtype=_export_dtype(config),
+        config=fingerprint(config),
+        timeouts=config.timeouts,
+    )
+
+
+def _export_dtype(config: RunConfig) -> str:
+    """Return the dtype of a run's exports: fp32 for fresh weights, and for a source in a dtype that is not offered."""
+    if config.run.export_dtype != "source":
+        return config.run.export_dtype
+    folder = config.model.path
+    source = stored_dtype(folder) if folder is not None and has_weights(folder) else None
+    return source if source in EXPORT_DTYPES else "float32"
+
+
+def _cut(config: RunConfig, model: CheckedModel) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    costs = model.examined.costs
+    if costs is None:
+        return tuple(config.model.cut or ()), ()
+    cut = plan_cut(model.config, config.model.stages, costs)
+    return cut, _stage_costs(costs, cut, block_count(model.config))
+
+
+def _estimated_costs(layouts: Sequence[StageLayout], table: int) -> tuple[float, ...]:
+    """Return about what stages compute where their cut is given, and nothing is measured: their weights.
+
+    Each is multiplied once a token, but for the table of the embedding, of which a token takes a row. table: its
+    elements.
+    """
+    return tuple(float(max(1, layout.parameters - (layout.stage == 0) * table)) for layout in layouts)
+
+
+def _stage_costs(costs: BlockCosts, cut: tuple[int, ...], blocks: int) -> tuple[float, ...]:
+    edges = (0, *cut, blocks)
+    seconds = [costs.block_s * (high - low) for low, high in itertools.pairwise(edges)]
+    seconds[0] += costs.embedding_s
+    seconds[-1] += costs.head_s
+    return tuple(seconds)
