@@ -21,7 +21,7 @@ DONORS_MIN = 2  # of each peer that loads, if the stage has so many
 TOGETHER_PEERS = 8  # of so many one may move between the same two steps
 DESERTED = "nobody is left there"
 RELIEVED = "a peer of it has memory for one where nobody is left"
-ALIKE = 0.75  # of the largest stage: who has memory for one of that size has it for both, as a rule
+ALIKE = 0.9  # of the largest stage: who has memory for one of that size has it for both, as a rule
 UNKNOWN = power_of_one(1.0, math.inf, 0.0)  # a peer that has stated nothing
 
 
