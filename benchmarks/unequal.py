@@ -50,7 +50,7 @@ RATIO_WANTED = 1.25
 
 
 @dataclass(frozen=True)
-class Learnt:
+class CutRun:
     """What came of a run: its speed, and whether it has the parameters of the plain loop."""
 
     tokens_s: float
@@ -76,12 +76,12 @@ def main() -> int:
         recipe = Recipe(steps, SEQ_LEN, MICROBATCHES, 1, OPTIMIZER)
         wanted = train(model, corpus, recipe)[0]
         limits = order_limits(wanted, train(model, corpus, recipe, reverse=True)[0])
-        found: list[Learnt] = []
+        found: list[CutRun] = []
         for kind, stages in (("even", planned.even), ("planned", planned.stages)):
             cut = [stage.first for stage in stages[1:]]
             tokens_s, learnt = measure(folder / kind, settings(model, corpus, steps, cut), stages)
             comparison = compare_within(learnt, wanted, limits, "the plain loop")
-            found.append(Learnt(tokens_s, comparison.holds, str(comparison)))
+            found.append(CutRun(tokens_s, comparison.holds, str(comparison)))
             print(f"{kind:8} cut {cut}: {tokens_s:7.1f} tokens/s; parameters: {comparison}", flush=True)
     ratio = found[1].tokens_s / found[0].tokens_s
     expected = bottleneck(planned.even) / bottleneck(planned.stages)
