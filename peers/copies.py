@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from swarmflow.compute.checkpoint import Checkpoint, readable, remove_all_but
+from swarmflow.compute.checkpoint import Checkpoint, checkpoints, readable
 from swarmflow.compute.finite import finite
 from swarmflow.compute.stage_file import StageFile
 from swarmflow.compute.stage_state import StageState, chunks
@@ -172,8 +172,10 @@ class CopyKeeper:
             elif checkpoint.version == action.whole:
                 checkpoint.note(whole=True)
         assert self._manifest is not None, "a leader has asked for it"
-        for cuts in range(self._manifest.cuts):  # by the present cut there is a newer version
-            remove_all_but(self._of_cut(cuts), ())
+        former = (self._of_cut(cuts) for cuts in range(self._manifest.cuts))
+        for checkpoint in (each for folder in former for each in checkpoints(folder)):
+            if checkpoint.version < action.newest:  # by the present cut there is a newer one
+                checkpoint.remove()
 
     def _close(self, of_no_use: Callable[[int, int], bool]) -> None:
         """Close the files of these (stage, version), whose content is replaced."""
@@ -195,13 +197,13 @@ class CopyKeeper:
     def _holdings(self, verify: bool = False) -> tuple[Holding, ...]:
         found: list[Holding] = []
         try:
-            checkpoints = self._checkpoints()
+            mine = self._checkpoints()
         except CheckpointError as error:
             log.warning("no copy is offered: %s; it is tried again", error)
             self._unlisted = True
             return ()
         verify, self._unlisted = verify or self._unlisted, False
-        for checkpoint in checkpoints:
+        for checkpoint in mine:
             version = checkpoint.version
             trusted = {stage for stage in checkpoint.stages_held if not verify and (stage, version) not in self._unread}
             stages = [stage for stage in checkpoint.stages_held if stage in trusted or self._right(checkpoint, stage)]

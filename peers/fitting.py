@@ -42,7 +42,8 @@ class MemoryBudget:
     capacity: int | None = None  # of --capacity; None: it is measured
     journal_given_bytes: int | None = None  # of --journal-bytes-max
     used_bytes: Callable[[], int] = lambda: 0
-    full: set[int] = field(init=False, default_factory=set)  # stages beside which not one microbatch has room
+    # Stages of a run, by its fingerprint, beside which not one microbatch has room.
+    full: set[tuple[str, int]] = field(init=False, default_factory=set)
     _base_bytes: int | None = field(init=False, default=None)
 
     @property
@@ -73,10 +74,19 @@ class MemoryBudget:
         if self.limit_bytes is None:
             return ()
         left = {stage: self._left_bytes(manifest, stage) for stage in range(manifest.stages)}
-        lacking = tuple(stage for stage, free in left.items() if free <= 0 or stage in self.full)
+        full = {stage for run, stage in self.full if run == manifest.fingerprint}
+        lacking = tuple(stage for stage, free in left.items() if free <= 0 or stage in full)
         if len(lacking) == manifest.stages:
             raise self._refusal(manifest, max(left, key=lambda stage: left[stage]), 0)
         return lacking
+
+    def has_room(self, manifest: Manifest) -> bool:
+        """Return whether some stage may fit."""
+        try:
+            self.unfit(manifest)
+        except NoMemoryError:
+            return False
+        return True
 
     def check_stage(self, manifest: Manifest, stage: int) -> None:
         """Raise NoMemoryError where the limit has no room for a stage, before memory is allocated for it."""

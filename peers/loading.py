@@ -69,9 +69,9 @@ class StageLoader:
         copies: CopyKeeper,
         left: LeftState,
         between: BetweenLives,
-        stays: bool,
+        wish: int,
     ) -> None:
-        """stays: it serves one stage; else, where that has no room, it joins again for another one."""
+        """wish: the stage that it was started for, -1: any. Where another one has no room, it joins again."""
         self._manifest = manifest
         self._session = session
         self._host = host
@@ -83,7 +83,7 @@ class StageLoader:
         self._loading: asyncio.Task[Any] | None = None
         self._loaded: _Loaded | None = None
         self._between = between
-        self._stays = stays
+        self._wish = wish
         self._fits = 0
 
     def load(self, action: LoadState) -> None:
@@ -226,11 +226,10 @@ class StageLoader:
         await asyncio.to_thread(self._left.remove)
 
     def _look_elsewhere(self, error: NoMemoryError) -> None:
-        """Join again without a stage for which there is no room. Raises the error where it is the only one."""
-        if self._stays:
+        """Join again without a stage for which there is no room. Raises the error where no other one may do."""
+        self._budget.full.add((self._manifest.fingerprint, error.stage))
+        if error.stage == self._wish or not self._budget.has_room(self._manifest):
             raise error
-        self._budget.full.add(error.stage)
-        self._budget.unfit(self._manifest)
         self._session.end(Rejoin(str(error)))
 
     async def _fail(self, action: LoadState, error: NetworkError) -> None:

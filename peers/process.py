@@ -213,11 +213,6 @@ class _Life:
         self._evaluation: EvaluationService | None = None
         self._workers: list[Worker] = []
 
-    @property
-    def _stays(self) -> bool:
-        """Whether it serves the one stage that it was started for."""
-        return self._options.stage >= 0 and self._options.rebalance_period == 0
-
     async def begin(self, found: FoundRun, memory: JoinedRun, copies: CopyKeeper) -> None:
         """Begin in a known run: read the disk, make the workers and the machine, and join."""
         session, own, manifest = self._session, self._own, found.manifest
@@ -232,7 +227,7 @@ class _Life:
             held = kept.held if kept is not None else await asyncio.to_thread(self._left.find, manifest.fingerprint)
         measures = own.budget, own.report.loading
         loader = StageLoader(
-            manifest, session, self._host, compute, *measures, copies, self._left, self._between, self._stays
+            manifest, session, self._host, compute, *measures, copies, self._left, self._between, self._options.stage
         )
         self._loader = loader
         self._evaluation = EvaluationService(session, self._host)
@@ -250,7 +245,10 @@ class _Life:
         )
         with doing("measuring the speed of the device"):
             speed = measure_speed(own.budget.device)
-        unfit = () if self._stays else own.budget.unfit(manifest)
+        if self._options.stage >= 0:
+            own.budget.check_stage(manifest, self._options.stage)
+        unfit = own.budget.unfit(manifest)
+        held = None if held is not None and held.stage in unfit else held
         machine = self._machine(found, copies.keeps, holdings, held, speed, unfit)
         loader.serve(machine.loaders_share)
         copies.hold = lambda: machine.holds_copies(asyncio.get_running_loop().time())

@@ -56,14 +56,14 @@ def disk_needs(manifest: Manifest, config: RunConfig) -> DiskNeeds:
     )
 
 
-def shortfalls(needs: DiskNeeds, state: Path, output: Path) -> list[str]:
+def shortfalls(needs: DiskNeeds, checkpoints: Path, output: Path) -> list[str]:
     """Return a line for each file system with less room than the run may take; its own files count as room.
 
-    state: the trainer's state folder. output: [run] output.
+    checkpoints: the folder of the run's, as it is cut now. output: [run] output.
     """
     wanted: dict[int, list[tuple[Path, int]]] = {}
     for path, size in (
-        (state, needs.state_bytes - _taken(state.glob("checkpoints/version-*"))),
+        (checkpoints.parent, needs.state_bytes - _taken(checkpoints.glob("version-*"))),
         (output, needs.output_bytes - _taken([*output.glob("step-*"), output / "final"])),
     ):
         wanted.setdefault(existing_parent(path).stat().st_dev, []).append((path, max(0, size)))

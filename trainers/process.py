@@ -24,6 +24,7 @@ from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations.answering import answering
 from swarmflow.runtime.operations.ending import Threads, end_now, ends_with
 from swarmflow.runtime.operations.finding import FoundRun, find_leader
+from swarmflow.runtime.operations.folders import checkpoints_folder
 from swarmflow.runtime.operations.left_runs import LeftRun, write_left
 from swarmflow.runtime.operations.reach import Announced, local_addresses, report_reach
 from swarmflow.runtime.transport.addresses import peer_of
@@ -83,12 +84,10 @@ async def _run(run: Run, view: ProcessView | None) -> int:
 def _own_manifest(run: Run) -> Manifest:
     """Return the manifest of the run that this trainer leads: the earlier one when it resumes, else a new one.
 
-    A changed run without a committed step keeps its id: its invite stays valid, and peers join it again. One whose cut
-    has changed later is cut anew. Raises AuthorityError where the owner's key cannot be made or read.
+    A changed run without a committed step keeps its id: its invite stays valid, and peers join it again. Raises
+    AuthorityError where the owner's key cannot be made or read.
     """
     manifest = run.earlier()
-    if manifest is not None and run.is_cut_otherwise(manifest):
-        return go_on_with_another_cut(run, manifest)
     if manifest is None:
         former = run.former()
         with doing("checking the model, and cutting it into stages"):
@@ -114,7 +113,7 @@ def _check_disk(run: Run, manifest: Manifest) -> None:
     check_exports(run.output, manifest.run_id)
     needs = disk_needs(manifest, run.config)
     log.info("disk: up to %s", needs)
-    for line in shortfalls(needs, run.folder.path, run.output):
+    for line in shortfalls(needs, checkpoints_folder(run.folder.path, manifest), run.output):
         log.warning("%s", line)
 
 
@@ -274,7 +273,11 @@ async def _newest(run: Run, session: Session, manifest: Manifest) -> OnDisk | No
 
 async def _lead(run: Run, session: Session, life: TrainerLife, manifest: Manifest) -> None:
     """Begin or resume the run, after all checks."""
-    await take_up(run, manifest)  # not before: another trainer might have led the unchanged run
+    # Not before: another trainer might have led the unchanged run.
+    if run.is_cut_otherwise(manifest):
+        with doing(f"cutting the run into other stages, as {run.options.run_toml} asks for"):
+            manifest = await asyncio.to_thread(go_on_with_another_cut, run, manifest)
+    await take_up(run, manifest)
     policy = run.authority.govern(manifest.fingerprint, run.config.run.peers, session.access.policy)
     session.adopt(policy)
     newest = await _newest(run, session, manifest)

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import replace
 
-from swarmflow.activity import doing
-from swarmflow.compute.checkpoint import Checkpoint
+from swarmflow.compute.checkpoint import Checkpoint, remove_all_but
 from swarmflow.compute.layout import StageLayout, stage_layout
 from swarmflow.compute.recutting import cut_anew
 from swarmflow.compute.tensorfile import file_bytes
@@ -29,19 +26,18 @@ log = logging.getLogger("swarmflow")
 def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
     """Return the manifest of a run whose newest version has been cut as RUN.toml says, in this trainer's folder.
 
-    before: as the run was cut until now. The files of that cut stay where they are. Before the new manifest is kept,
-    which comes last, nothing has changed for anybody. Raises ConfigError where the run cannot be cut anew,
-    AuthorityError without the owner's key, and what `new_manifest` and the disk raise.
+    before: as the run was cut until now, which has no leader. The files of that cut stay where they are, and an attempt
+    that is cut short changes nothing. Takes as long as the disk does. Raises ConfigError where the run cannot be cut
+    anew, AuthorityError without the owner's key, and what `new_manifest` and the disk raise.
     """
     if before.delay:
         raise ConfigError(
             f"a run with train.delay = {before.delay} cannot be cut anew, since what it has summed up waits for the "
-            f"next step: set the cut back to {list(before.cut)}"
+            f"next step: set model.cut = {list(before.cut)}"
         )
     run.authority.require_owner()
     source = _newest(run, before)
-    with doing("checking the model, and cutting it into other stages"):
-        made = new_manifest(run.config, run.corpus, before.run_id)
+    made = new_manifest(run.config, run.corpus, before.run_id)
     after = replace(
         before,
         cut=made.cut,
@@ -53,11 +49,10 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
     )
     cuts = f"cut before the blocks {list(before.cut)} until now and before {list(after.cut)} from now on"
     if source is not None:
-        with doing(f"writing version {source.version} with another cut"):
-            _write(run, before, after, source)
-        log.info("version %d is %s; the former files stay in %s", source.version, cuts, source.path.parent)
+        _write(run, before, after, source)
+        log.warning("version %d is %s; the former files stay in %s", source.version, cuts, source.path.parent)
     else:
-        log.info("the run is %s", cuts)
+        log.warning("the run is %s", cuts)
     run.folder.keep_former(NOTHING)  # no peer holds the version in memory as it is cut now
     run.folder.keep_begun()
     run.folder.keep_newest_seen(source.version if source is not None else 0)
@@ -72,7 +67,7 @@ def _newest(run: Run, before: Manifest) -> Checkpoint | None:
     if known > found.version:
         raise ConfigError(
             f"the run has come to version {known}, and the newest one on this disk is {found.version}: start this "
-            f"trainer with the former cut, {list(before.cut)}, let its peers come back, and end it with Ctrl-C, which "
+            f"trainer with model.cut = {list(before.cut)}, let its peers come back, and end it with Ctrl-C, which "
             "writes the newest version; then change the cut"
         )
     return found.newest
@@ -83,10 +78,9 @@ def _write(run: Run, before: Manifest, after: Manifest, source: Checkpoint) -> N
     folder = checkpoints_folder(run.folder.path, after)
     elements = [state_tensor_lengths(after, stage) for stage in range(after.stages)]
     try:
-        with suppress(FileNotFoundError):
-            shutil.rmtree(folder)
+        remove_all_but(folder, ())
     except OSError as error:
-        raise CheckpointError(f"{folder} is in the way and cannot be removed: {error.strerror}") from error
+        raise CheckpointError(f"{folder} is in the way and cannot be removed: {error.strerror or error}") from error
     require_room(f"version {source.version} with another cut", run.folder.path, sum(map(file_bytes, elements)))
     target = Checkpoint.begin(folder, source.version, after.fingerprint, after.stages)
     cut_anew(_layouts(before), _layouts(after), elements.__getitem__, source, target)

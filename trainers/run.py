@@ -156,6 +156,8 @@ class Run:
 
     def is_cut_otherwise(self, manifest: Manifest) -> bool:
         """Whether RUN.toml asks for another cut than the run's."""
+        if self.config.model.cut is not None:
+            return self.config.model.cut != manifest.cut
         now = fingerprint(self.config)
         return any(manifest.config.get(key) != now.get(key) for key in CUT_KEYS)
 
@@ -183,6 +185,7 @@ class Run:
 
         whose: the owner of the run, for the message. but: keys that may differ.
         """
+        but = but if self.is_cut_otherwise(manifest) else CUT_KEYS
         known, asked = (
             {key: value for key, value in each.items() if key not in but}
             for each in (manifest.config, fingerprint(self.config))
@@ -190,9 +193,10 @@ class Run:
         key = first_difference(known, asked)
         if key is not None:
             before, now = known.get(key), asked.get(key)
-            raise ConfigError(
-                f"{key} = {now!r}, but {whose} has {key} = {before!r}: set it back, or give another [run] output"
-            )
+            how = "set it back, or give another [run] output"
+            if key in CUT_KEYS:
+                how = f"set model.cut = {list(manifest.cut)}, or end all its trainers before it is cut anew"
+            raise ConfigError(f"{key} = {now!r}, but {whose} has {key} = {before!r}: {how}")
         if manifest.corpus != self.corpus.digest:
             raise DataError(f"the data is not that of {whose} (another digest): bring it back, or give another output")
 

@@ -84,7 +84,10 @@ def plan(
     from pathlib import Path
 
     if cut or machines or at_least is not None:
-        _cut(scenario, cut, machines, stages, at_least or 1, json_file)
+        others = {"--join": invite, "--latency": latency, "--bandwidth": bandwidth, "--microbatches": microbatches}
+        others |= {"--activation-mb": activation_mb, "--gradient-mb": gradient_mb, "--seed": seed, "--plot": plot_file}
+        _check_cut(scenario if cut else None, machines, {**others, "--compare": compare or None})
+        _cut(str(scenario), machines, stages, at_least or 1, json_file)
         return
 
     from swarmflow.plans.fleet import Sizes, of_scenario, of_tables
@@ -134,22 +137,21 @@ def _running(invite: str, microbatches: float | None, seed: int | None) -> Fleet
     return of_run(answer, microbatches, seed or 0)
 
 
-def _cut(
-    run_toml: str | None,
-    asked: bool,
-    machines: tuple[str, ...],
-    stages: int | None,
-    at_least: int,
-    json_file: str | None,
-) -> None:
+def _check_cut(run_toml: str | None, machines: tuple[str, ...], others: dict[str, Any]) -> None:
+    """Fail with a usage error where something lacks that a cut needs, or is given that it does not."""
+    if run_toml is None or not machines:
+        raise click.UsageError("To cut a model, give its RUN.toml, --cut, and --machines for each kind of machine.")
+    if (given := next((name for name, value in others.items() if value is not None), None)) is not None:
+        raise click.UsageError(f"{given} has no meaning for a cut; it takes --stages, --at-least and --json.")
+
+
+def _cut(run_toml: str, machines: tuple[str, ...], stages: int | None, at_least: int, json_file: str | None) -> None:
     """Print the cut of a model for given machines."""
     from pathlib import Path
 
     from swarmflow.plans.cutting import find_cut, parse_machines
     from swarmflow.plans.run import check_cut_file, show_cut
 
-    if not (asked and machines and run_toml is not None):
-        raise click.UsageError("To cut a model, give its RUN.toml, --cut, and --machines for each kind of machine.")
     file = Path(json_file) if json_file is not None else None
     check_cut_file(file)
     show_cut(find_cut(Path(run_toml), [parse_machines(text) for text in machines], stages, at_least), file)

@@ -15,7 +15,8 @@ import numpy.typing as npt
 from swarmflow.errors import ConfigError
 
 OPTIONS_MAX = 400  # choices of machines for a stage; of more machines several stand together
-STAGES_MAX = 16  # that are tried where their number is not given: a token crosses every boundary
+KINDS_MAX = 8  # of machines: with each the choices are twice as many at least
+STAGES_MAX = 16  # no more are tried where fewer are possible: a token crosses every boundary
 WORTH = 0.97  # of the time with fewer stages, at which more of them are chosen: they send more
 
 Counts = tuple[int, ...]  # of machines, by class
@@ -70,9 +71,9 @@ class CutProblem:
     @cached_property
     def units(self) -> Counts:
         """So many machines of each class are taken together: of hundreds not every number is tried."""
-        counts = [each.count for each in self.classes]
+        counts = [min(each.count, OPTIONS_MAX) for each in self.classes]
         most = next(n for n in range(max(counts), 0, -1) if math.prod(min(n, c) + 1 for c in counts) <= OPTIONS_MAX)
-        return tuple(-(-count // most) for count in counts)
+        return tuple(-(-each.count // most) for each in self.classes)
 
     @cached_property
     def options(self) -> tuple[Counts, ...]:
@@ -98,17 +99,19 @@ def plan_cut_for(problem: CutProblem, stages: int | None = None) -> tuple[Planne
     stages: their number; None: the fewest with which no other number is faster by more than 3%. Raises ConfigError
     where the machines cannot hold the model, however it is cut.
     """
-    if stages is not None and stages > problem.stages_max:
+    if len(problem.classes) > KINDS_MAX:
+        raise ConfigError(f"{len(problem.classes)} kinds of machines: name {KINDS_MAX} at most, similar ones together")
+    if not 1 <= (stages or 1) <= problem.stages_max:
         raise ConfigError(
-            f"{stages} stages need as many blocks, of which the model has {problem.blocks}, and {problem.at_least} "
-            f"machines each: at most {problem.stages_max} are possible here"
+            f"{stages or 1} stages need as many blocks, of which the model has {problem.blocks}, and "
+            f"{problem.at_least} machines each: at most {problem.stages_max} are possible here"
         )
     program, best = _Program(problem), tuple[PlannedStage, ...]()
-    for number in range(1, min(STAGES_MAX, problem.stages_max) + 1) if stages is None else [stages]:
+    for number in range(1, problem.stages_max + 1) if stages is None else [stages]:
         plan = program.best(number)
         if plan and (not best or bottleneck(plan) < WORTH * bottleneck(best)):
             best = plan
-        if best and bottleneck(best) * WORTH <= problem.least_s:
+        if best and (number >= STAGES_MAX or bottleneck(best) * WORTH <= problem.least_s):
             break
     if not best:
         raise ConfigError(_too_small(problem, stages))
@@ -118,7 +121,7 @@ def plan_cut_for(problem: CutProblem, stages: int | None = None) -> tuple[Planne
 def serve(problem: CutProblem, cut: Sequence[int]) -> tuple[PlannedStage, ...]:
     """Return the best that the machines can do with a given cut; empty: they cannot hold it."""
     edges = [0, *cut, problem.blocks]
-    return _Program(problem, frozenset(itertools.pairwise(edges))).best(len(edges) - 1)
+    return _Program(problem, tuple(itertools.pairwise(edges))).best(len(edges) - 1)
 
 
 def bottleneck(plan: Sequence[PlannedStage]) -> float:
@@ -132,27 +135,28 @@ def _too_small(problem: CutProblem, stages: int | None) -> str:
         if not any(problem.fits(block, block + 1)):
             return f"no machine can hold block {block} alone: it needs one with more memory"
     number = "that many" if stages is not None else "any number of"
+    if (coarse := max(problem.units)) > 1:
+        few = "name fewer kinds of machines, or fewer of each"
+        return f"no cut into {number} stages was found, with machines taken {coarse} at a time: {few}"
     each = f", with {problem.at_least} for each," if problem.at_least > 1 else ""
-    return (
-        f"the machines cannot hold the model in {number} stages{each} however it is cut: add machines, or larger ones"
-    )
+    more = "add machines, or larger ones"
+    return f"the machines cannot hold the model in {number} stages{each} however it is cut: {more}"
 
 
 class _Program:
     """The dynamic program. After each stage: the least bottleneck for every number of blocks and of machines taken."""
 
-    def __init__(self, problem: CutProblem, ranges: frozenset[tuple[int, int]] | None = None) -> None:
-        """ranges: of blocks that a stage may have; None: any."""
-        self._problem = problem
+    def __init__(self, problem: CutProblem, ranges: tuple[tuple[int, int], ...] | None = None) -> None:
+        """ranges: the blocks of each stage; None: any."""
+        self._problem, self._ranges = problem, ranges
         self._shape = tuple(
             max(choice[place] for choice in problem.options) + 1 for place in range(len(problem.classes))
         )
         self._steps: list[tuple[Times, npt.NDArray[np.int32]]] = []
         seconds = np.full((len(problem.options), problem.blocks + 1, problem.blocks + 1), math.inf)
-        for first, stop in itertools.combinations(range(problem.blocks + 1), 2):
-            if ranges is None or (first, stop) in ranges:
-                stage = (problem.stage(first, stop, problem.machines(choice)) for choice in problem.options)
-                seconds[:, first, stop] = [each.seconds for each in stage]
+        for first, stop in ranges or itertools.combinations(range(problem.blocks + 1), 2):
+            stage = (problem.stage(first, stop, problem.machines(choice)) for choice in problem.options)
+            seconds[:, first, stop] = [each.seconds for each in stage]
         self._seconds = seconds
         self._least = np.full((problem.blocks + 1, *self._shape), math.inf)
         self._least[(0,) * self._least.ndim] = 0.0
@@ -160,12 +164,13 @@ class _Program:
     def _step(self, before: Times, seconds: Times) -> tuple[Times, npt.NDArray[np.int32]]:
         """Add a stage. Return the least bottlenecks, and the option and the first block that give them, as a number."""
         blocks = self._problem.blocks
+        stops = range(1, blocks + 1) if self._ranges is None else [self._ranges[len(self._steps)][1]]
         least = np.full_like(before, math.inf)
         chosen = np.full(before.shape, -1, dtype=np.int32)
         for number, choice in enumerate(self._problem.options):
             sizes = list(zip(choice, self._shape, strict=True))
             left = (slice(0, blocks), *(slice(0, size - taken) for taken, size in sizes))
-            for stop in range(1, blocks + 1):
+            for stop in stops:
                 times = seconds[number, :blocks, stop]
                 if not np.isfinite(times).any():
                     continue

@@ -13,7 +13,7 @@ from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
 from swarmflow.config import load
 from swarmflow.errors import ConfigError, raise_all
 from swarmflow.manifest import Manifest
-from swarmflow.planning.cut import CutProblem, MachineClass, PlannedStage, bottleneck, plan_cut_for, serve
+from swarmflow.planning.cut import STAGES_MAX, CutProblem, MachineClass, PlannedStage, bottleneck, plan_cut_for, serve
 from swarmflow.preparation.manifests import manifest_of
 from swarmflow.preparation.model_check import CheckedModel, check_model
 from swarmflow.quantities import parse_size
@@ -80,7 +80,7 @@ def find_cut(run_toml: Path, machines: Sequence[MachineKind], stages: int | None
     problem = _problem(run, model, machines, at_least)
     found = plan_cut_for(problem, stages)
     memory = tuple(_bytes(run, model, stage.first, stage.stop) for stage in found)
-    return FoundCut(run, tuple(machines), problem, found, _best_even(problem, run, model), memory)
+    return FoundCut(run, tuple(machines), problem, found, _best_even(problem, run, model, len(found)), memory)
 
 
 def _problem(run: Manifest, model: CheckedModel, machines: Sequence[MachineKind], at_least: int) -> CutProblem:
@@ -99,9 +99,13 @@ def _problem(run: Manifest, model: CheckedModel, machines: Sequence[MachineKind]
     return CutProblem(blocks, classes, work, fits, at_least)
 
 
-def _best_even(problem: CutProblem, run: Manifest, model: CheckedModel) -> tuple[PlannedStage, ...]:
-    """Return what the machines can do with the best of the cuts that RUN.toml's `stages` gives; empty: none fits."""
-    cuts = (plan_cut(run.model, stages, _costs(model)) for stages in range(1, problem.stages_max + 1))
+def _best_even(problem: CutProblem, run: Manifest, model: CheckedModel, stages: int) -> tuple[PlannedStage, ...]:
+    """Return what the machines can do with the best of the cuts that RUN.toml's `stages` gives; empty: none fits.
+
+    stages: how many the planned cut has.
+    """
+    most = min(problem.stages_max, max(STAGES_MAX, stages))
+    cuts = (plan_cut(run.model, number, _costs(model)) for number in range(1, most + 1))
     plans = [plan for cut in cuts if (plan := serve(problem, cut))]
     return min(plans, key=bottleneck, default=())
 

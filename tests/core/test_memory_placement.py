@@ -90,6 +90,21 @@ def test_a_chain_of_moves_fills_a_stage_that_the_spare_peers_cannot_hold() -> No
     assert spare(table, [0], 0) == Move(process("able"), 0, "nobody is left there")
 
 
+def test_a_load_elsewhere_holds_nothing_up_and_who_was_put_out_relieves_nobody() -> None:
+    table = Membership(Plan(3, 8))
+    enter(table, "alone", 1)
+    enter(table, "loads", 1, (0,), ready=False)
+    assert spare(table, [0], 0) is None, "who could go is about to be relieved"
+    for number in range(2):
+        enter(table, f"s{number}", 2)
+    assert spare(table, [0], 0) == Move(process("s1"), 0, "nobody is left there")
+    barred = table.enter(join("barred", (0,)), 2, 0.0)
+    table.mark(barred, MemberPhase.BARRED)
+    table.leave(process("s0"))
+    table.leave(process("s1"))
+    assert spare(table, [0], 0) is None
+
+
 def test_without_anybody_who_could_hold_it_a_stage_waits() -> None:
     table = Membership(PLAN)
     enter(table, "a", SMALL, (LARGE,))
@@ -102,3 +117,9 @@ def test_who_has_memory_for_no_stage_is_refused(unfit: tuple[int, ...], refused:
     message = join("a", unfit)
     reason = refusal(replace(SETTINGS, software="v"), PLAN, process("a"), message)
     assert (reason == "its memory has no room for any stage of this run") is refused
+
+
+def test_who_asks_for_a_stage_that_it_has_no_memory_for_is_refused() -> None:
+    message = Join("peer", "v", "run", Member(process("a"), LARGE), unfit=(LARGE,))
+    reason = refusal(replace(SETTINGS, software="v"), PLAN, process("a"), message)
+    assert reason == "--stage 0: its memory has no room for that one"

@@ -62,6 +62,20 @@ def test_its_credit_does_not_have_it_asked_again_at_once() -> None:
     assert asked_later(lateness.tick(box, due_s)) == [SLOW]
 
 
+@pytest.mark.parametrize("how", ["dead", "unreachable", "draining"])
+def test_it_is_asked_at_once_where_the_faster_one_is_lost(how: str) -> None:
+    box, _ = asked()
+    box.credit(SLOW, 0.2)
+    if how == "dead":
+        actions = lateness.gone(box, FAST, 0.3)
+    elif how == "unreachable":
+        actions = lateness.on_connection_lost(box, FAST, 0.3) + lateness.tick(box, 0.3)
+    else:
+        [(_, question)] = messages(box.credit(FAST, 0.3), ReserveSlot)
+        actions = offers.denied(box, FAST, Denied(question.microbatch, 1, question.attempt, "draining"), 0.4)
+    assert asked_later(actions) == [SLOW]
+
+
 def test_it_is_asked_again_once_it_would_be_soon_enough() -> None:
     box, _ = asked()
     due_s = lateness.next_deadline(box)

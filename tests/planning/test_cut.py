@@ -123,6 +123,10 @@ def test_of_hundreds_of_machines_none_is_left_out() -> None:
     assert bottleneck(plan) < 1.05 * of.least_s
 
 
+def test_many_small_machines_get_as_many_stages_as_they_need() -> None:
+    assert len(plan_cut_for(problem([1.0] * 24, [(24, 1.0, 1.6)]))) == 24
+
+
 @pytest.mark.parametrize(
     ("of", "stages", "reason"),
     [
@@ -130,6 +134,7 @@ def test_of_hundreds_of_machines_none_is_left_out() -> None:
         (problem([1.0] * 9, [(2, 1.0, 3.0)]), None, "in any number of stages however it is cut: add machines"),
         (problem([1.0] * 9, [(5, 1.0, 3.0)], at_least=2), 2, "in that many stages, with 2 for each, however"),
         (problem([1.0] * 9, [(3, 1.0, 99.0)], at_least=2), 2, "at most 1 are possible here"),
+        (problem([1.0] * 9, [(2, 1.0, 1.6)] * 7), 9, "taken 2 at a time: name fewer kinds"),
     ],
 )
 def test_what_is_too_small_is_said_to_be(of: CutProblem, stages: int | None, reason: str) -> None:

@@ -190,6 +190,9 @@ def test_a_model_is_cut_for_the_machines_that_are_named(tmp_path: Path, capsys: 
         (["--machines", "24GB"], "--machines 24GB: write COUNTxMEMORY, or COUNTxMEMORY@SPEED, such as 2x24GB@3"),
         (["--machines", "0x8GB"], "--machines 0x8GB: the count and the speed must be above 0"),
         (["--machines", "1x8GB", "--stages", "2"], "at most 1 are possible here"),
+        (["--machines", "1x8GB", "--at-least", "2"], "at most 0 are possible here"),
+        (["--machines", "1x8GB", "--seed", "2"], "--seed has no meaning for a cut"),
+        (["--machines", "1x8GB"] * 9, "9 kinds of machines: name 8 at most, similar ones together"),
         ([], "give its RUN.toml, --cut, and --machines for each kind of machine"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -71,8 +73,12 @@ def test_a_stage_beside_which_no_microbatch_had_room_is_not_asked_for_again() ->
     made = budget(BASE + IMPORTED + 100 * MB + max(STAGE, stage_bytes(OF, 0)) + ONE)
     with pytest.raises(NoMemoryError) as refused:
         made.check_microbatches(OF, 1, ONE)
-    made.full.add(refused.value.stage)
+    made.full.add((OF.fingerprint, refused.value.stage))
     assert made.unfit(OF) == (1,)
+    assert made.has_room(OF)
+    assert made.unfit(replace(OF, cuts=1)) == (), "by another cut it may have room"
+    made.full.add((OF.fingerprint, 0))
+    assert not made.has_room(OF)
 
 
 @pytest.mark.parametrize(("capacity", "what"), [(None, "a microbatch"), (8, "8 microbatches (--capacity)")])

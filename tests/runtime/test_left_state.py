@@ -189,7 +189,7 @@ async def loading(tmp_path: Path) -> AsyncIterator[tuple[Peer, StageLoader, Left
         assert left.find(RUN) == HELD
         measures = MemoryBudget(torch.device("cpu"), capacity=4), LoadMeter()
         copies = CopyKeeper(tmp_path / "copies", keeps=False)
-        loader = StageLoader(of, session, host, workers[0], *measures, copies, left, BetweenLives(), stays=True)
+        loader = StageLoader(of, session, host, workers[0], *measures, copies, left, BetweenLives(), wish=-1)
         yield Peer(session.me, of, host, session.driver, recorded, failures, workers[0]), loader, left
         await session.close()
         for worker in workers:

@@ -52,11 +52,11 @@ def test_exports_are_counted_as_they_are_kept(changes: dict[str, int], exports: 
 def test_a_disk_that_is_too_small_is_named_with_what_it_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     needs = DiskNeeds(10**9, 2 * 10**9, 3, 4)
     monkeypatch.setattr("swarmflow.files.shutil.disk_usage", _free(10 * 10**9))
-    [line] = shortfalls(needs, tmp_path / "state", tmp_path / "out")
+    [line] = shortfalls(needs, tmp_path / "state" / "checkpoints", tmp_path / "out")
     assert "may take 11.0 GB more" in line
     assert "make 1.0 GB free" in line
     monkeypatch.setattr("swarmflow.files.shutil.disk_usage", _free(11 * 10**9))
-    assert shortfalls(needs, tmp_path / "state", tmp_path / "out") == []
+    assert shortfalls(needs, tmp_path / "state" / "checkpoints", tmp_path / "out") == []
 
 
 def test_what_a_run_has_written_already_counts_as_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,9 +65,9 @@ def test_what_a_run_has_written_already_counts_as_room(tmp_path: Path, monkeypat
     written(of, tmp_path / "state" / "checkpoints", 4)
     left = needs.state_bytes - needs.checkpoint_bytes + needs.output_bytes
     monkeypatch.setattr("swarmflow.files.shutil.disk_usage", _free(left))
-    assert shortfalls(needs, tmp_path / "state", tmp_path / "out") == []
+    assert shortfalls(needs, tmp_path / "state" / "checkpoints", tmp_path / "out") == []
     monkeypatch.setattr("swarmflow.files.shutil.disk_usage", _free(left - 10**6))
-    assert len(shortfalls(needs, tmp_path / "state", tmp_path / "out")) == 1
+    assert len(shortfalls(needs, tmp_path / "state" / "checkpoints", tmp_path / "out")) == 1
 
 
 def _free(size_bytes: int) -> Callable[[Path], object]:

@@ -88,6 +88,22 @@ def test_another_trainer_of_the_output_takes_up_the_last_cut(run: tuple[Run, Man
         assert beside.earlier() == after
 
 
+def test_the_cut_that_was_measured_may_be_written_down(run: tuple[Run, Manifest]) -> None:
+    own, before = run
+    measured = replace(before, config={**before.config, "model.cut": None, "model.stages": 2})
+    own.folder.keep_manifest(measured)
+    own.config = replace(own.config, model=replace(own.config.model, stages=2, cut=(1,)))
+    assert own.earlier() == measured
+    assert not own.is_cut_otherwise(measured)
+    own.check_joins(measured)
+
+
+def test_a_trainer_that_finds_a_leader_with_another_cut_says_what_to_do(run: tuple[Run, Manifest]) -> None:
+    own, before = run
+    with pytest.raises(ConfigError, match=r"set model\.cut = \[1\], or end all its trainers before it is cut anew"):
+        own.check_joins(before)
+
+
 @pytest.mark.parametrize("lacks", ["a version", "the owner's key", "no delay"])
 def test_what_cannot_be_cut_anew_is_left_as_it_was(run: tuple[Run, Manifest], lacks: str) -> None:
     own, before = run
@@ -102,7 +118,7 @@ def test_what_cannot_be_cut_anew_is_left_as_it_was(run: tuple[Run, Manifest], la
         kind, reason = AuthorityError, r"bring back .*owner\.key"
     else:
         before = replace(before, delay=1)
-        reason = r"cannot be cut anew.*set the cut back to \[1\]"
+        reason = r"cannot be cut anew.*set model\.cut = \[1\]"
     kept = own.folder.manifest()
     with pytest.raises(kind, match=reason):
         go_on_with_another_cut(own, before)

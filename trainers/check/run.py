@@ -60,7 +60,7 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
         state = state_dir or config.run.output / "state" / "trainer-0"
         needs = disk_needs(manifest, config)
         facts.append(("disk", f"up to {needs}; free: {readable_size(free_bytes(config.run.output))}"))
-        lines = shortfalls(needs, state, config.run.output)
+        lines = shortfalls(needs, state / "checkpoints", config.run.output)
     return [("run", _steps(config)), *facts], demands, [*(str(problem) for problem in problems), *lines]
 
 

@@ -9,7 +9,7 @@ from statistics import median
 
 from swarmflow.core.membership.levelling import PlacedPeer, best_stage, level
 from swarmflow.core.membership.member_phase import MemberPhase
-from swarmflow.core.membership.members import MemberRecord, Membership
+from swarmflow.core.membership.members import IDLE, MemberRecord, Membership
 from swarmflow.core.membership.rebalance import Move, StagePeer, rebalance
 from swarmflow.core.membership.step_estimate import StagePower, demands, power_of_one, together
 from swarmflow.core.protocol.types import Member, Plan
@@ -184,19 +184,18 @@ def spare(membership: Membership, empty: Iterable[int], needed: int) -> Move | N
     """
     seen, targets = {needed, *empty}, [needed]
     while targets:
-        best, best_size, givers = None, 1, list[int]()
+        best, best_size, givers, loading = None, 1, list[int](), False
         for target in targets:
             for stage in (stage for stage in range(membership.plan.stages) if stage not in seen):
-                here = [e for e in membership.peers(stage) if not e.draining]
+                here = [e for e in membership.peers(stage) if not e.draining and e.phase not in IDLE]
                 able = [e for e in here if e.may_serve(target)]
                 spared = [e for e in able if _is_spared(e, here)]
                 if spared and len(here) > best_size:
                     reason = DESERTED if target == needed else RELIEVED
                     best, best_size = Move(spared[-1].process, target, reason), len(here)
-                if able and not spared and any(e.phase is MemberPhase.LOADING for e in here):
-                    return None
+                loading |= bool(able) and not spared and any(e.phase is MemberPhase.LOADING for e in here)
                 givers += [stage] if able else []
-        if best is not None:
+        if best is not None or loading:
             return best
         seen.update(givers)
         targets = list(dict.fromkeys(givers))

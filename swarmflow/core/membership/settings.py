@@ -44,4 +44,6 @@ def refusal(settings: LeaderSettings, plan: Plan, sender: ProcessId, join: Join)
         return f"--stage {join.member.stage}: this run has the stages 0 to {plan.stages - 1}, or auto"
     if join.member.stage < 0 and len(set(join.unfit)) == plan.stages:
         return "its memory has no room for any stage of this run"
+    if join.member.stage in join.unfit:
+        return f"--stage {join.member.stage}: its memory has no room for that one"
     return None

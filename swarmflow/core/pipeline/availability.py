@@ -72,7 +72,7 @@ class Availability:
             return False
         del self._alive[process]
         self._draining.pop(process, None)
-        self._postponed_until_s.pop(process, None)
+        self._postponed_until_s.clear()  # those that would be done sooner may be fewer now
         self.credit(process)
         return True
 
@@ -80,6 +80,7 @@ class Availability:
         """Pause a peer after a denial; a draining one is used only if there is no other."""
         if reason == "draining":
             self._draining[process] = None
+            self._postponed_until_s.clear()
         else:
             self._paused_until_s[process] = now + self.pause_s
 
@@ -111,6 +112,7 @@ class Availability:
     def on_connection_lost(self, process: ProcessId, now: float) -> None:
         """Pause a peer whose connection broke, for twice as long each time."""
         self._losses[process] += 1
+        self._postponed_until_s.clear()
         pause_s = min(LOST_S * 2.0 ** self._losses[process], self.pause_s)
         self._paused_until_s[process] = max(self._paused_until_s.get(process, 0.0), now + pause_s)
 

@@ -61,6 +61,9 @@ def _join_peer(leader: LeaderState, sender: ProcessId, message: Join, now: float
     leader.recovery.memories.record(message.member, message.held)
     leader.recovery.absent.back(sender.name)
     held = leader.recovery.memories.of(sender)
+    if held is not None and held.stage in message.unfit:
+        leader.recovery.memories.leave(sender)
+        held = None
     stage, reason = place(leader.membership, message.member.stage, power_of(message), unfit=message.unfit)
     later = held is not None and (leader.recovery.restoring is not None or held.version > leader.version)
     if held is not None and (later or holds(held, leader.version, leader.name)):
@@ -97,7 +100,8 @@ def _serves_alone(leader: LeaderState, message: Join) -> bool:
     if message.role != "peer":
         return False
     wish, lost = message.member.stage, leader.membership.lost(leader.version)
-    return bool(lost) and (wish < 0 or message.rebalance_s > 0 or wish in lost)
+    fitting = set(lost) - set(message.unfit)
+    return bool(fitting) and (wish < 0 or message.rebalance_s > 0 or wish in fitting)
 
 
 def readmit(leader: LeaderState, now: float) -> list[Action]:

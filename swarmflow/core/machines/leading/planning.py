@@ -125,7 +125,7 @@ def _ask(leader: LeaderState, now: float) -> list[Action]:
             plans.begin(peers, now),
             links,
             tuple(-1 if entry.phase is MemberPhase.MEASURING else entry.member.stage for entry in entries),
-            tuple(entry.phase in PLACED and not (covered and may_move(entry)) for entry in entries),
+            tuple(entry.phase in PLACED and not (covered and may_move(entry) and not entry.unfit) for entry in entries),
             plan.microbatches,
             plan.boundary_bytes,
             plan.reduced_bytes or (0,) * plan.stages,
