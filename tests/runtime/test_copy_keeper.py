@@ -7,7 +7,7 @@ import logging
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -155,6 +155,24 @@ async def test_copies_take_no_more_of_a_disk_than_a_few_versions_whatever_is_ask
         await peer.change()
         keeper.keep(orders[-1])
         assert not (await peer.change()).failed
+
+
+async def test_copies_of_a_former_cut_stay_until_there_is_a_newer_version(tmp_path: Path) -> None:
+    of = manifest()
+    cut_anew = replace(of, cuts=1)
+    former = [written(of, tmp_path / "peer", version) for version in (4, 9)]
+    newer = written(cut_anew, tmp_path / "trainer", 8)
+    async with processes(tmp_path, 2) as (trainer, peer):
+        serve(trainer, newer)
+        keeper = CopyKeeper(tmp_path / "peer")
+        assert [each.snapshot.version for each in await keeper.begin(peer.session, of)] == [9, 4]
+        assert await keeper.begin(peer.session, cut_anew) == (), "they have other stages"
+        keeper.keep(KeepCopies(Snapshot(8, newer.roots), (0, 1), ((trainer.member,),) * 2))
+        assert [each.snapshot.version for each in (await peer.change()).copies] == [8]
+        keeper.drop(DropCopies(8, 8, 8))
+        await peer.change()
+        assert [checkpoint.complete for checkpoint in former] == [False, True], "the run had come further before"
+        assert [each.snapshot.version for each in await keeper.begin(peer.session, of)] == [9]
 
 
 async def test_nothing_is_asked_for_while_a_copy_is_held_up(tmp_path: Path) -> None:
