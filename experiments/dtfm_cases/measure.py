@@ -14,7 +14,7 @@ from swarmflow.simulator.scenario import Scenario
 
 Found = dict[tuple[DtfmCase, str], list[tuple[float, ...]]]  # seconds of the iterations, a repetition each
 POLICIES = ("swarmflow", "swarm", "gpipe", "dtfm")
-REPETITIONS = 3  # random layouts, as in appendix 10.1
+REPETITIONS = 1  # random layouts; appendix 10.1 has three
 FIRST, RUNTIME, PFLOPS = "First iteration, s", "Runtime of an iteration, s", "PFLOPS"
 SLOWDOWN, SPEEDUP = "First: slower than Case 1", "First: faster than gpipe"
 PAPER = {  # section 4.2: which models the ends of "1.7 - 3.5x" are of follows from what it says of batches and layers
