@@ -106,6 +106,8 @@ def plan_cut_for(problem: CutProblem, stages: int | None = None) -> tuple[Planne
             f"{stages or 1} stages need as many blocks, of which the model has {problem.blocks}, and "
             f"{problem.at_least} machines each: at most {problem.stages_max} are possible here"
         )
+    if not problem.options:
+        raise ConfigError(_too_small(problem, stages))
     program, best = _Program(problem), tuple[PlannedStage, ...]()
     for number in range(1, problem.stages_max + 1) if stages is None else [stages]:
         plan = program.best(number)

@@ -135,6 +135,8 @@ def test_many_small_machines_get_as_many_stages_as_they_need() -> None:
         (problem([1.0] * 9, [(5, 1.0, 3.0)], at_least=2), 2, "in that many stages, with 2 for each, however"),
         (problem([1.0] * 9, [(3, 1.0, 99.0)], at_least=2), 2, "at most 1 are possible here"),
         (problem([1.0] * 9, [(2, 1.0, 1.6)] * 7), 9, "taken 2 at a time: name fewer kinds"),
+        (problem([1.0] * 9, [(600, 1.0, 9.9)], at_least=599), 1, "taken 2 at a time: name fewer kinds"),
+        (problem([1.0] * 9, [(601, 1.0, 9.9)], at_least=601), 1, "taken 2 at a time: name fewer kinds"),
     ],
 )
 def test_what_is_too_small_is_said_to_be(of: CutProblem, stages: int | None, reason: str) -> None:
