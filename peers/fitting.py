@@ -81,7 +81,7 @@ class MemoryBudget:
         return lacking
 
     def has_room(self, manifest: Manifest) -> bool:
-        """Return whether some stage may fit."""
+        """Return whether the limit may have room for any stage of a run."""
         try:
             self.unfit(manifest)
         except NoMemoryError:

@@ -51,7 +51,8 @@ def best_stage(
     """Return the stage at which a newcomer brings the estimate of a step lowest, and why. Every stage has a peer.
 
     room: how many may load each stage; empty: any number. Where none has room, any stage will do. gains: seconds a step
-    that each stage gains by the newcomer's links beyond what the powers tell; empty: nothing is known of them.
+    that each stage gains by the newcomer's links beyond what the powers tell; empty: nothing is known of them. unfit:
+    stages for which the newcomer has no memory.
     """
     times = [stage_times(need, power) for need, power in zip(needs, powers, strict=True)]
     after_s = []
