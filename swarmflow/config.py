@@ -79,14 +79,18 @@ class OptimizerSection:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainSection:
-    """[train]: a step has `microbatches` microbatches of `microbatch_sequences` sequences."""
+    """[train]: a step has `microbatches` microbatches of `microbatch_sequences` sequences.
+
+    compression_ratio: of the slowest boundary with the codec "adatopk", for which `load` always sets it.
+    """
 
     steps: Annotated[int, check.integer(1)] = 100
     microbatches: Annotated[int, check.integer(1)] = 8
     microbatch_sequences: Annotated[int, check.integer(1)] = 4
     precision: Annotated[str, check.choice("fp32", "bf16")] = "fp32"
     accumulate: Annotated[str, check.choice("fp32", "exact")] = "fp32"
-    codec: Annotated[str, check.choice("blockwise8", "fp16", "none")] = "blockwise8"
+    codec: Annotated[str, check.choice("blockwise8", "fp16", "none", "adatopk")] = "blockwise8"
+    compression_ratio: Annotated[float | None, check.number(at_least=1)] = None
     reduce_codec: Annotated[str, check.choice("blockwise16", "none")] = "blockwise16"
     delay: Annotated[int, check.integer(0, 1)] = 0
     router: Annotated[str, check.choice("shortest", "iwrr", "flow", "gwtf", "gwtf-sum")] = "shortest"
@@ -108,6 +112,7 @@ class RunConfig:
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
+COMPRESSION_RATIO = 50.0  # of the slowest boundary, where the codec is adatopk and nothing else is asked
 BLOCKWISE16_MAX = 512  # microbatches: both ends of a tied weight add theirs (compute/grid.ADDENDS_MAX)
 _SECTIONS: dict[str, type] = {
     "run": RunSection,
@@ -166,7 +171,7 @@ def read(path: Path) -> tuple[RunConfig | None, list[str]]:
         problems += wrong
         if not wrong:
             sound.add(name)
-    together = {"model": _check_model, "data": _check_data, "optimizer": _check_optimizer}
+    together = {"model": _check_model, "data": _check_data, "optimizer": _check_optimizer, "train": _check_codec}
     for name, fits in together.items():
         if name in sound:  # what is missing may be what was refused
             try:
@@ -205,6 +210,8 @@ def _check_train(config: RunConfig) -> list[str]:
             f"train.microbatches = {train.microbatches}: at most {BLOCKWISE16_MAX} add up in 16 bits; "
             'for more of them, train.reduce_codec = "none"'
         )
+    if train.codec == "adatopk" and train.delay:
+        problems.append('train.delay = 1: the codec "adatopk" needs train.delay = 0; or another train.codec')
     return problems + [f"timeouts.{line}" for line in config.timeouts.problems()]
 
 
@@ -263,6 +270,17 @@ def _check_optimizer(optimizer: dict[str, Any]) -> None:
         raise check.Disallowed(
             f'optimizer.{wrong} = {check.shown(optimizer[wrong])}: optimizer.name is "{name}", '
             f"and {wrong} belongs to {right}"
+        )
+
+
+def _check_codec(train: dict[str, Any]) -> None:
+    codec = train.get("codec", "blockwise8")
+    if codec == "adatopk":
+        train.setdefault("compression_ratio", COMPRESSION_RATIO)
+    elif "compression_ratio" in train:
+        raise check.Disallowed(
+            f"train.compression_ratio = {check.shown(train['compression_ratio'])}: "
+            f'train.codec is "{codec}", and compression_ratio belongs to adatopk'
         )
 
 

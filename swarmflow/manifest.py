@@ -16,7 +16,8 @@ from swarmflow.ownership import RUN_ID
 
 MANIFEST_BYTES_MAX = 1 << 20
 _TENSOR_HEADER_BYTES = 1 << 16  # more than any codec puts before the numbers
-_BYTES = {"blockwise8": 1, "fp16": 2, "none": 4}  # of a number on the wire, about
+ADAPTIVE = "adatopk"
+_BYTES = {"blockwise8": 1, "fp16": 2, "none": 4, ADAPTIVE: 1}  # of a number on the wire, about, or at most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,6 +64,7 @@ class Manifest:
     config: dict[str, Any]
     timeouts: Timeouts
     cuts: int = 0  # how often the run was cut anew
+    compression_ratio: float = 0.0  # of the slowest boundary, with an adaptive codec
 
     @property
     def stages(self) -> int:
@@ -74,7 +76,8 @@ class Manifest:
         """What the machines of the core need to know of it."""
         boundary_bytes = self.microbatch_sequences * self.seq_len * self.hidden_size * _BYTES[self.codec]
         how = self.tied, self.gigaflops, self.router, boundary_bytes, self.delay, self.timeouts
-        return Plan(self.stages, self.microbatches, *how, tuple(map(self.piece.usual_bytes, self.parameters)))
+        ratio = self.compression_ratio if self.codec == ADAPTIVE else 0.0
+        return Plan(self.stages, self.microbatches, *how, tuple(map(self.piece.usual_bytes, self.parameters)), ratio)
 
     @property
     def tensor_bytes_max(self) -> int:

@@ -60,20 +60,25 @@ class Codec(ABC):
     wire_id: int
 
     @abstractmethod
-    def _data_bytes(self, elements: int, dtype: torch.dtype) -> int:
+    def _data_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """The exact number of data bytes that follow the header."""
 
     @abstractmethod
-    def _write(self, flat: Tensor, data: npt.NDArray[np.uint8]) -> None:
-        """Fill `data` (uint8 [_data_bytes]) from `flat` ([elements], contiguous)."""
+    def _write(self, tensor: Tensor, data: npt.NDArray[np.uint8]) -> None:
+        """Fill `data` (uint8 [_data_bytes]) from `tensor` (contiguous, at least one element)."""
 
     @abstractmethod
-    def _read(self, data: npt.NDArray[np.uint8], elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """The tensor ([elements], `dtype`, on `device`, in memory of its own) that `data` stands for."""
+    def _read(
+        self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        """The tensor (`dtype`, on `device`, in memory of its own) that `data` stands for; `encode` gives it its shape.
+
+        Raises FrameError for data that no tensor has.
+        """
 
     def wire_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
         """The exact length of the wire form of any tensor of this shape and dtype."""
-        return _header_bytes(len(shape)) + self._data_bytes(math.prod(shape), dtype)
+        return _header_bytes(len(shape)) + self._data_bytes(shape, dtype)
 
     def encode(self, tensor: Tensor) -> memoryview:
         """The wire form of `tensor` (fp32 or bf16, on any device); it shares no memory with the tensor.
@@ -85,7 +90,7 @@ class Codec(ABC):
         header = _header(self.wire_id, tensor.dtype, tensor.shape)
         wire[: len(header)] = np.frombuffer(header, dtype=np.uint8)
         if tensor.numel():
-            self._write(tensor.detach().contiguous().reshape(-1), wire[len(header) :])
+            self._write(tensor.detach().contiguous(), wire[len(header) :])
         return wire.data
 
     def decode(
@@ -94,14 +99,13 @@ class Codec(ABC):
         """The tensor (`shape`, `dtype`, on `device`, in memory of its own) whose wire form is `buffer`.
 
         What `buffer` claims is compared with what the caller expects before anything is allocated. Raises FrameError
-        where codec, dtype, shape or length differ.
+        where codec, dtype, shape or length differ, or where no tensor has this form.
         """
         expected_bytes = self.wire_bytes(shape, dtype)
         data = _checked_data(buffer, _header(self.wire_id, dtype, shape), expected_bytes, self.name)
-        elements = math.prod(shape)
-        if not elements:
+        if not math.prod(shape):
             return torch.empty(tuple(shape), dtype=dtype, device=device)
-        return self._read(data, elements, dtype, torch.device(device)).reshape(tuple(shape))
+        return self._read(data, shape, dtype, torch.device(device)).reshape(tuple(shape))
 
 
 class PlainCodec(Codec):
@@ -110,14 +114,16 @@ class PlainCodec(Codec):
     name = "none"
     wire_id = 1
 
-    def _data_bytes(self, elements: int, dtype: torch.dtype) -> int:
-        return elements * dtype.itemsize
+    def _data_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        return math.prod(shape) * dtype.itemsize
 
-    def _write(self, flat: Tensor, data: npt.NDArray[np.uint8]) -> None:
-        torch.from_numpy(data).view(flat.dtype).copy_(flat)
+    def _write(self, tensor: Tensor, data: npt.NDArray[np.uint8]) -> None:
+        torch.from_numpy(data).view(tensor.dtype).copy_(tensor.view(-1))
 
-    def _read(self, data: npt.NDArray[np.uint8], elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return _tensor_of(data, elements, dtype).to(device)
+    def _read(
+        self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        return tensor_of(data, math.prod(shape), dtype).to(device)
 
 
 class HalfCodec(Codec):
@@ -126,18 +132,21 @@ class HalfCodec(Codec):
     name = "fp16"
     wire_id = 2
 
-    def _data_bytes(self, elements: int, dtype: torch.dtype) -> int:
-        return elements * 2
+    def _data_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        return math.prod(shape) * 2
 
-    def _write(self, flat: Tensor, data: npt.NDArray[np.uint8]) -> None:
+    def _write(self, tensor: Tensor, data: npt.NDArray[np.uint8]) -> None:
+        flat = tensor.view(-1)
         lowest, highest = _extremes(flat)
         if not (lowest >= -FP16_MAX and highest <= FP16_MAX):
             flat = flat.float()  # bf16 has no 65504: it would round to 65536, which is infinite in fp16
             flat = torch.where(torch.isfinite(flat), flat.clamp(-FP16_MAX, FP16_MAX), flat)
         torch.from_numpy(data).view(torch.float16).copy_(flat)
 
-    def _read(self, data: npt.NDArray[np.uint8], elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        return _tensor_of(data, elements, torch.float16).to(device).to(dtype)
+    def _read(
+        self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        return tensor_of(data, math.prod(shape), torch.float16).to(device).to(dtype)
 
 
 class BlockwiseCodec(Codec):
@@ -146,10 +155,11 @@ class BlockwiseCodec(Codec):
     name = "blockwise8"
     wire_id = 3
 
-    def _data_bytes(self, elements: int, dtype: torch.dtype) -> int:
-        return _blocks(elements) * 4 + elements
+    def _data_bytes(self, shape: Sequence[int], dtype: torch.dtype) -> int:
+        return _blocks(math.prod(shape)) * 4 + math.prod(shape)
 
-    def _write(self, flat: Tensor, data: npt.NDArray[np.uint8]) -> None:
+    def _write(self, tensor: Tensor, data: npt.NDArray[np.uint8]) -> None:
+        flat = tensor.view(-1)
         # bitsandbytes turns NaN into an ordinary number silently, so it must not see one.
         finite = all(map(math.isfinite, _extremes(flat)))
         source = flat if finite else torch.nan_to_num(flat, nan=0.0, posinf=0.0, neginf=0.0)
@@ -158,13 +168,16 @@ class BlockwiseCodec(Codec):
             affected_blocks = torch.nonzero(~torch.isfinite(flat)).flatten() // BLOCK_ELEMENTS
             scales[affected_blocks] = math.nan
         scale_bytes = scales.numel() * 4
-        data[:scale_bytes] = _bytes_of(scales)
-        data[scale_bytes:] = _bytes_of(indices)
+        data[:scale_bytes] = bytes_of(scales)
+        data[scale_bytes:] = bytes_of(indices)
 
-    def _read(self, data: npt.NDArray[np.uint8], elements: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    def _read(
+        self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, device: torch.device
+    ) -> Tensor:
+        elements = math.prod(shape)
         scale_bytes = _blocks(elements) * 4
-        scales = _tensor_of(data[:scale_bytes], _blocks(elements), torch.float32).to(device)
-        indices = _tensor_of(data[scale_bytes:], elements, torch.uint8).to(device)
+        scales = tensor_of(data[:scale_bytes], _blocks(elements), torch.float32).to(device)
+        indices = tensor_of(data[scale_bytes:], elements, torch.uint8).to(device)
         decoded: Tensor = _bitsandbytes().dequantize_blockwise(
             indices, scales, _dynamic_map(device), BLOCK_ELEMENTS, dtype
         )
@@ -202,7 +215,7 @@ def decode_tokens(
     """
     expected = _header(_TOKENS_CODEC_ID, torch.int32, shape)
     data = _checked_data(buffer, expected, tokens_wire_bytes(shape), "tokens")
-    tokens = _tensor_of(data, math.prod(shape), torch.int32)
+    tokens = tensor_of(data, math.prod(shape), torch.int32)
     if tokens.numel():
         lowest, highest = (int(extreme) for extreme in torch.aminmax(tokens))
         if lowest < 0 or highest >= vocab_size:
@@ -246,12 +259,12 @@ def _extremes(flat: Tensor) -> tuple[float, float]:
     return lowest, highest
 
 
-def _bytes_of(flat: Tensor) -> npt.NDArray[np.uint8]:
+def bytes_of(flat: Tensor) -> npt.NDArray[np.uint8]:
     """The bytes of a contiguous tensor, without a copy when it is on the CPU."""
     return flat.cpu().view(torch.uint8).numpy()
 
 
-def _tensor_of(data: npt.NDArray[np.uint8], elements: int, dtype: torch.dtype) -> Tensor:
+def tensor_of(data: npt.NDArray[np.uint8], elements: int, dtype: torch.dtype) -> Tensor:
     """A CPU tensor ([elements]) with a copy of `data`: received bytes may be unaligned, and the journal keeps them."""
     tensor = torch.empty(elements, dtype=dtype)
     tensor.view(torch.uint8).numpy()[:] = data

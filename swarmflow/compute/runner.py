@@ -48,6 +48,7 @@ class StageRunner:
         self._graphs: dict[Hashable, _Held] = {}
         self._begun: dict[Hashable, SplitBackward] = {}
         self._hooks: list[RemovableHandle] = []
+        self._sparse = False
 
     @property
     def held(self) -> int:
@@ -177,12 +178,14 @@ class StageRunner:
         self.forget_graphs()
         self.stage.zero_grads()
 
-    def begin(self, exponent: int, careful: bool = False) -> None:
+    def begin(self, exponent: int, careful: bool = False, *, sparse: bool = False) -> None:
         """Begin a step: free all graphs and set the gradients to zero.
 
         exponent: of the integers that gradients become, where they are rounded. careful: check the output of every
-        layer, so that the error of a value that is not finite names the layer.
+        layer, so that the error of a value that is not finite names the layer. sparse: inputs are what a codec has kept
+        of them, and the gradients of the zeros that stand for the others are zero.
         """
+        self._sparse = sparse
         if self.stage.rounding is not None:
             self.stage.rounding.exponent = exponent
         self.clear()
@@ -262,7 +265,7 @@ class StageRunner:
         if self.stage.first:
             return None, x
         leaf = x.detach().requires_grad_()
-        return leaf, leaf
+        return leaf, leaf * (leaf != 0) if self._sparse else leaf
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._half is None:

@@ -45,6 +45,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         precision=train.precision,
         accumulate=train.accumulate,
         codec=train.codec,
+        compression_ratio=train.compression_ratio or 0.0,
         reduce_codec=train.reduce_codec,
         delay=train.delay,
         router=train.router,

@@ -24,6 +24,8 @@ def step_line(result: StepResult, now_s: float) -> dict[str, object]:
     }
     if result.validation_loss is not None:
         fields["validation_loss"] = _finite(result.validation_loss)
+    if result.kept:
+        fields["kept"] = list(result.kept)
     return fields
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from swarmflow.chaos.plain import microbatch
 from swarmflow.compute.codec import Codec, codec_named
-from swarmflow.compute.exact import FixedPoint
+from swarmflow.compute.exact import EXPONENT, FixedPoint
 from swarmflow.compute.families import model_config
 from swarmflow.compute.flat import FlatGroup, rounding_of
 from swarmflow.compute.grid import Blockwise
@@ -21,6 +22,7 @@ from swarmflow.compute.layout import OWN, TIED
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage, build_stage
+from swarmflow.compute.topk import TopKCodec
 from swarmflow.compute.weights import load_stage
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm
@@ -54,7 +56,7 @@ def test_no_bit_tells_which_peer_computed_what_and_when(
     assert rounding is not None
     learnt, norms_of_swarm = together(tmp_path / "swarm", model, corpus, of, {"codec": codec, **train}, forks)
     of = replace(of, steps=len(norms_of_swarm))
-    wanted, norms = alone(model, corpus, of, codec_named(codec), rounding, delay=train.get("delay", 0))
+    wanted, norms = alone(model, corpus, of, lambda step: [codec_named(codec)], rounding, delay=train.get("delay", 0))
     assert norms_of_swarm == norms
     assert learnt == wanted
 
@@ -75,13 +77,21 @@ def together(folder: Path, model: Path, corpus: Path, of: Recipe, train: dict[st
 
 
 def alone(
-    model: Path, corpus: Path, of: Recipe, codec: Codec, rounding: FixedPoint | Blockwise, delay: int = 0
+    model: Path,
+    corpus: Path,
+    of: Recipe,
+    codecs: Callable[[int], Sequence[Codec]],
+    rounding: FixedPoint | Blockwise,
+    *,
+    delay: int = 0,
+    cut: tuple[int, ...] = CUT,
 ) -> Learnt:
-    """What one process learns that runs the same two stages in turn, the last microbatch of a step first.
+    """What one process learns that runs the same stages in turn, the last microbatch of a step first.
 
-    delay 1: a step's gradients are those of the parameters before the last update.
+    codecs: of the boundaries, by step. delay 1: a step's gradients are those of the parameters before the last update.
     """
-    stages = [build_stage(model_config(model), CUT, number, device="cpu", rounding=rounding) for number in range(2)]
+    config, numbers = model_config(model), range(len(cut) + 1)
+    stages = [build_stage(config, cut, number, device="cpu", rounding=rounding) for number in numbers]
     for stage in stages:
         load_stage(stage, model)
     given = of.optimizer
@@ -98,7 +108,7 @@ def alone(
         latest = [group.params.clone() for group in groups]
         if delay:
             _set(groups, before)
-        norms.append(_accumulate(stages, corpus, of, step, codec))
+        norms.append(_accumulate(stages, corpus, of, step, codecs(step)))
         _set(groups, latest)
         before = latest
         count = of.microbatches * of.sequences * of.seq_len
@@ -116,22 +126,27 @@ def _set(groups: list[FlatGroup], params: list[Tensor]) -> None:
         group.params.copy_(values)
 
 
-def _accumulate(stages: list[Stage], corpus: Path, of: Recipe, step: int, codec: Codec) -> float:
+def _accumulate(stages: list[Stage], corpus: Path, of: Recipe, step: int, codecs: Sequence[Codec]) -> float:
     """Adds up the gradients of a step, on both ends for the weight that they share; the norm of their mean."""
-    first, last = (StageRunner(stage) for stage in stages)
+    *before, last = runners = [StageRunner(stage) for stage in stages]
+    for runner, codec in zip(runners[1:], codecs, strict=True):
+        runner.begin(EXPONENT, sparse=isinstance(codec, TopKCodec))
     tokens = torch.frombuffer(bytearray(corpus.read_bytes()), dtype=torch.uint8).long()
     for index in reversed(range(of.microbatches)):
         x, y = microbatch(tokens, of, step, index)
         number = step * of.microbatches + index
-        _, _, grad = last.loss(index, _sent(first.forward(index, x), codec), y, number=number)
-        assert grad is not None
-        first.backward(index, _sent(grad, codec), number)
-    ends = [stage.groups[TIED] for stage in stages]
+        for runner, codec in zip(before, codecs, strict=True):
+            x = _sent(runner.forward(index, x), codec)
+        _, _, grad = last.loss(index, x, y, number=number)
+        for runner, codec in zip(reversed(before), reversed(codecs), strict=True):
+            assert grad is not None
+            grad = runner.backward(index, _sent(grad, codec), number)
+    ends = [stage.groups[TIED] for stage in (stages[0], stages[-1])]
     total = ends[0].sums.empty()
     total.total(0, total.elements, [end.sums for end in ends])
     for end in ends:
         end.sums.put(0, total.elements, total.pack(0, total.elements))
-    groups = [stages[0].groups[OWN], stages[1].groups[OWN], ends[0]]
+    groups = [*(stage.groups[OWN] for stage in stages), ends[0]]
     squared = sum(group.sums.sum_of_squares() for group in groups)
     return math.sqrt(squared) / (of.microbatches * of.sequences * of.seq_len)
 

@@ -71,7 +71,7 @@ def test_what_is_damaged_on_the_wire_is_named_and_repaired_and_no_bit_of_it_is_l
     assert [step["step"] for step in steps] == list(range(version))
     rounding = rounding_of("exact", "none", of.microbatches)
     assert rounding is not None
-    wanted, norms = alone(model, corpus, replace(of, steps=version), codec_named("none"), rounding)
+    wanted, norms = alone(model, corpus, replace(of, steps=version), lambda step: [codec_named("none")], rounding)
     assert [step["grad_norm"] for step in steps] == norms
     learnt = parameters(load_model(swarm.output / f"step-{version}"))
     assert {name: _bytes(value) for name, value in learnt.items()} == wanted

@@ -162,7 +162,7 @@ def _train_lines(run: NewRun) -> list[KeyLine]:
         ),
         KeyLine("checkpoint_every", run.checkpoint_every, "steps; at most these are lost when everything stops"),
         _default(TrainSection, "precision", "bf16: faster on GPUs that have it"),
-        _default(TrainSection, "codec", "of what peers send each other: 8 bits a number; or fp16, none"),
+        _default(TrainSection, "codec", "of what peers send each other: 8 bits a number; or fp16, none, adatopk"),
         _default(TrainSection, "reduce_codec", "of the gradients that the peers of a stage add up; or none: fp32"),
         _default(TrainSection, "delay", "1: compute a step while the gradients of the one before are reduced"),
         _default(TrainSection, "router", "how the next peer is chosen; or iwrr, flow"),

@@ -304,6 +304,7 @@ class Step:
             microbatches=self.plan.microbatches,
             peers=tuple(len(stage) for stage in self.roster.stages),
             retries=tally.retries,
+            kept=self.open_step.kept,
         )
         scale = factor / tally.tokens
         update = scale, self.learning_rate

@@ -106,11 +106,13 @@ class Reset:
     """Drop all graphs and queued work, and zero the accumulators.
 
     exponent: of the step that begins, where gradients add up as integers: one of them counts 2^-exponent. careful:
-    check each layer's output and each microbatch's gradients for values that are not finite, to name the layer.
+    check each layer's output and each microbatch's gradients for values that are not finite, to name the layer. kept:
+    how many of 256 numbers cross each boundary, where the run's codec is adaptive.
     """
 
     exponent: int = 36
     careful: bool = False
+    kept: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,7 @@ NO_EPOCH = Epoch(-1, 0)
 WITHOUT_GRAPH = 8  # microbatches admitted without a graph for each one with a graph, while there is nothing to compute
 # The same where an all-reduce fills what they leave of the links: each takes longer from the first stage and back.
 WITHOUT_GRAPH_OVERLAPPED = 12
+RUN_ELEMENTS = 256  # of a boundary tensor: so many of each are kept, where the codec is adaptive
 DEFAULT_EXPONENT = 36  # of a step whose gradients add up as integers, unless they are too large for it
 
 
@@ -320,7 +321,7 @@ class Plan:
     so many a second (empty: all alike). router: how the next hop is chosen. boundary_bytes: of a tensor between stages,
     about; 0: unknown. delay: how many steps after its own a step's gradient is applied, 0 or 1; with 1 the next step is
     computed meanwhile. timeouts: of all processes of the run. reduced_bytes: of the sums of each stage's all-reduce,
-    about (empty: unknown).
+    about (empty: unknown). compression_ratio: of the slowest boundary's tensors, where the codec is adaptive; else 0.
     """
 
     stages: int
@@ -332,6 +333,7 @@ class Plan:
     delay: int = 0
     timeouts: Timeouts = field(default_factory=Timeouts)
     reduced_bytes: tuple[int, ...] = ()
+    compression_ratio: float = 0.0
 
     @property
     def without_graph(self) -> int:

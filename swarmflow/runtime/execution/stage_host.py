@@ -12,11 +12,12 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from swarmflow.compute.codec import codec_named, decode_tokens
+from swarmflow.compute.codec import Codec, decode_tokens
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.finite import finite
 from swarmflow.compute.stage import Stage
+from swarmflow.compute.topk import TopKCodec, codec_of
 from swarmflow.core.protocol.actions import DEFERRED_MIN, Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay
 from swarmflow.core.protocol.events import (
     BackwardComputed,
@@ -27,7 +28,7 @@ from swarmflow.core.protocol.events import (
     LossComputed,
     Replayed,
 )
-from swarmflow.core.protocol.types import Microbatch, Ref
+from swarmflow.core.protocol.types import RUN_ELEMENTS, Microbatch, Ref
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.account import Account, Direction
@@ -68,7 +69,7 @@ class StageHost:
         self._driver = driver
         self._compute = compute
         self._codec_thread = codec
-        self._codec = codec_named(manifest.codec)
+        self._kept: tuple[int, ...] = ()  # of 256 numbers, at each boundary, in this step
         self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
         self._run = 0
         self._discards: Counter[Microbatch] = Counter()
@@ -96,14 +97,16 @@ class StageHost:
 
     async def warm_up(self) -> None:
         """Use the codec once: its imports take seconds, for which a step should not wait."""
-        await self._codec_thread.call(FIRST, lambda: self._codec.encode(torch.zeros(1, 1)))
+        await self._codec_thread.call(
+            FIRST, lambda: codec_of(self.manifest.codec, RUN_ELEMENTS).encode(torch.zeros(1, 1))
+        )
 
     # --- microbatches -------------------------------------------------------------------------------------------------
 
     def run_forward(self, action: RunForward) -> None:
         """Decode, forward, encode."""
         self._defer(action.deferred_max)
-        data = self._driver.store.get(action.input)
+        data, codec = self._driver.store.get(action.input), self._codec(before=True)
 
         def computed(output: Tensor) -> None:
             self._encode(action.microbatch, output, lambda ref: ForwardComputed(action.microbatch, ref), "activation")
@@ -114,13 +117,16 @@ class StageHost:
             return runner.forward(action.microbatch, x, draw) if action.keep else runner.recompute(x, draw)
 
         direction: Direction = "recompute" if action.again else "forward"
-        self._decode(action.microbatch, direction, lambda stage: self._input(stage, data), compute, computed)
+        self._decode(action.microbatch, direction, lambda stage: self._input(stage, data, codec), compute, computed)
 
     def run_loss(self, action: RunLoss) -> None:
         """Decode, forward, loss, backward, encode."""
         data, targets = self._driver.store.get(action.input), self._driver.store.get(action.targets)
-        microbatch, validity = action.microbatch, self._validity(action.microbatch)
+        microbatch, validity, codec = action.microbatch, self._validity(action.microbatch), self._codec(before=True)
         self._defer(action.deferred_max)
+
+        def decode(stage: Stage) -> tuple[Tensor, Tensor]:
+            return self._input(stage, data, codec), self._targets(targets)
 
         def compute(served: Served, x: tuple[Tensor, Tensor]) -> tuple[float, int, Tensor | None, bool]:
             runner, how = served.runner(microbatch.epoch.step), (self._draw(microbatch), self._number(microbatch))
@@ -132,14 +138,12 @@ class StageHost:
             event = partial(LossComputed, microbatch, loss_sum, tokens)
             self._tell(microbatch, gradient, event, validity if unfinished else None)
 
-        self._decode(
-            microbatch, "loss", lambda stage: (self._input(stage, data), self._targets(targets)), compute, computed
-        )
+        self._decode(microbatch, "loss", decode, compute, computed)
 
     def run_backward(self, action: RunBackward) -> None:
         """Decode, backward, encode."""
         data, number = self._driver.store.get(action.gradient), self._number(action.microbatch)
-        microbatch, validity = action.microbatch, self._validity(action.microbatch)
+        microbatch, validity, codec = action.microbatch, self._validity(action.microbatch), self._codec(before=False)
         self._defer(action.deferred_max)
 
         def compute(served: Served, x: Tensor) -> tuple[Tensor | None, bool]:
@@ -151,7 +155,7 @@ class StageHost:
             gradient, unfinished = result
             self._tell(microbatch, gradient, partial(BackwardComputed, microbatch), validity if unfinished else None)
 
-        self._decode(microbatch, "backward", lambda stage: self._boundary_tensor(stage, data), compute, computed)
+        self._decode(microbatch, "backward", lambda stage: self._boundary_tensor(stage, data, codec), compute, computed)
 
     def _in_parts(self, served: Served, run: Callable[[bool], X]) -> X:
         """Run a pass in the compute thread, in two parts where it takes long enough for that to pay."""
@@ -211,10 +215,11 @@ class StageHost:
         store, draw = self._driver.store, self._draw(action.microbatch)
         data, targets = store.get(action.input), store.get(action.targets)
         gradient = None if action.gradient is None else store.get(action.gradient)
+        before, after = self._codec(before=True), self._codec(before=False)
 
         def decode(stage: Stage) -> tuple[Tensor, Tensor]:
-            given = self._targets(targets) if gradient is None else self._boundary_tensor(stage, gradient)
-            return self._input(stage, data), given
+            given = self._targets(targets) if gradient is None else self._boundary_tensor(stage, gradient, after)
+            return self._input(stage, data, before), given
 
         def compute(served: Served, x: tuple[Tensor, Tensor]) -> Tensor | None:
             given = {"targets" if gradient is None else "grad": x[1]}
@@ -246,12 +251,13 @@ class StageHost:
         self._deferred.clear()
         self._account.void()
         self.end.begin()
-        served = self._serving()
+        self._kept = action.kept
+        served, sparse = self._serving(), isinstance(self._codec(before=True), TopKCodec)
 
         def work() -> None:
             for runner in served.runners:
                 runner.begin(EXPONENT, action.careful)
-            served.runner(served.version).begin(action.exponent, action.careful)
+            served.runner(served.version).begin(action.exponent, action.careful, sparse=sparse)
 
         self._compute.submit(FIRST, work, lambda _: None)
 
@@ -266,14 +272,14 @@ class StageHost:
 
         A request that does not fit the served stage is not answered; the asker has a deadline.
         """
-        served = self.served
+        served, codec = self.served, codec_of(self.manifest.codec, RUN_ELEMENTS)
         fits = len(bodies) == 2 and 1 <= message.rows <= self.manifest.microbatch_sequences
         if served is None or served.version != message.version or not fits:
             return
 
         def work() -> Evaluated:
             try:
-                x = self._input(served.stage, bodies[0], message.rows)
+                x = self._input(served.stage, bodies[0], codec, message.rows)
                 targets = self._targets(bodies[1], message.rows)
             except FrameError as error:
                 return error
@@ -284,7 +290,7 @@ class StageHost:
                 return loss
             output = runner.evaluate(x)
             assert isinstance(output, Tensor)
-            return self._codec.encode(output.to(self._dtype))
+            return codec.encode(output.to(self._dtype))
 
         def guarded() -> Evaluated:
             try:
@@ -328,11 +334,11 @@ class StageHost:
         then: Callable[[], None] = nothing,
     ) -> None:
         """Encode a tensor, unless it is not finite. value: its name in the report. then: called after the event."""
-        run = self._run
+        run, codec = self._run, self._codec(before=value == "gradient")
 
         def encode() -> Buffer | None:
             sent = tensor.detach().to(self._dtype)  # which may turn a finite value into an infinite one
-            return self._codec.encode(sent) if finite(sent) else None
+            return codec.encode(sent) if finite(sent) else None
 
         def encoded(buffer: Buffer | None) -> None:
             if run != self._run:
@@ -347,16 +353,22 @@ class StageHost:
 
         self._codec_thread.submit(FIRST, encode, encoded)
 
-    def _input(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
-        return self._targets(data, rows) if stage.first else self._boundary_tensor(stage, data, rows)
+    def _codec(self, *, before: bool) -> Codec:
+        """Return the codec of a boundary of the stage in the present step: the one before it or the one after it."""
+        boundary = self._serving().stage.layout.stage - before
+        kept = self._kept[boundary] if 0 <= boundary < len(self._kept) else RUN_ELEMENTS
+        return codec_of(self.manifest.codec, kept)
+
+    def _input(self, stage: Stage, data: Buffer, codec: Codec, rows: int | None = None) -> Tensor:
+        return self._targets(data, rows) if stage.first else self._boundary_tensor(stage, data, codec, rows)
 
     def _targets(self, data: Buffer, rows: int | None = None) -> Tensor:
         shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len)
         return decode_tokens(data, shape, self.manifest.vocab_size)
 
-    def _boundary_tensor(self, stage: Stage, data: Buffer, rows: int | None = None) -> Tensor:
+    def _boundary_tensor(self, stage: Stage, data: Buffer, codec: Codec, rows: int | None = None) -> Tensor:
         shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len, self.manifest.hidden_size)
-        tensor = self._codec.decode(data, shape, self._dtype, stage.device)
+        tensor = codec.decode(data, shape, self._dtype, stage.device)
         if not finite(tensor):  # the computing peer reports such a value instead of sending it
             raise FrameError("a tensor with a value that is not finite came")
         return tensor

@@ -8,7 +8,6 @@ from swarmflow.core.commit.step_phase import BEFORE_BALLOT, StepPhase
 from swarmflow.core.commit.step_summary import waits_for
 from swarmflow.core.machines.leading import departures, going_ahead, progress
 from swarmflow.core.machines.leading.leader_state import LeaderState
-from swarmflow.core.membership.members import Membership
 from swarmflow.core.membership.placement import is_narrow
 from swarmflow.core.protocol.actions import Action, Count, Log
 from swarmflow.core.protocol.timeline import EventKind
@@ -70,7 +69,7 @@ def prepare(leader: LeaderState, step: Step, now: float) -> list[Action]:
     # Beside a step that has begun ahead no link is idle, so that help makes it longer (docs/decisions/delay.md). After
     # two ballots in vain nobody sums for another stage: it may be to blame.
     alone = leader.plan.delay > 0 or leader.ballots.in_vain >= 2
-    links = LinkTable() if alone else _links(leader.membership)
+    links = LinkTable() if alone else leader.links()
     begun = going_ahead.go_ahead(leader, step, now)
     owning = leader.faults.odd_sums.owning(leader.version, now)
     prepared = step.prepare(newcomers, links, leader.ahead is not None, _busy_donors(leader, step), owning)
@@ -98,12 +97,3 @@ def _busy_donors(leader: LeaderState, step: Step) -> frozenset[ProcessId]:
     loaded = {entry.member.stage for entry in leader.membership.loading()}
     alone = [stage for stage in loaded if len(stages[stage]) == 1 and is_narrow(stages, stage)]
     return frozenset(stages[stage][0].process for stage in alone)
-
-
-def _links(membership: Membership) -> LinkTable:
-    """Return the link rates that the peers have reported."""
-    links = LinkTable()
-    for entry in membership.known.values():
-        if entry.rates is not None:
-            links.learn(entry.process, entry.member.stage, entry.rates)
-    return links

@@ -29,6 +29,7 @@ from swarmflow.core.membership.suspicions import CHECK_BEATS, Suspicions
 from swarmflow.core.protocol.messages import Commit, OpenStep, StepResult
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
+from swarmflow.core.routing.link_rates import LinkTable
 
 ROOTS_EVERY = 16  # versions: a hash takes four times as long as a checksum, and as many as 12 bytes a parameter take
 
@@ -186,3 +187,11 @@ class LeaderState:
     def others(self) -> list[ProcessId]:
         """Everybody who is there, but for this trainer."""
         return [process for process in sorted(self.membership.known) if process != self.me.process]
+
+    def links(self) -> LinkTable:
+        """Return the link rates that the peers have reported."""
+        links = LinkTable()
+        for entry in self.membership.known.values():
+            if entry.rates is not None:
+                links.learn(entry.process, entry.member.stage, entry.rates)
+        return links

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from swarmflow.core.commit import ahead
+from swarmflow.core.commit.adaptive_compression import boundary_rates, kept_numbers
 from swarmflow.core.commit.quorum import change_since, electorate_of
 from swarmflow.core.commit.step import Step
 from swarmflow.core.durability.memories import NOTHING, Former, Remembered, holds
@@ -59,6 +60,7 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
         careful=careful,
         change=change,
         ahead=leader.ahead is not None,
+        kept=_kept(leader, roster),
     )
     leader.lineage.electorate = leader.lineage.electorate or electorate_of(open_step)
     assigned: list[Action] = []
@@ -83,6 +85,12 @@ def _roster(leader: LeaderState) -> Roster:
     begun = [known[process] for process in leader.ahead.roster.ids if process in known and known[process].draining]
     stay = [entry.member for entry in begun if entry.role == "trainer" or entry.holds(leader.version)]
     return roster.changed((), tuple(stay)) if stay else roster
+
+
+def _kept(leader: LeaderState, roster: Roster) -> tuple[int, ...]:
+    """Return how many of 256 numbers cross each boundary in the next step, by the links measured so far."""
+    ratio = leader.plan.compression_ratio
+    return kept_numbers(boundary_rates(roster, leader.links()), ratio) if ratio else ()
 
 
 def _pause(leader: LeaderState, lack: str) -> list[Action]:

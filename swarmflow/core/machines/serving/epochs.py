@@ -44,7 +44,7 @@ def on_open_step(peer: PeerState, event: Received, now: float) -> list[Action]:
         actions += turnover.go_on(peer.hops, next_stage, before, shares, mates, now) + peer.void_deferred()
     else:
         peer.deferred = None
-        actions.append(Reset(message.exponent, message.careful))
+        actions.append(Reset(message.exponent, message.careful, message.kept))
         actions += peer.hops.open(peer.epoch, next_stage, before, shares, mates)
     nearby = {0: mates, 1: next_stage, -1: before if peer.stage > 0 else ()}
     few = {place: stage for place, stage in nearby.items() if len(stage) <= NEAR_MAX}

@@ -39,6 +39,7 @@ from swarmflow.core.protocol.messages.membership import SURVEYED_MAX
 from swarmflow.core.protocol.messages.negotiation import FlowMessage
 from swarmflow.core.protocol.types import (
     ADDRESSES_MAX,
+    RUN_ELEMENTS,
     Attempt,
     Epoch,
     Group,
@@ -115,6 +116,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "incarnation": (0, 1 << 64),
         "capacity": (0, 1 << 31),
         "exponent": (-1024, 1024),
+        "kept": (1, RUN_ELEMENTS),
         "followed": stage,
         "named": (0, MEMBERS_MAX),
         "microbatches": (0, microbatches),
@@ -183,6 +185,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "groups": stages + 1,
         "peers": stages,
         "followed": stages,
+        "kept": stages,
         "donors": 64,
         "holders": max(stages, 64),
         "LinkRateReport.elements": 64,

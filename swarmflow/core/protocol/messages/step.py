@@ -36,6 +36,7 @@ class OpenStep:
     careful: bool = False  # an earlier try gave a value that was not finite: check each layer and each microbatch
     change: ElectorateChange | None = None  # since the last committed step; None: the lineage's first OpenStep
     ahead: bool = False  # it was begun ahead: what members have of it stays, and no other trainer has a share of it
+    kept: tuple[int, ...] = ()  # how many of 256 numbers cross each boundary, where the run's codec is adaptive
     proof: bytes = field(default=b"", compare=False, repr=False)  # that a trainer has opened it
 
     @property
@@ -78,6 +79,7 @@ class RosterDelta:
     careful: bool = False
     change: ElectorateChange | None = None
     ahead: bool = False
+    kept: tuple[int, ...] = ()
     proof: bytes = field(default=b"", compare=False, repr=False)  # of the OpenStep that it stands for
 
     @classmethod
@@ -88,7 +90,7 @@ class RosterDelta:
         entered = tuple(member for process, member in now.items() if before.get(process) != member)
         gone = tuple(process for process in before if process not in now)
         whole = opened.digest, opened.voters
-        rest = (opened.lineage, opened.exponent, *whole, opened.careful, opened.change, opened.ahead)
+        rest = (opened.lineage, opened.exponent, *whole, opened.careful, opened.change, opened.ahead, opened.kept)
         reopen = cls(opened.term, opened.epoch, base.epoch, gone, entered, *rest)
         return reopen if reopen.unfolded(base) == opened else None
 
@@ -96,12 +98,12 @@ class RosterDelta:
         """Return the OpenStep that it stands for."""
         if not base.partial:
             roster = base.roster.changed(self.gone, self.entered)
-            rest = (self.exponent, "", 0, self.careful, self.change, self.ahead, self.proof)
+            rest = (self.exponent, "", 0, self.careful, self.change, self.ahead, self.kept, self.proof)
             return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
         near = tuple(m for m in self.entered if m.stage < 0 or base.roster.stages[m.stage])
         far = tuple(m.process for m in self.entered if m not in near)
         roster = base.roster.changed((*self.gone, *far), near)
-        rest = (self.exponent, self.whole, self.named, self.careful, self.change, self.ahead, self.proof)
+        rest = (self.exponent, self.whole, self.named, self.careful, self.change, self.ahead, self.kept, self.proof)
         return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
 
 
@@ -232,6 +234,7 @@ class StepResult:
     peers: tuple[int, ...]
     retries: int
     validation_loss: float | None = None
+    kept: tuple[int, ...] = ()  # as in the OpenStep
 
     @property
     def step(self) -> int:
