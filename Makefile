@@ -28,7 +28,7 @@ help:
 	@echo "make clean              remove the virtual environment and everything built"
 
 # The stamps make a new installation happen only when the requirements have changed.
-$(VENV)/.installed: pyproject.toml constraints.txt swarmflow/compute/rounding.c swarmflow/compute/adamw.c
+$(VENV)/.installed: pyproject.toml constraints.txt swarmflow/compute/rounding.c swarmflow/compute/adamw.c swarmflow/compute/moments.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "swarmflow needs Python 3.11 or newer; name one like this: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \

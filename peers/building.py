@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from peers.fitting import MemoryBudget
+from swarmflow.compute.blocks import alignment
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
@@ -18,10 +19,7 @@ def build(manifest: Manifest, budget: MemoryBudget, number: int) -> tuple[Served
     """Return a stage with zeros for weights, and the bytes of a held microbatch. Raises NoMemoryError."""
     budget.check_stage(manifest, number)
     runners = tuple(_runner(manifest, budget.device, number) for _ in range(1 + manifest.delay))
-    settings = OptimizerSettings(
-        manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay
-    )
-    optimizer = make_optimizer(settings)
+    optimizer = make_optimizer(OptimizerSettings.of(manifest))
     one_bytes = _microbatch_bytes(manifest, budget.device, runners[0])
     budget.check_microbatches(manifest, number, one_bytes)
     for group in runners[0].stage.groups.values():
@@ -32,7 +30,13 @@ def build(manifest: Manifest, budget: MemoryBudget, number: int) -> tuple[Served
 def _runner(manifest: Manifest, device: torch.device, number: int) -> StageRunner:
     rounding = rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches)
     stage = build_stage(
-        manifest.model, manifest.cut, number, device=device, dropout=manifest.dropout, rounding=rounding
+        manifest.model,
+        manifest.cut,
+        number,
+        device=device,
+        dropout=manifest.dropout,
+        rounding=rounding,
+        align=alignment(manifest.state_bits),
     )
     return StageRunner(stage, manifest.precision)
 

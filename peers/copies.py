@@ -8,10 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 
-import torch
-
 from swarmflow.compute.checkpoint import Checkpoint, checkpoints, readable
-from swarmflow.compute.finite import finite
 from swarmflow.compute.stage_file import StageFile
 from swarmflow.compute.stage_state import StageState, chunks
 from swarmflow.compute.tensorfile import file_bytes
@@ -22,7 +19,7 @@ from swarmflow.errors import CheckpointError, CorruptError, NetworkError, Swarmf
 from swarmflow.files import require_room
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
-from swarmflow.runtime.execution.state_transfer import Hold, Listing, copy_stage, never
+from swarmflow.runtime.execution.state_transfer import Hold, Listing, all_finite, copy_stage, never
 from swarmflow.runtime.operations.exporting import state_tensor_lengths
 
 log = logging.getLogger("swarmflow")
@@ -261,7 +258,7 @@ def _write_stage(folder: Path, manifest: Manifest, stage: int, version: int, sta
     try:
         for name, start, stop in chunks(elements):
             part = state.read(name, start, stop)
-            if not finite(torch.frombuffer(bytearray(part), dtype=torch.float32)):
+            if not all_finite(name, bytearray(part)):
                 raise CheckpointError(f"stage {stage} has values that are not finite")
             writer.write(name, start, part)
         return checkpoint.add(stage, writer)

@@ -64,7 +64,7 @@ class DataSection:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerSection:
-    """[optimizer]: betas and eps are those of adamw and lamb, momentum that of sgd."""
+    """[optimizer]: betas and eps are those of adamw and lamb, momentum that of sgd. state_bits: of their numbers."""
 
     name: Annotated[str, check.choice("adamw", "lamb", "sgd")] = "adamw"
     lr: Annotated[float, check.number(above=0)] = 3e-4
@@ -72,6 +72,7 @@ class OptimizerSection:
     momentum: Annotated[float, check.number(at_least=0, below=1)] = 0.9
     eps: Annotated[float, check.number(at_least=0)] = 1e-8
     weight_decay: Annotated[float, check.number(at_least=0)] = 0.1
+    state_bits: Annotated[int, check.one_of(8, 32)] = 32
     schedule: Annotated[str, check.choice("constant", "cosine", "linear")] = "constant"
     warmup_steps: Annotated[int, check.integer(0)] = 0
     clip_grad_norm: Annotated[float, check.number(at_least=0)] = 1.0

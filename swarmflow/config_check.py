@@ -117,6 +117,17 @@ def choice(*names: str) -> Check:
     return check
 
 
+def one_of(*numbers: int) -> Check:
+    """One of the integers."""
+
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int) or value not in numbers:
+            raise Disallowed(" or ".join(map(str, numbers)))
+        return value
+
+    return check
+
+
 def betas(value: object) -> tuple[float, float]:
     """The two decay rates of adamw and lamb, each in [0, 1)."""
     allowed = "two numbers, each at least 0 and below 1"

@@ -65,6 +65,7 @@ class Manifest:
     timeouts: Timeouts
     cuts: int = 0  # how often the run was cut anew
     compression_ratio: float = 0.0  # of the slowest boundary, with an adaptive codec
+    state_bits: int = 32  # of a number that the optimizer keeps for each parameter: 8 or 32
 
     @property
     def stages(self) -> int:

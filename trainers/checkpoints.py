@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from swarmflow.compute.blocks import alignment
 from swarmflow.compute.checkpoint import Checkpoint, prune, readable, remove_unfinished
 from swarmflow.compute.export import KIND
 from swarmflow.compute.layout import StageLayout, stage_layout
@@ -222,7 +223,7 @@ class Checkpoints:
         raise NetworkError(f"stage {stage} of version {version} is not on this trainer's disk")
 
     def _layout(self, stage: int) -> StageLayout:
-        return stage_layout(self._manifest.model, self._manifest.cut, stage)
+        return stage_layout(self._manifest.model, self._manifest.cut, stage, alignment(self._manifest.state_bits))
 
     def _elements(self, stage: int) -> dict[str, int]:
         return state_tensor_lengths(self._manifest, stage)

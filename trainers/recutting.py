@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from swarmflow.compute.blocks import alignment
 from swarmflow.compute.checkpoint import Checkpoint, remove_all_but
 from swarmflow.compute.layout import StageLayout, stage_layout
 from swarmflow.compute.recutting import cut_anew
@@ -87,4 +88,5 @@ def _write(run: Run, before: Manifest, after: Manifest, source: Checkpoint) -> N
 
 
 def _layouts(manifest: Manifest) -> Sequence[StageLayout]:
-    return [stage_layout(manifest.model, manifest.cut, stage) for stage in range(manifest.stages)]
+    align = alignment(manifest.state_bits)
+    return [stage_layout(manifest.model, manifest.cut, stage, align) for stage in range(manifest.stages)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
+from swarmflow.compute.blocks import BLOCK_ELEMENTS, alignment, grid_blocks
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat import rounding_of
@@ -20,6 +20,7 @@ from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.partition import few_blocks
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import LOGITS_ELEMENTS_MAX, build_stage
+from swarmflow.compute.state_root import item_bytes, tensor_elements
 from swarmflow.manifest import Manifest
 
 # Microbatches beyond those held: one for what a pass needs while it runs, and one for two whose parameters' gradients
@@ -79,7 +80,8 @@ def stage_demands(manifest: Manifest, activations: Activations) -> list[StageDem
     """Of every stage of a run. Raises ModelError."""
     anatomy = dissect(to_config(manifest.model))
     blocks = len(anatomy.blocks)
-    layouts = [layout_of(anatomy, manifest.cut, stage) for stage in range(manifest.stages)]
+    align = alignment(manifest.state_bits)
+    layouts = [layout_of(anatomy, manifest.cut, stage, align) for stage in range(manifest.stages)]
     return [
         _demands(manifest, layout, blocks_of(manifest.cut, blocks, layout.stage), activations) for layout in layouts
     ]
@@ -92,14 +94,14 @@ def blocks_bytes(manifest: Manifest, activations: Activations, first: int, stop:
     """
     cut = tuple(edge for edge in (first, stop) if 0 < edge < blocks)
     of = replace(manifest, cut=cut)
-    layout = stage_layout(of.model, cut, int(first > 0))
+    layout = stage_layout(of.model, cut, int(first > 0), alignment(manifest.state_bits))
     demands = _demands(of, layout, range(first, stop), activations)
     return demands.memory_bytes + (1 + TEMPORARY) * demands.microbatch_bytes
 
 
 def stage_bytes(manifest: Manifest, stage: int) -> int:
     """Return the memory of a stage without microbatches, as in StageDemands. Raises ModelError."""
-    return _memory_bytes(manifest, stage_layout(manifest.model, manifest.cut, stage))
+    return _memory_bytes(manifest, stage_layout(manifest.model, manifest.cut, stage, alignment(manifest.state_bits)))
 
 
 def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations: Activations) -> StageDemands:
@@ -114,8 +116,8 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
         manifest.microbatch_sequences * _sequence_bytes(activations, len(blocks), first, last, manifest.seq_len),
         sent_bytes=boundary * (2 - first - last),
         received_bytes=boundary * (2 - first - last) + first * tokens * _TOKEN_BYTES,
-        reduced_bytes=2 * manifest.piece.usual_bytes(layout.parameters),
-        state_bytes=_FLOAT_BYTES * _state_tensors(manifest) * layout.parameters
+        reduced_bytes=2 * manifest.piece.usual_bytes(layout.all_elements),
+        state_bytes=_state_bytes(manifest, layout)
         + _SPACING_BYTES * (1 + manifest.delay) * _grid_blocks(manifest, layout),
     )
 
@@ -125,10 +127,10 @@ def _memory_bytes(manifest: Manifest, layout: StageLayout) -> int:
     summed = max(manifest.piece.element_bytes, manifest.piece.first_element_bytes)
     sets = 1 + manifest.delay  # of parameters, and of the gradients of a step
     halves = 2 * sets if manifest.precision == "bf16" else 0
-    a_parameter = _FLOAT_BYTES * _state_tensors(manifest) + halves
     blocks = _grid_blocks(manifest, layout)
-    memory = a_parameter * layout.parameters + blocks * (sets * _SPACING_BYTES + (1 + sets) * _SUMS_BLOCK_BYTES)
-    memory += (1 + sets) * summed * (blocks * BLOCK_ELEMENTS or layout.parameters)
+    memory = _state_bytes(manifest, layout) + halves * layout.all_elements
+    memory += blocks * (sets * _SPACING_BYTES + (1 + sets) * _SUMS_BLOCK_BYTES)
+    memory += (1 + sets) * summed * (blocks * BLOCK_ELEMENTS or layout.all_elements)
     memory += sets * _FLOAT_BYTES * _gradient_elements(manifest, layout)
     if layout.stage == layout.stages - 1:
         tokens = manifest.microbatch_sequences * manifest.seq_len
@@ -144,7 +146,7 @@ def _gradient_elements(manifest: Manifest, layout: StageLayout) -> int:
             return BLOCK_ELEMENTS * sum(blocks.count for blocks in kept)
         case None:
             return 0
-    return layout.parameters
+    return layout.all_elements
 
 
 def _grid_blocks(manifest: Manifest, layout: StageLayout) -> int:
@@ -154,10 +156,12 @@ def _grid_blocks(manifest: Manifest, layout: StageLayout) -> int:
     return sum(map(grid_blocks, sizes))
 
 
-def _state_tensors(manifest: Manifest) -> int:
-    """Return how many numbers of a stage's state belong to one parameter: its weight, also before, the optimizer's."""
-    settings = OptimizerSettings(manifest.optimizer, manifest.betas, manifest.momentum)
-    return 1 + manifest.delay + len(make_optimizer(settings).state_names())
+def _state_bytes(manifest: Manifest, layout: StageLayout) -> int:
+    """Return the bytes of a stage's state but for grids: of its weights, also before, and of its moments."""
+    names = make_optimizer(OptimizerSettings.of(manifest)).state_names()
+    sizes = [layout.elements(group) for group in layout.groups]
+    kept = sum(item_bytes(name) * tensor_elements(name, elements) for name in names for elements in sizes)
+    return _FLOAT_BYTES * (1 + manifest.delay) * layout.all_elements + kept
 
 
 def _sequence_bytes(activations: Activations, blocks: int, first: bool, last: bool, tokens: int) -> int:

@@ -35,6 +35,7 @@ def export_stagewise(
     save_tokenizer: Callable[[Path], None] | None = None,
     *,
     dtype: str = "float32",
+    align: int = 1,
     run: str = "",
     content: str = "",
 ) -> None:
@@ -42,15 +43,16 @@ def export_stagewise(
 
     read: stage -> reader of its flat parameters, asked for one stage after another. save_tokenizer: writes the
     tokenizer's files into the folder that it is given. dtype: of the numbers that are written, to which parameters are
-    rounded. run: its id. content: names what is exported. The folder is made beside `out` and renamed; an export of the
-    same run that is there already is replaced once the new one is whole. Raises ForeignFileError, before anything is
-    written, when something else is there; CheckpointError when it cannot be written; what a reader raises.
+    rounded. align: as in `stage_layout`. run: its id. content: names what is exported. The folder is made beside `out`
+    and renamed; an export of the same run that is there already is replaced once the new one is whole. Raises
+    ForeignFileError, before anything is written, when something else is there; CheckpointError when it cannot be
+    written; what a reader raises.
     """
     check_replaceable(out, KIND, run)
     out = Path(os.path.realpath(out))
     made = to_config(config)
     anatomy = dissect(made)
-    layouts = [layout_of(anatomy, cut, stage) for stage in range(len(cut) + 1)]
+    layouts = [layout_of(anatomy, cut, stage, align) for stage in range(len(cut) + 1)]
     try:
         with draft_of(out, run) as draft:
             _write_config(made, type(anatomy.model).__name__, dtype, draft)

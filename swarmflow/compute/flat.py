@@ -14,7 +14,7 @@ from swarmflow.compute.finite import finite
 from swarmflow.compute.grid import Blockwise, Grid
 from swarmflow.compute.layout import TIED, TensorSlot
 from swarmflow.compute.microbatch_gradient import MicrobatchGradient
-from swarmflow.compute.state_root import GRID
+from swarmflow.compute.state_root import GRID, item_bytes, tensor_elements
 from swarmflow.compute.sums import Sums, TensorSums
 
 
@@ -29,8 +29,9 @@ def rounding_of(accumulate: str, reduce_codec: str, microbatches: int) -> FixedP
 class FlatGroup:
     """Parameters that are reduced and stored together; `entries` say where each lies.
 
-    params, grads and every tensor of `state` are fp32, of shape [elements], on one device: all-reduce and transfer of
-    state work on slices of them, and adam takes exactly 16 bytes a parameter. Where gradients are rounded (`rounding`),
+    params and grads are fp32, of shape [elements], and so is every tensor of `state` but 8-bit moments (`moments.py`),
+    on one device: all-reduce and transfer of state work on slices of them, and adam takes exactly 16 bytes a parameter,
+    with 8-bit moments 10 and two scales a block. Where gradients are rounded (`rounding`),
     `grads` has those of one microbatch, and `sums` the sums over all: exact ones take 8 bytes more. Rounded blockwise,
     only a few gradients are kept in `grads` (`microbatch`), and the sums take 2 bytes a parameter instead of its 4.
     """
@@ -152,7 +153,8 @@ class FlatGroup:
         """Add a state tensor of zeros for each name that has none."""
         for name in names:
             if name not in self.state:
-                self.state[name] = torch.zeros_like(self.params)
+                dtype = torch.float32 if item_bytes(name) == 4 else torch.uint8
+                self.state[name] = self.params.new_zeros(tensor_elements(name, self.params.numel()), dtype=dtype)
 
     def tensors(self) -> dict[str, Tensor]:
         """Everything that is the group's state at a step's edge: `params`, the optimizer's tensors, and a grid."""

@@ -66,6 +66,11 @@ class StageLayout:
     @property
     def parameters(self) -> int:
         """Number of parameters of the stage, the tied weight included."""
+        return sum(slot.elements for slots in self.groups.values() for slot in slots)
+
+    @property
+    def all_elements(self) -> int:
+        """Number of elements of the flat buffers of all groups."""
         return sum(self.elements(group) for group in self.groups)
 
 
@@ -90,14 +95,17 @@ def blocks_of(cut: Sequence[int], blocks: int, stage: int) -> range:
     return range(edges[stage], edges[stage + 1])
 
 
-def stage_layout(config: Mapping[str, Any], cut: Sequence[int], stage: int) -> StageLayout:
-    """The layout of one stage, computed on the meta device (no weights in memory). Raises ModelError."""
-    return _cut_out(_model_layout(json.dumps(config, sort_keys=True)), cut, stage)
+def stage_layout(config: Mapping[str, Any], cut: Sequence[int], stage: int, align: int = 1) -> StageLayout:
+    """The layout of one stage, computed on the meta device (no weights in memory). Raises ModelError.
+
+    align: every parameter begins at a multiple of it; what lies between two parameters is and stays zero.
+    """
+    return _cut_out(_model_layout(json.dumps(config, sort_keys=True)), cut, stage, align)
 
 
-def layout_of(anatomy: Anatomy, cut: Sequence[int], stage: int) -> StageLayout:
+def layout_of(anatomy: Anatomy, cut: Sequence[int], stage: int, align: int = 1) -> StageLayout:
     """As `stage_layout`, for a model that is already taken apart (and not yet cut)."""
-    return _cut_out(_listed(anatomy), cut, stage)
+    return _cut_out(_listed(anatomy), cut, stage, align)
 
 
 @dataclass(frozen=True)
@@ -132,7 +140,7 @@ def _listed(anatomy: Anatomy) -> _ModelLayout:
     )
 
 
-def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int) -> StageLayout:
+def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int) -> StageLayout:
     mine = blocks_of(cut, model.blocks, stage)
     stages = len(cut) + 1
     own: list[tuple[str, tuple[int, ...]]] = []
@@ -149,7 +157,7 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int) -> StageLayout
     return StageLayout(
         stage=stage,
         stages=stages,
-        groups={OWN: _place(own, model)} | ({TIED: _place(tied, model)} if tied else {}),
+        groups={OWN: _place(own, model, align)} | ({TIED: _place(tied, model, align)} if tied else {}),
         stored=model.stored,
         prefix=model.prefix,
         tied=model.tied,
@@ -157,8 +165,10 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int) -> StageLayout
     )
 
 
-def _place(parameters: Sequence[tuple[str, tuple[int, ...]]], model: _ModelLayout) -> tuple[TensorSlot, ...]:
-    offsets = itertools.accumulate((math.prod(shape) for _, shape in parameters), initial=0)
+def _place(
+    parameters: Sequence[tuple[str, tuple[int, ...]]], model: _ModelLayout, align: int
+) -> tuple[TensorSlot, ...]:
+    offsets = itertools.accumulate((-(-math.prod(shape) // align) * align for _, shape in parameters), initial=0)
     return tuple(
         TensorSlot(name, shape, offset, name.startswith(f"{model.prefix}.") and name != model.tied)
         for (name, shape), offset in zip(parameters, offsets, strict=False)

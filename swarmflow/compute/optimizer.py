@@ -2,6 +2,10 @@
 
 No kernel of torch that merges them, and no fused multiply-add: every operation rounds by itself, so that like bits in
 give like bits out on unlike hardware. The buffers are walked in blocks, which bounds the temporaries.
+
+An update is made of the moments in fp32, before they are rounded to 8 bits where they are stored so. LAMB needs them
+twice, for the norm of the direction and for the update: it computes them again from the stored ones, which it replaces
+at the end alone.
 """
 
 from __future__ import annotations
@@ -20,8 +24,10 @@ from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import Blocks, sum_of_squares
 from swarmflow.compute.layout import TensorSlot
+from swarmflow.compute.moments import CodedMoment, FullMoment, Moment, names_of
 from swarmflow.compute.update_checksums import UpdateChecksums, summed
 from swarmflow.errors import ConfigError, FrameError
+from swarmflow.manifest import Manifest
 from swarmflow.suggestions import did_you_mean
 
 BLOCK_ELEMENTS = 1 << 18
@@ -29,20 +35,38 @@ BLOCK_ELEMENTS = 1 << 18
 
 @dataclass(frozen=True)
 class OptimizerSettings:
-    """The optimizer of a run. betas for adamw and lamb, momentum for sgd; weight_decay for all parameters alike."""
+    """The optimizer of a run. betas for adamw and lamb, momentum for sgd; weight_decay for all parameters alike.
+
+    state_bits: of a number of a moment as it is stored, 8 or 32. With 8 every parameter of a group has to begin at the
+    edge of a block of 256 (`stage_layout`), so that blocks are whole where tensors are updated one by one.
+    """
 
     name: str = "adamw"
     betas: tuple[float, float] = (0.9, 0.95)
     momentum: float = 0.9
     eps: float = 1e-8
     weight_decay: float = 0.1
+    state_bits: int = 32
+
+    @classmethod
+    def of(cls, run: Manifest) -> OptimizerSettings:
+        """Return those of a run."""
+        return cls(run.optimizer, run.betas, run.momentum, run.eps, run.weight_decay, run.state_bits)
+
+    def moment(self, name: str, *, signed: bool) -> Moment:
+        """Return a moment as it is stored."""
+        return CodedMoment(name, signed) if self.state_bits == 8 else FullMoment(name)
+
+    def adam_moments(self) -> tuple[Moment, Moment]:
+        """Return the first and the second moment of adamw and lamb."""
+        return self.moment("exp_avg", signed=True), self.moment("exp_avg_sq", signed=False)
 
 
 class Optimizer(Protocol):
     """What updates the parameters of a reduction group in place."""
 
     def state_names(self) -> tuple[str, ...]:
-        """Names of the state tensors, each fp32 and as long as the parameters."""
+        """Names of the state tensors, which tell their lengths and dtypes (`state_root.py`)."""
         ...
 
     def apply(
@@ -83,22 +107,38 @@ def make_optimizer(settings: OptimizerSettings) -> Optimizer:
 
 @torch.no_grad()
 def _moments(
-    settings: OptimizerSettings, group: FlatGroup, where: slice, grads: Blocks, scale: float, version: int
+    settings: OptimizerSettings,
+    group: FlatGroup,
+    where: slice,
+    grads: Blocks,
+    scale: float,
+    version: int,
+    *,
+    store: bool = True,
 ) -> Tensor:
-    """Updates both moments of one block; returns adam's direction m_hat / (sqrt(v_hat) + eps) (Kingma & Ba, Alg. 1)."""
-    beta1, beta2 = settings.betas
+    """Updates both moments of one block; returns adam's direction m_hat / (sqrt(v_hat) + eps) (Kingma & Ba, Alg. 1).
+
+    store: keep the moments, which fp32 ones are anyway.
+    """
+    (beta1, beta2), (first, second) = settings.betas, settings.adam_moments()
     g = grads[where] * scale
     squares = g * g
-    group.state["exp_avg"][where].mul_(beta1).add_(g.mul_(1.0 - beta1))
-    group.state["exp_avg_sq"][where].mul_(beta2).add_(squares.mul_(1.0 - beta2))
-    return _direction(settings, group, where, version)
+    mean = first.read(group.state, where).mul_(beta1).add_(g.mul_(1.0 - beta1))
+    spread = second.read(group.state, where).mul_(beta2).add_(squares.mul_(1.0 - beta2))
+    direction = _direction(settings, group, where, version, mean, spread)
+    if store:
+        first.write(group.state, where, mean)
+        second.write(group.state, where, spread)
+    return direction
 
 
-def _direction(settings: OptimizerSettings, group: FlatGroup, where: slice, version: int) -> Tensor:
+def _direction(
+    settings: OptimizerSettings, group: FlatGroup, where: slice, version: int, mean: Tensor, spread: Tensor
+) -> Tensor:
     first, second = _corrections(settings, version)
-    below = _square_root(group.state["exp_avg_sq"][where]).mul_(second).add_(settings.eps)
+    below = _square_root(spread).mul_(second).add_(settings.eps)
     _check(group, where, below)  # divided by infinity a first moment is 0, and the parameters would not show it
-    return group.state["exp_avg"][where].div(below).mul_(first)
+    return mean.div(below).mul_(first)
 
 
 def _corrections(settings: OptimizerSettings, version: int) -> tuple[float, float]:
@@ -126,7 +166,7 @@ class AdamW:
     settings: OptimizerSettings
 
     def state_names(self) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
+        return names_of(self.settings.adam_moments())
 
     @torch.no_grad()
     def apply(
@@ -138,7 +178,8 @@ class AdamW:
         version: int,
         sums: UpdateChecksums | None = None,
     ) -> tuple[float, ...]:
-        kernel = adamw_kernel() if group.params.device.type == "cpu" else None
+        by_kernel = group.params.device.type == "cpu" and self.settings.state_bits == 32
+        kernel = adamw_kernel() if by_kernel else None
         for where in _blocks(0, group.params.numel()):
             if kernel is not None:
                 self._update_by(kernel, group, where, grads[where], self._constants(scale, lr, version), sums)
@@ -185,7 +226,7 @@ class Lamb:
     settings: OptimizerSettings
 
     def state_names(self) -> tuple[str, ...]:
-        return ("exp_avg", "exp_avg_sq")
+        return names_of(self.settings.adam_moments())
 
     @torch.no_grad()
     def apply(
@@ -206,12 +247,15 @@ class Lamb:
         """Update a tensor, and return its ratio."""
         weight_sq = update_sq = 0.0
         for where in _blocks(entry.offset, entry.stop):
-            update = _moments(self.settings, group, where, grads, scale, version)
+            update = _moments(self.settings, group, where, grads, scale, version, store=False)
             update.add_(group.params[where] * self.settings.weight_decay)
             weight_sq += sum_of_squares(group.params[where])
             update_sq += sum_of_squares(update)
         ratio = math.sqrt(weight_sq / update_sq) if weight_sq > 0.0 and update_sq > 0.0 else 1.0
-        self._descend(group, entry, lr * ratio, version)
+        if self.settings.state_bits == 32:
+            self._descend(group, entry, lr * ratio, version)
+        else:
+            self._descend_with_moments(group, entry, lr * ratio, grads, scale, version)
         return ratio
 
     @torch.no_grad()
@@ -221,17 +265,26 @@ class Lamb:
         if len(ratios) != len(group.entries):
             raise FrameError("an update of LAMB needs a ratio for each tensor")
         for entry, ratio in zip(group.entries, ratios, strict=True):
-            for where in _blocks(entry.offset, entry.stop):
-                _moments(self.settings, group, where, grads, scale, version)
-            self._descend(group, entry, lr * ratio, version)
+            self._descend_with_moments(group, entry, lr * ratio, grads, scale, version)
 
     def _descend(self, group: FlatGroup, entry: TensorSlot, rate: float, version: int) -> None:
         """Update a tensor. The direction is computed again, not kept: a tensor may be most of the stage's memory."""
+        first, second = self.settings.adam_moments()
         for where in _blocks(entry.offset, entry.stop):
-            update = _direction(self.settings, group, where, version)
-            update.add_(group.params[where] * self.settings.weight_decay)
-            group.params[where].sub_(update.mul_(rate))
-            _check(group, where, group.params[where])
+            mean, spread = first.read(group.state, where), second.read(group.state, where)
+            self._step(group, where, rate, _direction(self.settings, group, where, version, mean, spread))
+
+    def _descend_with_moments(
+        self, group: FlatGroup, entry: TensorSlot, rate: float, grads: Blocks, scale: float, version: int
+    ) -> None:
+        """Update a tensor and its moments."""
+        for where in _blocks(entry.offset, entry.stop):
+            self._step(group, where, rate, _moments(self.settings, group, where, grads, scale, version))
+
+    def _step(self, group: FlatGroup, where: slice, rate: float, direction: Tensor) -> None:
+        direction.add_(group.params[where] * self.settings.weight_decay)
+        group.params[where].sub_(direction.mul_(rate))
+        _check(group, where, group.params[where])
 
 
 @dataclass(frozen=True)
@@ -241,7 +294,11 @@ class Sgd:
     settings: OptimizerSettings
 
     def state_names(self) -> tuple[str, ...]:
-        return ("momentum",) if self.settings.momentum else ()
+        return self._moment.names() if self.settings.momentum else ()
+
+    @property
+    def _moment(self) -> Moment:
+        return self.settings.moment("momentum", signed=True)
 
     @torch.no_grad()
     def apply(
@@ -257,7 +314,9 @@ class Sgd:
             with summed(sums, group, where):
                 step = (grads[where] * scale).add_(group.params[where] * self.settings.weight_decay)
                 if self.settings.momentum:
-                    step = group.state["momentum"][where].mul_(self.settings.momentum).add_(step) * lr
+                    momentum = self._moment.read(group.state, where).mul_(self.settings.momentum).add_(step)
+                    step = momentum * lr
+                    self._moment.write(group.state, where, momentum)
                 else:
                     step.mul_(lr)
                 group.params[where].sub_(step)

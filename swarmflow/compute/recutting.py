@@ -14,7 +14,7 @@ from swarmflow.compute.checkpoint import Checkpoint
 from swarmflow.compute.layout import StageLayout, TensorSlot
 from swarmflow.compute.stage_file import StageFile
 from swarmflow.compute.stage_state import CHUNK_ELEMENTS, chunks
-from swarmflow.compute.state_root import GRID, tensor_name
+from swarmflow.compute.state_root import GRID, Span, by_blocks, item_bytes, tensor_name
 from swarmflow.compute.tensorfile import TensorFileWriter
 from swarmflow.errors import CheckpointError
 
@@ -30,9 +30,9 @@ class _Place:
     slot: TensorSlot
 
     def read(self, part: str, start: int, stop: int) -> bytes:
-        """Return elements of the parameter, or of what the optimizer keeps for it."""
-        offset = self.slot.offset
-        return self.file.read(tensor_name(self.group, part), offset + start, offset + stop)
+        """Return what a tensor of the state has of elements of the parameter."""
+        here = _range(self.slot, start, stop, part)
+        return self.file.read(tensor_name(self.group, part), here.start, here.stop)
 
 
 def cut_anew(
@@ -45,9 +45,10 @@ def cut_anew(
     """Write a version's stages by another cut.
 
     before, after: the layouts of all stages, of one model. elements: stage -> tensor name -> length, of the new files.
-    source, target: checkpoints of the same version. Every parameter, and what the optimizer keeps for it, is copied; a
-    block of a grid of gradients gets the coarsest spacing of the blocks that its elements come from, so that whatever
-    fitted still does. Raises CheckpointError.
+    source, target: checkpoints of the same version. Every parameter, and what the optimizer keeps for it, is copied;
+    8-bit moments with their scales, for which every parameter begins at the edge of a block. A block of a grid of
+    gradients gets the coarsest spacing of the blocks that its elements come from, so that whatever fitted still does.
+    Raises CheckpointError.
     """
     with ExitStack() as opened:
         files = {layout.stage: opened.enter_context(source.state(layout.stage)) for layout in before}
@@ -74,10 +75,19 @@ def cut_anew(
 def _copy(
     writer: TensorFileWriter, name: str, part: str, slots: Sequence[TensorSlot], places: Mapping[str, _Place]
 ) -> None:
+    end = 0
     for slot in slots:
         place = _of(places, slot)
+        if end < slot.offset and not by_blocks(part):  # between parameters that begin at the edges of blocks
+            writer.write(name, end, bytes(item_bytes(part) * (slot.offset - end)))
         for _, start, stop in chunks({name: slot.elements}):
-            writer.write(name, slot.offset + start, place.read(part, start, stop))
+            writer.write(name, _range(slot, start, stop, part).start, place.read(part, start, stop))
+        end = slot.stop
+
+
+def _range(slot: TensorSlot, start: int, stop: int, part: str) -> slice:
+    """Return what a tensor of a group has of elements of a parameter."""
+    return Span("", slot.offset + start, slot.offset + stop).of(part)
 
 
 def _spacings(slots: Sequence[TensorSlot], places: Mapping[str, _Place], blocks: int) -> Spacings:

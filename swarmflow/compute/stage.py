@@ -221,17 +221,18 @@ def build_stage(
     device: torch.device | str,
     dropout: bool = False,
     rounding: FixedPoint | Blockwise | None = None,
+    align: int = 1,
 ) -> Stage:
     """Builds one stage; only its own parameters ever take memory. The weights are zeros: see `weights`.
 
     config: as from `model_config`. cut: the first block of stages 1, 2, ... dropout: apply the dropout that the
     configuration names; without it there is none anywhere. rounding: how gradients are rounded before they add up.
-    Raises ModelError.
+    align: as in `stage_layout`. Raises ModelError.
     """
     # The masks of transformers' fused attention come from the device's own generator; the eager one asks `dropout`.
     anatomy = dissect(to_config(config), attention="eager" if dropout else "sdpa")
     blocks = blocks_of(cut, len(anatomy.blocks), stage)
-    return Stage(anatomy, layout_of(anatomy, cut, stage), blocks, torch.device(device), dropout, rounding)
+    return Stage(anatomy, layout_of(anatomy, cut, stage, align), blocks, torch.device(device), dropout, rounding)
 
 
 def _stand_in(anatomy: Anatomy) -> _PassThrough:

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from swarmflow.compute.state_root import leaves_of, root_of
+from swarmflow.compute.state_root import item_bytes, leaves_of, root_of
 from swarmflow.compute.tensorfile import read_header, unreadable
 from swarmflow.errors import CheckpointError, CorruptError
 
@@ -28,7 +28,7 @@ class StageFile:
         self._starts: dict[str, int] = {}  # the first byte of each tensor
         for name, count in self.elements.items():
             self._starts[name] = at
-            at += 4 * count
+            at += item_bytes(name) * count
         self._reading = threading.Lock()  # `close` frees the descriptor: a read at that moment could be of another file
         try:
             self._file = path.open("rb", buffering=0)
@@ -54,20 +54,21 @@ class StageFile:
             self._file.close()
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Return elements start to stop of a tensor, as little-endian fp32 bytes. Safe to call from several threads.
+        """Return elements start to stop of a tensor, as little-endian bytes. Safe to call from several threads.
 
         Raises CheckpointError for elements that the file lacks or that cannot be read, and when it was closed.
         """
         if name not in self.elements or not 0 <= start <= stop <= self.elements[name]:
             raise CheckpointError(f"{self.path} has no elements {start} to {stop} of {name}")
-        at = self._starts[name]
+        size = item_bytes(name)
+        at, wanted = self._starts[name] + size * start, size * (stop - start)
         with self._reading:
             if self._file.closed:
                 raise CheckpointError(f"{self.path} was closed: a newer version is here")
             try:
-                data = os.pread(self._file.fileno(), 4 * (stop - start), at + 4 * start)
+                data = os.pread(self._file.fileno(), wanted, at)
             except OSError as error:
                 raise unreadable(self.path, error) from error
-        if len(data) != 4 * (stop - start):
+        if len(data) != wanted:
             raise CheckpointError(f"{self.path} was cut short while it was read")
         return data

@@ -1,7 +1,8 @@
 """The state of a stage in pieces: ranges of parameters with all that belongs to them, read, written and updated alone.
 
-Optimizers work element by element, but for ratios that come with an update, and so do the grids of blockwise sums after
-the first step. So a piece of any version follows the updates by itself, to the bits of the whole stage.
+Optimizers work element by element, but for ratios that come with an update, and block by block where moments have 8
+bits; so do the grids of blockwise sums after the first step. A piece consists of whole blocks. So a piece of any
+version follows the updates by itself, to the bits of the whole stage.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.packed_integers import USUAL_BITS
 from swarmflow.compute.stage_state import BEFORE
-from swarmflow.compute.state_root import GRID, PIECE_ELEMENTS, Span, leaf_of, tensor_name
+from swarmflow.compute.state_root import GRID, PIECE_ELEMENTS, Span, item_bytes, leaf_of, tensor_name
 from swarmflow.compute.sums import Sums, TensorSums
 from swarmflow.errors import FrameError
 
@@ -78,11 +79,9 @@ class StagePieces:
     def sums_of(self, piece: Span, version: int, data: Buffer) -> dict[str, Tensor]:
         """Return the sums over the bits of what was read of a piece, by the tensors' names in the state: int64 []."""
         parts = self._named_parts(piece, version)
-        numbers = bytes_of(data).view(torch.float32).split([part.numel() for _, part in parts])
-        # A part behind one of odd length does not lie where it can be read 64 bits at a time.
+        numbers = _taken_apart(bytes_of(data), [part for _, part in parts])
         return {
-            tensor_name(piece.group, name): sum_of_bits(given.clone())
-            for (name, _), given in zip(parts, numbers, strict=True)
+            tensor_name(piece.group, name): sum_of_bits(given) for (name, _), given in zip(parts, numbers, strict=True)
         }
 
     def leaves(self, version: int) -> Iterator[bytes]:
@@ -92,7 +91,7 @@ class StagePieces:
                 span = Span(name, start, min(start + HASHED_ELEMENTS, group.params.numel()))
                 parts = [(part, memory_of(tensor.cpu())) for part, tensor in self._named_parts(span, version)]
                 for piece in span.pieces():
-                    yield leaf_of(_within_span(memory, piece.of(part), span.of(part)) for part, memory in parts)
+                    yield leaf_of(_within_span(memory, part, piece, span) for part, memory in parts)
 
     @torch.no_grad()
     def write(self, span: Span, version: int, data: Buffer) -> None:
@@ -100,10 +99,10 @@ class StagePieces:
         raw, parts = bytes_of(data), self._parts(span, version)
         if raw.numel() != sum(part.nbytes for part in parts):
             raise FrameError(f"{span} has {raw.numel()} bytes of state")
-        numbers = raw.view(torch.float32)
-        if not finite(numbers):
+        numbers = _taken_apart(raw, parts)
+        if not all(finite(given) for given in numbers if given.is_floating_point()):
             raise FrameError(f"{span} has values that are not finite")
-        for part, given in zip(parts, numbers.split([part.numel() for part in parts]), strict=True):
+        for part, given in zip(parts, numbers, strict=True):
             part.copy_(given)
 
     @torch.no_grad()
@@ -143,9 +142,19 @@ class StagePieces:
         return [(name, tensor[span.of(name)]) for named in tensors for name, tensor in named.items()]
 
 
-def _within_span(memory: memoryview, piece: slice, span: slice) -> memoryview:
-    """Return the bytes of a piece of an fp32 tensor. memory: those of the span around it."""
-    return memory[4 * (piece.start - span.start) : 4 * (piece.stop - span.start)]
+def _within_span(memory: memoryview, part: str, piece: Span, span: Span) -> memoryview:
+    """Return the bytes of a piece of a tensor. memory: those of the span around it."""
+    here, first, size = piece.of(part), span.of(part).start, item_bytes(part)
+    return memory[size * (here.start - first) : size * (here.stop - first)]
+
+
+def _taken_apart(raw: Tensor, parts: Sequence[Tensor]) -> list[Tensor]:
+    """Return the numbers of which bytes consist. raw: uint8. parts: tensors of the same lengths and dtypes.
+
+    Copies: a part behind one of odd length does not lie where it can be read 32 or 64 bits at a time.
+    """
+    given = raw.split([part.nbytes for part in parts])
+    return [piece.clone().view(part.dtype) for piece, part in zip(given, parts, strict=True)]
 
 
 def _sums_of(group: FlatGroup, span: Span, packed: Buffer) -> Sums:
@@ -182,6 +191,6 @@ def _part_of(group: FlatGroup, span: Span) -> FlatGroup:
         if _within(entry, span):
             start, stop = max(entry.offset, span.start), min(entry.stop, span.stop)
             entries.append(TensorSlot(entry.name, (stop - start,), start - span.start))
-    here = slice(span.start, span.stop)
-    state = {name: tensor[here] for name, tensor in group.state.items()}
-    return replace(group, entries=tuple(entries), params=group.params[here], state=state, microbatch=None)
+    state = {name: tensor[span.of(name)] for name, tensor in group.state.items()}
+    params = group.params[span.start : span.stop]
+    return replace(group, entries=tuple(entries), params=params, state=state, microbatch=None)

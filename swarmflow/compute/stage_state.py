@@ -18,7 +18,8 @@ BEFORE = "before_"  # begins the names of what belongs to the version before, wh
 class StageState:
     """Parameters and optimizer state of a stage's groups, in a fixed order: `own.params`, `own.exp_avg`, ...
 
-    others: what goes with them, flat and fp32, under names of its own.
+    All are flat, and fp32 but for the 8-bit numbers that `state_root.item_bytes` names. others: what goes with them,
+    under names of its own.
     """
 
     def __init__(self, groups: Mapping[str, FlatGroup], others: Mapping[str, Tensor] | None = None) -> None:
@@ -38,14 +39,14 @@ class StageState:
         return {name: tensor.numel() for name, tensor in self._tensors.items()}
 
     def read(self, name: str, start: int, stop: int) -> bytes:
-        """Elements [start, stop) as fp32 bytes. Raises KeyError, ValueError for what is not there."""
+        """Elements [start, stop) as bytes. Raises KeyError, ValueError for what is not there."""
         part = self._part(name, start, stop)
         return bytes(memory_of(part.cpu()))
 
     @torch.no_grad()
     def write(self, name: str, start: int, data: memoryview) -> None:
         """Set the elements from `start` on. Raises KeyError, ValueError for what does not fit."""
-        source = torch.frombuffer(data, dtype=torch.float32)
+        source = torch.frombuffer(data, dtype=self._tensors[name].dtype)
         self._part(name, start, start + source.numel()).copy_(source)
 
     @torch.no_grad()

@@ -17,6 +17,8 @@ if TYPE_CHECKING:  # files are read where torch is not loaded
     from swarmflow.compute.flat_tensors import Buffer
 
 GRID = "grid"  # among the tensors of a group's state: a spacing a block
+CODES = "_codes"  # ends the name of a tensor of 8-bit numbers (compute/moments.py); all others are fp32
+SCALES = "_scales"  # ends the name of the tensor that goes with it: a scale a block
 LEAF_BYTES = 32
 PIECE_ELEMENTS = 1 << 14  # 192 KiB with adam's moments: at 50 Mb/s a tensor that comes meanwhile waits 31 ms for one
 _REST_ELEMENTS = 1 << 20  # that are read at a time of what belongs to no piece
@@ -35,15 +37,30 @@ class Span(NamedTuple):
         return [Span(self.group, start, min(start + PIECE_ELEMENTS, self.stop)) for start in starts]
 
     def of(self, tensor: str) -> slice:
-        """Return its part of a tensor of the group: the same elements, or their blocks where it is a grid."""
-        if tensor.endswith(GRID):
+        """Return its part of a tensor of the group: the same elements, or their blocks (`by_blocks`)."""
+        if by_blocks(tensor):
             return slice(self.start // BLOCK_ELEMENTS, grid_blocks(self.stop))
         return slice(self.start, self.stop)
 
 
+def by_blocks(tensor: str) -> bool:
+    """Return whether a tensor of a group has one number for each block of 256 parameters."""
+    return tensor.endswith((GRID, SCALES))
+
+
+def item_bytes(tensor: str) -> int:
+    """Return the bytes of a number of a tensor of a stage's state, by its name."""
+    return 1 if tensor.endswith(CODES) else 4
+
+
+def tensor_elements(tensor: str, parameters: int) -> int:
+    """Return the length of a tensor of a group of so many parameters."""
+    return grid_blocks(parameters) if by_blocks(tensor) else parameters
+
+
 def piece_elements(tensor: str) -> int:
     """Return how many elements of a tensor of a group belong to a piece."""
-    return PIECE_ELEMENTS // BLOCK_ELEMENTS if tensor.endswith(GRID) else PIECE_ELEMENTS
+    return PIECE_ELEMENTS // BLOCK_ELEMENTS if by_blocks(tensor) else PIECE_ELEMENTS
 
 
 def tensor_name(group: str, part: str) -> str:

@@ -11,22 +11,27 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
+from swarmflow.compute.state_root import item_bytes
 from swarmflow.errors import CheckpointError, CorruptError
 from swarmflow.files import NO_ROOM_ERRNOS, no_room
 
 HEADER_BYTES_MAX = 1 << 24
-ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2}  # of a number, by safetensors' name of its dtype
+ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "U8": 1}  # of a number, by safetensors' name of its dtype
 
 
 def header_bytes(
-    shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] | None = None, dtype: str = "F32"
+    shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] | None = None, dtype: str | None = None
 ) -> bytes:
-    """The start of a safetensors file that holds these tensors of one dtype in this order, without gaps."""
+    """The start of a safetensors file that holds these tensors in this order, without gaps.
+
+    dtype: of all of them; None: those of a stage's state, which their names tell.
+    """
     fields: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, shape in shapes.items():
-        stop = at + ITEM_BYTES[dtype] * math.prod(shape)
-        fields[name] = {"dtype": dtype, "shape": list(shape), "data_offsets": [at, stop]}
+        stored = _dtype_of(name, dtype)
+        stop = at + ITEM_BYTES[stored] * math.prod(shape)
+        fields[name] = {"dtype": stored, "shape": list(shape), "data_offsets": [at, stop]}
         at = stop
     text = json.dumps(fields, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
@@ -34,14 +39,21 @@ def header_bytes(
 
 
 def file_bytes(elements: Mapping[str, int]) -> int:
-    """Size of the file of these flat tensors: name -> number of elements."""
-    return len(header_bytes({name: (count,) for name, count in elements.items()})) + 4 * sum(elements.values())
+    """Size of the file of these flat tensors of a stage's state: name -> number of elements."""
+    head = header_bytes({name: (count,) for name, count in elements.items()})
+    return len(head) + sum(item_bytes(name) * count for name, count in elements.items())
+
+
+def _dtype_of(name: str, dtype: str | None) -> str:
+    if dtype is not None:
+        return dtype
+    return "F32" if item_bytes(name) == ITEM_BYTES["F32"] else "U8"
 
 
 class TensorFileWriter:
     """Writes beside `path` and moves into place when finished; an unfinished file is removed by `abandon`.
 
-    dtype: of all tensors, a key of ITEM_BYTES. Bytes may come in any order and more than once; `missing` says from
+    dtype: as in `header_bytes`. Bytes may come in any order and more than once; `missing` says from
     where on they are not there yet. Raises CheckpointError when the disk is full or refuses.
     """
 
@@ -50,10 +62,10 @@ class TensorFileWriter:
         path: Path,
         shapes: Mapping[str, tuple[int, ...]],
         metadata: Mapping[str, str] | None = None,
-        dtype: str = "F32",
+        dtype: str | None = None,
     ) -> None:
         self.path = path
-        self._item = ITEM_BYTES[dtype]
+        self._items = {name: ITEM_BYTES[_dtype_of(name, dtype)] for name in shapes}
         self._using = threading.RLock()  # closed meanwhile, its descriptor could be another file's when it is written
         self._part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
         self._spans: list[tuple[int, int]] = []
@@ -62,7 +74,7 @@ class TensorFileWriter:
         head = header_bytes(shapes, metadata, dtype)
         at = len(head)
         for name, shape in shapes.items():
-            self._start[name], self._bytes[name] = at, self._item * math.prod(shape)
+            self._start[name], self._bytes[name] = at, self._items[name] * math.prod(shape)
             at += self._bytes[name]
         self.size_bytes = at
         self._spans.append((0, len(head)))
@@ -74,11 +86,11 @@ class TensorFileWriter:
         self._guard(lambda: _write_at(self._handle(), memoryview(head), 0))
 
     def write(self, name: str, start: int, data: bytes | bytearray | memoryview) -> None:
-        """Writes elements from `start` on of one tensor, as little-endian bytes of the file's dtype."""
-        view = memoryview(data).cast("B")
-        if start < 0 or len(view) % self._item or self._item * start + len(view) > self._bytes[name]:
+        """Writes elements from `start` on of one tensor, as little-endian bytes of its dtype."""
+        view, item = memoryview(data).cast("B"), self._items[name]
+        if start < 0 or len(view) % item or item * start + len(view) > self._bytes[name]:
             raise ValueError(f"{len(view)} bytes at element {start} do not lie in {name}")
-        at = self._start[name] + self._item * start
+        at = self._start[name] + item * start
         with self._using:
             self._guard(lambda: _write_at(self._handle(), view, at))
             self._spans = _merged([*self._spans, (at, at + len(view))])
@@ -88,7 +100,7 @@ class TensorFileWriter:
         reached = self._spans[0][1]
         for name, start in self._start.items():
             if reached < start + self._bytes[name]:
-                return name, (reached - start) // self._item
+                return name, (reached - start) // self._items[name]
         return None
 
     def finish(self) -> None:
@@ -144,7 +156,7 @@ def unreadable(path: Path, error: OSError) -> CheckpointError:
 
 
 def read_header(path: Path) -> tuple[dict[str, tuple[int, ...]], int]:
-    """(tensor -> shape, first byte of the data) of a file that `TensorFileWriter` wrote.
+    """(tensor -> shape, first byte of the data) of a stage's file that `TensorFileWriter` wrote.
 
     The bytes must be exactly those that the writer makes: raises CorruptError otherwise, also for a wrong size;
     CheckpointError where it cannot be read.
@@ -164,7 +176,7 @@ def read_header(path: Path) -> tuple[dict[str, tuple[int, ...]], int]:
         raise unreadable(path, error) from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptError(f"{path} is corrupt: {error}") from error
-    data_bytes = 4 * sum(math.prod(shape) for shape in shapes.values())
+    data_bytes = sum(item_bytes(name) * math.prod(shape) for name, shape in shapes.items())
     if length.to_bytes(8, "little") + text != expected or size != len(expected) + data_bytes:
         raise CorruptError(f"{path} is corrupt or cut short: {size} bytes, {len(expected) + data_bytes} expected")
     return shapes, len(expected)

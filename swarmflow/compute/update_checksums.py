@@ -10,7 +10,7 @@ from torch import Tensor
 
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import piece_sums
-from swarmflow.compute.state_root import PIECE_ELEMENTS, tensor_name
+from swarmflow.compute.state_root import PIECE_ELEMENTS, Span, piece_elements, tensor_name
 
 
 class UpdateChecksums:
@@ -67,8 +67,9 @@ class UpdateChecksums:
 
     def _take(self, group: FlatGroup, where: slice, sums: list[Tensor]) -> None:
         tensors = group.tensors()
+        span = Span(group.name, where.start, where.stop)
         for name, out in zip(self._names, sums, strict=True):
-            piece_sums(tensors[name][where], PIECE_ELEMENTS, out)
+            piece_sums(tensors[name][span.of(name)], piece_elements(name), out)
 
 
 def summed(sums: UpdateChecksums | None, group: FlatGroup, where: slice) -> AbstractContextManager[None]:

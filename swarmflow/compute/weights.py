@@ -105,7 +105,7 @@ class LayoutReader:
         """Elements start to stop of the group's flat parameters, as little-endian fp32 bytes."""
         if not 0 <= start <= stop <= self.layout.elements(group):
             raise ValueError(f"elements {start} to {stop} of {self.layout.elements(group)} in group {group!r}")
-        out = torch.empty(stop - start, dtype=torch.float32)
+        out = torch.zeros(stop - start, dtype=torch.float32)  # also between parameters
         self.read_into(group, start, out)
         return bytes(memory_of(out))
 

@@ -55,6 +55,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         export_dtype=_export_dtype(config),
         config=fingerprint(config),
         timeouts=config.timeouts,
+        state_bits=optimizer.state_bits,
     )
 
 

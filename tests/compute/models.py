@@ -65,12 +65,13 @@ def stages_of(
     dropout: bool = False,
     microbatches: int | None = None,
     reduce_codec: str = "none",
+    align: int = 1,
 ) -> list[Stage]:
     """microbatches: gradients are rounded, exactly or by the codec, in steps of so many."""
     accumulate = "exact" if reduce_codec == "none" else "fp32"
     rounding = [microbatches and rounding_of(accumulate, reduce_codec, microbatches) for _ in range(len(cut) + 1)]
     stages = [
-        build_stage(config, cut, number, device="cpu", dropout=dropout, rounding=rounding[number] or None)
+        build_stage(config, cut, number, device="cpu", dropout=dropout, rounding=rounding[number] or None, align=align)
         for number in range(len(cut) + 1)
     ]
     for stage in stages:

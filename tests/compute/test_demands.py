@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 import torch
 
+from swarmflow.compute.blocks import alignment
 from swarmflow.compute.demands import measure_activations, stage_demands
 from swarmflow.compute.families import model_config
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
+from swarmflow.compute.tensorfile import file_bytes
+from swarmflow.runtime.operations.exporting import state_tensor_lengths
 from tests.compute.models import stages_of
 from tests.compute.test_families import WORK
 from tests.runtime.manifests import manifest
@@ -48,8 +51,10 @@ def test_a_microbatch_takes_about_what_is_told(given: dict[str, Any], precision:
 @pytest.mark.parametrize(
     "rounding", [("fp32", "none"), ("exact", "none"), ("fp32", "blockwise16")], ids=["fp32", "exact", "blockwise16"]
 )
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
-def test_a_stage_takes_what_is_told_and_sends_its_boundaries(optimizer: str, rounding: tuple[str, str]) -> None:
+@pytest.mark.parametrize(("optimizer", "state_bits"), [("adamw", 32), ("sgd", 32), ("adamw", 8), ("sgd", 8)])
+def test_a_stage_takes_what_is_told_and_sends_its_boundaries(
+    optimizer: str, state_bits: int, rounding: tuple[str, str]
+) -> None:
     accumulate, reduce_codec = rounding
     config = model_config({**LLAMA, "tie_word_embeddings": True})
     run = replace(
@@ -61,14 +66,17 @@ def test_a_stage_takes_what_is_told_and_sends_its_boundaries(optimizer: str, rou
         seq_len=16,
         microbatch_sequences=2,
         optimizer=optimizer,
+        state_bits=state_bits,
         momentum=0.9,
         accumulate=accumulate,
         reduce_codec=reduce_codec,
         codec="fp16",
     )
     told = stage_demands(run, measure_activations(config, "fp32", False))
-    names = make_optimizer(OptimizerSettings(optimizer)).state_names()
-    stages = stages_of(config, CUT, microbatches=None if rounding == ("fp32", "none") else 4, reduce_codec=reduce_codec)
+    names = make_optimizer(OptimizerSettings.of(run)).state_names()
+    microbatches = None if rounding == ("fp32", "none") else 4
+    align = alignment(state_bits)
+    stages = stages_of(config, CUT, microbatches=microbatches, reduce_codec=reduce_codec, align=align)
     for stage, one in zip(stages, told, strict=True):
         for group in stage.groups.values():
             group.allocate(names)
@@ -81,3 +89,22 @@ def test_a_stage_takes_what_is_told_and_sends_its_boundaries(optimizer: str, rou
     boundary, tokens = 2 * 16 * 64 * 2, 2 * 16 * 8
     assert [one.sent_bytes for one in told] == [boundary, 2 * boundary, boundary]
     assert [one.received_bytes for one in told] == [boundary + tokens, 2 * boundary, boundary]
+
+
+@pytest.mark.parametrize(("optimizer", "share"), [("adamw", (4 + 2 + 2 / 64) / 12), ("sgd", (4 + 1 + 1 / 64) / 8)])
+def test_8_bit_moments_take_a_byte_and_a_scale_a_block(optimizer: str, share: float) -> None:
+    """In memory and on the link, and on the disk: but for what lies between parameters of a block's size or more."""
+    config = model_config({**LLAMA, "hidden_size": 256, "intermediate_size": 1024})
+    run = replace(manifest(), model=config, cut=CUT, hidden_size=256, vocab_size=100, optimizer=optimizer)
+    coded, activations = replace(run, state_bits=8), measure_activations(config, "fp32", False)
+    sizes = [
+        [(one.state_bytes, file_bytes(state_tensor_lengths(of, one.stage))) for one in stage_demands(of, activations)]
+        for of in (run, coded)
+    ]
+    for full, small in zip(*sizes, strict=True):
+        assert small[0] == pytest.approx(share * full[0], rel=1e-3)
+        assert small[1] == pytest.approx(small[0], abs=2000), "a header beside the numbers"
+        assert full[1] == pytest.approx(full[0], abs=2000)
+    memory = [[one.memory_bytes for one in stage_demands(of, activations)] for of in (run, coded)]
+    for full, small, of in zip(*memory, sizes[0], strict=True):
+        assert full - small == pytest.approx(of[0] * (1 - share), rel=1e-2)

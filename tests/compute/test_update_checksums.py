@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 
+from swarmflow.compute import blocks as grid
 from swarmflow.compute import optimizer as module
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import FlatGroup
@@ -18,21 +19,24 @@ from swarmflow.compute.update_checksums import UpdateChecksums
 
 PIECES = (PIECE_ELEMENTS, PIECE_ELEMENTS + 1)
 BLOCKS = (BLOCK_ELEMENTS, BLOCK_ELEMENTS + 3, 2 * BLOCK_ELEMENTS + PIECE_ELEMENTS)
-OPTIMIZERS = ("adamw", "adamw by torch", "lamb", "sgd")
+OPTIMIZERS = ("adamw", "adamw by torch", "lamb", "sgd", "adamw in 8 bits", "lamb in 8 bits", "sgd in 8 bits")
 
 
 @pytest.fixture(params=OPTIMIZERS)
 def update(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Optimizer:
     """An optimizer; AdamW by its kernel, and without."""
-    name, _, by_torch = request.param.partition(" by ")
-    if by_torch:
+    name, *how = request.param.split()
+    if how == ["by", "torch"]:
         monkeypatch.setattr(module, "adamw_kernel", lambda: None)
-    return make_optimizer(OptimizerSettings(name))
+    return make_optimizer(OptimizerSettings(name, state_bits=8 if how[:1] == ["in"] else 32))
 
 
 def group_of(name: str, elements: int, device: torch.device) -> FlatGroup:
-    """A group of two tensors, the first of which is of one element, with random parameters."""
-    entries = (TensorSlot("first", (1,), 0), TensorSlot("second", (elements - 1,), 1))
+    """A group of one tensor, or of two whose first is of one element, with random parameters."""
+    entries: tuple[TensorSlot, ...] = (TensorSlot("only", (elements,), 0),)
+    if elements > grid.BLOCK_ELEMENTS:
+        second = TensorSlot("second", (elements - grid.BLOCK_ELEMENTS,), grid.BLOCK_ELEMENTS)
+        entries = (TensorSlot("first", (1,), 0), second)
     group = FlatGroup.empty(name, entries, device)
     group.params.copy_(torch.randn(elements, generator=torch.Generator().manual_seed(elements)))
     return group

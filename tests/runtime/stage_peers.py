@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from swarmflow.compute.blocks import alignment
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.codec import codec_named, encode_tokens
 from swarmflow.compute.flat import rounding_of
@@ -111,9 +112,10 @@ def _peer(me: ProcessId, of: Manifest, number: int) -> tuple[Peer, list[Worker]]
     recorded = RecordedEvents()
     driver.run(recorded, [])
     rounding = rounding_of(of.accumulate, of.reduce_codec, of.microbatches)
-    stage = build_stage(of.model, of.cut, number, device="cpu", dropout=of.dropout, rounding=rounding)
+    align = alignment(of.state_bits)
+    stage = build_stage(of.model, of.cut, number, device="cpu", dropout=of.dropout, rounding=rounding, align=align)
     init_stage(stage, of.seed)
-    optimizer = make_optimizer(OptimizerSettings(of.optimizer, of.betas, of.momentum, of.eps, of.weight_decay))
+    optimizer = make_optimizer(OptimizerSettings.of(of))
     for group in stage.groups.values():
         group.allocate(optimizer.state_names())
         if isinstance(group.sums, BlockwiseSums):  # a grid as of an earlier step, with which some blocks are wide

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from swarmflow.compute import update_log
-from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
+from swarmflow.compute.blocks import BLOCK_ELEMENTS, alignment, grid_blocks
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.flat import FlatGroup, rounding_of
@@ -31,8 +31,11 @@ MODES = [(sums, delay) for sums in SUMS for delay in (0, 1)]
 def stage_of(of: Manifest, number: int = 0) -> Served:
     """A stage at version 0."""
     rounding = rounding_of(of.accumulate, of.reduce_codec, of.microbatches)
-    stages = [build_stage(of.model, of.cut, number, device="cpu", rounding=rounding) for _ in range(1 + of.delay)]
-    optimizer = make_optimizer(OptimizerSettings(of.optimizer, of.betas, of.momentum, of.eps, of.weight_decay))
+    stages = [
+        build_stage(of.model, of.cut, number, device="cpu", rounding=rounding, align=alignment(of.state_bits))
+        for _ in range(1 + of.delay)
+    ]
+    optimizer = make_optimizer(OptimizerSettings.of(of))
     for group in stages[0].groups.values():
         group.allocate(optimizer.state_names())
     served = Served(tuple(StageRunner(stage, of.precision) for stage in stages), optimizer, 0)
@@ -83,13 +86,16 @@ def bring(giver: Served, loader: Served, span: Span, have: int) -> int:
     return len(updates or ())
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", *more("lamb", "sgd")])
+@pytest.mark.parametrize(
+    "optimizer", ["adamw", "lamb in 8 bits", *more("lamb", "sgd", "adamw in 8 bits", "sgd in 8 bits")]
+)
 @pytest.mark.parametrize(("sums", "delay"), MODES)
 @pytest.mark.parametrize("reduced", [True, False], ids=["reduced", "alone"])
 def test_pieces_of_several_versions_become_the_stage_that_all_others_have(
     sums: str, delay: int, optimizer: str, reduced: bool
 ) -> None:
-    of = manifest(**SUMS[sums], delay=delay, optimizer=optimizer)
+    name, _, coded = optimizer.partition(" in ")
+    of = manifest(**SUMS[sums], delay=delay, optimizer=name, state_bits=8 if coded else 32)
     giver, loader = stage_of(of), stage_of(of)
     loader.state.zero()
     giver.log.want()

@@ -50,12 +50,15 @@ async def leave(peer: Peer, folder: Path, held: Held = HELD) -> None:
     LeftState(folder).write(kept)
 
 
-@pytest.mark.parametrize(("sums", "exponent"), [("exact", 36), ("exact", 20), ("fp32", 36), ("blockwise16", 36)])
+@pytest.mark.parametrize(
+    ("sums", "exponent", "state_bits"),
+    [("exact", 36, 32), ("exact", 20, 32), ("fp32", 36, 32), ("blockwise16", 36, 32), ("blockwise16", 36, 8)],
+)
 async def test_the_next_life_makes_the_update_that_this_one_would_have_made(
-    sums: str, exponent: int, tmp_path: Path
+    sums: str, exponent: int, state_bits: int, tmp_path: Path
 ) -> None:
     """Also in a step whose gradients had been too large for the exponent with which a stage is built."""
-    async with peers(manifest(**SUMS[sums]), 3) as (one, other, later):
+    async with peers(manifest(**SUMS[sums], state_bits=state_bits), 3) as (one, other, later):
         for peer in (one, other):
             peer.driver.perform([Reset(exponent)])
         await sealed(one)

@@ -142,6 +142,7 @@ def _optimizer_lines(run: NewRun) -> list[KeyLine]:
         KeyLine("warmup_steps", run.warmup_steps, "the first steps, in which the rate rises from 0"),
         _default(OptimizerSection, "betas", "decay rates of the moments"),
         _default(OptimizerSection, "weight_decay", "of every parameter"),
+        _default(OptimizerSection, "state_bits", "of each number of a moment; 8: a quarter of their memory"),
         _default(OptimizerSection, "clip_grad_norm", "limit of the gradient's norm; 0: none"),
     ]
 

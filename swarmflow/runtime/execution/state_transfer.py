@@ -14,6 +14,7 @@ import torch
 
 from swarmflow.compute.checkpoint import Checkpoint
 from swarmflow.compute.finite import finite
+from swarmflow.compute.state_root import CODES, item_bytes
 from swarmflow.compute.tensorfile import TensorFileWriter
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError, WrongCopyError
@@ -22,7 +23,6 @@ from swarmflow.runtime.transport.requests import Arguments, Requests
 CHUNK_ELEMENTS = 1 << 18  # 1 MiB of fp32: a stream is as fast with it as with more
 CHUNKS_AHEAD = 4  # requested ahead: hides the round trip at the cost of little memory
 HELD_POLL_S = 0.25  # how often a copy that is held up looks whether it still is
-_ELEMENT_BYTES = 4
 
 _Chunk = tuple[str, int, int]
 """(tensor, first element, the one after the last)."""
@@ -32,11 +32,16 @@ _Chunk = tuple[str, int, int]
 class Listing:
     """What a donor has of a stage's version. Tensors of the stage that are not listed are zeros."""
 
-    tensors: dict[str, int]  # name -> elements (fp32)
+    tensors: dict[str, int]  # name -> elements
+
+    @property
+    def total_bytes(self) -> int:
+        """Of all tensors together."""
+        return sum(item_bytes(name) * count for name, count in self.tensors.items())
 
 
 Write = Callable[[str, int, memoryview], None]
-"""(tensor, first element, fp32 bytes)."""
+"""(tensor, first element, bytes)."""
 
 OnProgress = Callable[[ProcessId, int, int], None]
 """(donor, bytes received so far, bytes of all that the donor lists)."""
@@ -121,18 +126,14 @@ class StateCopy:
     _failures: dict[ProcessId, str] = field(init=False, default_factory=dict)
     _writes: asyncio.Lock = field(init=False, default_factory=asyncio.Lock)  # a file has one position
 
-    @property
-    def _total_bytes(self) -> int:
-        return _ELEMENT_BYTES * sum(self.listing.tensors.values())
-
     async def run(self, donors: Sequence[ProcessId]) -> None:
         """Read every chunk. Raises NetworkError with the failure of each donor when none is left."""
         for name, count in self.listing.tensors.items():
             starts = (start for start in range(0, count, CHUNK_ELEMENTS) if (name, start) not in self.done)
             self._chunks.extend((name, start, min(start + CHUNK_ELEMENTS, count)) for start in starts)
-        lacking = sum(stop - start for _, start, stop in self._chunks)
-        self._received_bytes = self._total_bytes - _ELEMENT_BYTES * lacking
-        self.on_progress(donors[0], self._received_bytes, self._total_bytes)
+        lacking = sum(item_bytes(name) * (stop - start) for name, start, stop in self._chunks)
+        self._received_bytes = self.listing.total_bytes - lacking
+        self.on_progress(donors[0], self._received_bytes, self.listing.total_bytes)
         while self._chunks:
             able = [donor for donor in donors if donor not in self._failures]
             if not able:
@@ -152,14 +153,14 @@ class StateCopy:
                     continue
                 (name, start, _), task = ahead[0]
                 data = await task
-                if not await asyncio.to_thread(_finite, data):
+                if not await asyncio.to_thread(all_finite, name, data):
                     raise NetworkError(f"{donor} has a state of stage {self.stage} with values that are not finite")
                 async with self._writes:
                     await asyncio.to_thread(self.write, name, start, data)
                 ahead.popleft()
                 self.done.add((name, start))
                 self._received_bytes += len(data)
-                self.on_progress(donor, self._received_bytes, self._total_bytes)
+                self.on_progress(donor, self._received_bytes, self.listing.total_bytes)
         except NetworkError as error:
             self._failures[donor] = str(error)
         finally:
@@ -170,7 +171,7 @@ class StateCopy:
         arguments: Arguments = {"stage": self.stage, "version": self.version, "root": self.root}
         arguments |= {"tensor": name, "start": start, "stop": stop}
         answer = await self.requests.ask(donor, "state/read", arguments, timeout_s=60.0)
-        if len(answer) != 1 or len(answer[0]) != _ELEMENT_BYTES * (stop - start):
+        if len(answer) != 1 or len(answer[0]) != item_bytes(name) * (stop - start):
             raise NetworkError(f"{donor} sent a chunk of another size than was asked for")
         return answer[0]
 
@@ -299,8 +300,9 @@ async def copy_stage(
     raise failure
 
 
-def _finite(data: memoryview) -> bool:
-    return finite(torch.frombuffer(data, dtype=torch.float32))
+def all_finite(tensor: str, data: bytearray | memoryview) -> bool:
+    """Return whether a part of a tensor of a stage's state is finite, as all 8-bit numbers are."""
+    return bool(tensor.endswith(CODES)) or finite(torch.frombuffer(data, dtype=torch.float32))
 
 
 def _number(arguments: Arguments, name: str) -> int:

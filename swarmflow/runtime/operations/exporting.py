@@ -8,7 +8,7 @@ from pathlib import Path
 
 from blake3 import blake3
 
-from swarmflow.compute.blocks import grid_blocks
+from swarmflow.compute.blocks import alignment, grid_blocks
 from swarmflow.compute.checkpoint import Checkpoint
 from swarmflow.compute.export import export_stagewise
 from swarmflow.compute.flat import rounding_of
@@ -16,20 +16,17 @@ from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.stage_state import BEFORE
-from swarmflow.compute.state_root import GRID, tensor_name
+from swarmflow.compute.state_root import GRID, tensor_elements, tensor_name
 from swarmflow.manifest import Manifest
 
 
 def state_tensor_lengths(manifest: Manifest, stage: int) -> dict[str, int]:
     """Return the flat tensors of a stage's state, in the order in which they are stored, and their elements."""
-    settings = OptimizerSettings(
-        manifest.optimizer, manifest.betas, manifest.momentum, manifest.eps, manifest.weight_decay
-    )
-    names = ("params", *make_optimizer(settings).state_names())
-    layout = stage_layout(manifest.model, manifest.cut, stage)
+    names = ("params", *make_optimizer(OptimizerSettings.of(manifest)).state_names())
+    layout = stage_layout(manifest.model, manifest.cut, stage, alignment(manifest.state_bits))
     lengths: dict[str, int] = {}
     for group in layout.groups:
-        lengths |= {tensor_name(group, name): layout.elements(group) for name in names}
+        lengths |= {tensor_name(group, name): tensor_elements(name, layout.elements(group)) for name in names}
         if isinstance(rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches), Blockwise):
             lengths[tensor_name(group, GRID)] = grid_blocks(layout.elements(group))
     if manifest.delay:  # and of the version before
@@ -67,6 +64,7 @@ def export_checkpoint(
             out,
             save_tokenizer,
             dtype=dtype or manifest.export_dtype,
+            align=alignment(manifest.state_bits),
             run=manifest.run_id,
             content=content_id(checkpoint),
         )
