@@ -37,6 +37,7 @@ def _runner(manifest: Manifest, device: torch.device, number: int) -> StageRunne
         dropout=manifest.dropout,
         rounding=rounding,
         align=alignment(manifest.state_bits),
+        boundary=manifest.boundary,
     )
     return StageRunner(stage, manifest.precision)
 
@@ -45,6 +46,6 @@ def _microbatch_bytes(manifest: Manifest, device: torch.device, runner: StageRun
     """Return the bytes of a held microbatch, measured before the stage's memory is touched, which sets the peak."""
     stage = runner.stage
     rows = (manifest.microbatch_sequences, manifest.seq_len)
-    x = torch.zeros(rows, dtype=torch.int64) if stage.first else torch.zeros((*rows, manifest.hidden_size))
+    x = torch.zeros(rows, dtype=torch.int64) if stage.first else torch.zeros((*rows, stage.boundary_width))
     draw = DrawKey(manifest.seed, 0, 0) if stage.dropout else None
     return max(1, runner.activation_bytes(x.to(device), draw))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from swarmflow import config_check as check
+from swarmflow.boundary import Boundary
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.errors import ConfigError
 from swarmflow.suggestions import did_you_mean
@@ -37,7 +38,7 @@ class ModelSection:
     """[model]: exactly one of `path` (a Hugging Face folder, absolute once loaded) and `config` is set.
 
     cut: the first block of stages 1 .. stages - 1, or None where the run measures an even cut. stages: always set by
-    `load`, also when only `cut` was given.
+    `load`, also when only `cut` was given. boundary: as `Boundary.parse` reads it; None: hidden states travel whole.
     """
 
     path: Annotated[Path | None, check.text] = None
@@ -45,6 +46,12 @@ class ModelSection:
     stages: Annotated[int, check.integer(1)] = 1
     cut: Annotated[tuple[int, ...] | None, check.block_numbers] = None
     dropout: Annotated[bool, check.boolean] = False
+    boundary: Annotated[str | None, check.boundary] = None
+
+    @property
+    def parsed_boundary(self) -> Boundary | None:
+        """The boundary, as a value."""
+        return Boundary.parse(self.boundary) if self.boundary is not None else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -252,6 +259,11 @@ def _check_model(model: dict[str, Any]) -> None:
                 f"model.stages = {model['stages']}: model.cut = {list(model['cut'])} makes {stages} stages; "
                 "leave one of them out or let them agree"
             )
+    if "boundary" in model and model["stages"] == 1:
+        raise check.Disallowed(
+            f"model.boundary = {check.shown(model['boundary'])}: one stage has no boundary; ask for more stages, or "
+            "leave it out"
+        )
 
 
 def _check_data(data: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_type_hints
 
+from swarmflow.boundary import Boundary
 from swarmflow.core.protocol.timeouts import SECONDS_MAX, Timeouts
 from swarmflow.errors import ConfigError
 from swarmflow.suggestions import did_you_mean
@@ -152,6 +153,15 @@ def block_numbers(value: object) -> tuple[int, ...]:
     if any(later <= earlier for earlier, later in itertools.pairwise(numbers)):
         raise Disallowed(allowed)
     return numbers
+
+
+def boundary(value: object) -> str:
+    """How the tensors between stages are compressed, as text; whether the model allows it is checked with the model."""
+    allowed = '"bottleneck:K", K the width that travels, or "maxout:K", K the factor of the reduction'
+    try:
+        return str(Boundary.parse(text(value)))
+    except ValueError as error:  # Disallowed is one too
+        raise Disallowed(allowed) from error
 
 
 def model_table(value: object) -> Mapping[str, object]:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from blake3 import blake3
 
+from swarmflow.boundary import Boundary
 from swarmflow.core.protocol.piece_format import INT64, PieceFormat, piece_format
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import Plan
@@ -28,7 +29,7 @@ class Manifest:
     costs: measured seconds of each stage for one microbatch, relative. parameters: of each stage, a tied weight counted
     on both. export_dtype: of the numbers in exports. config: fingerprint of RUN.toml, key by key. corpus: digest of the
     data. from_seed: fresh weights, drawn by each peer from `seed`; else the trainers hold version 0. timeouts: of all
-    its processes.
+    its processes. boundary: how the tensors between its stages are compressed, None: not by what is learnt.
     """
 
     run_id: str
@@ -66,6 +67,7 @@ class Manifest:
     cuts: int = 0  # how often the run was cut anew
     compression_ratio: float = 0.0  # of the slowest boundary, with an adaptive codec
     state_bits: int = 32  # of a number that the optimizer keeps for each parameter: 8 or 32
+    boundary: Boundary | None = None
 
     @property
     def stages(self) -> int:
@@ -73,9 +75,14 @@ class Manifest:
         return len(self.cut) + 1
 
     @property
+    def boundary_width(self) -> int:
+        """How many numbers of a token travel between two stages."""
+        return self.boundary.width(self.hidden_size) if self.boundary is not None else self.hidden_size
+
+    @property
     def plan(self) -> Plan:
         """What the machines of the core need to know of it."""
-        boundary_bytes = self.microbatch_sequences * self.seq_len * self.hidden_size * _BYTES[self.codec]
+        boundary_bytes = self.microbatch_sequences * self.seq_len * self.boundary_width * _BYTES[self.codec]
         how = self.tied, self.gigaflops, self.router, boundary_bytes, self.delay, self.timeouts
         ratio = self.compression_ratio if self.codec == ADAPTIVE else 0.0
         return Plan(self.stages, self.microbatches, *how, tuple(map(self.piece.usual_bytes, self.parameters)), ratio)
@@ -83,7 +90,7 @@ class Manifest:
     @property
     def tensor_bytes_max(self) -> int:
         """The largest tensor that travels in one frame: at a boundary, in whatever codec, with its header."""
-        return 4 * self.microbatch_sequences * self.seq_len * max(self.hidden_size, 1) + _TENSOR_HEADER_BYTES
+        return 4 * self.microbatch_sequences * self.seq_len * max(self.boundary_width, 1) + _TENSOR_HEADER_BYTES
 
     @property
     def gigaflops(self) -> tuple[float, ...]:
@@ -124,4 +131,7 @@ class Manifest:
             raise IncompatibleError("the run's manifest has an impossible run id")
         if problems := manifest.timeouts.problems():
             raise IncompatibleError(f"the run's manifest has an impossible timeouts.{problems[0]}")
+        problem = manifest.boundary.problem(manifest.hidden_size) if manifest.boundary is not None else None
+        if problem is not None:
+            raise IncompatibleError(f"the run's manifest has an impossible boundary, {manifest.boundary}: {problem}")
         return manifest

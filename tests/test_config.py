@@ -114,6 +114,9 @@ def test_model_from_a_table_and_a_cut(tmp_path: Path) -> None:
         ("model", "cut = [0]", "model.cut = [0]: must be a list of positive"),
         ("model", "cut = 2", "model.cut = 2: must be a list of positive"),
         ("model", "dropout = 0.1", "model.dropout = 0.1: must be true or false"),
+        ("model", 'boundary = "maxout"', 'model.boundary = "maxout": must be "bottleneck:K", K the width that travels'),
+        ("model", 'boundary = "bottleneck:0"', 'or "maxout:K", K the factor of the reduction'),
+        ("model", "boundary = 64", "model.boundary = 64: must be"),
         (
             "model",
             "config = { hidden_size = 1 }",
@@ -182,6 +185,7 @@ def test_each_impossible_key_is_named(tmp_path: Path, section: str, line: str, e
         ('[model]\npath = "i"\nconfig = { model_type = "gpt2" }\n', "model.path and model.config are both given"),
         ('[model]\npath = "i"\nstages = 2\ncut = [2, 4]\n', "model.stages = 2: model.cut = [2, 4] makes 3 stages"),
         ('[model]\npath = "i"\nstages = 2\n', "[data] needs path"),
+        ('[model]\npath = "i"\nstages = 1\nboundary = "maxout:2"\n', "one stage has no boundary; ask for more stages"),
         ('[model]\npath = "i"\nstages = 2\n[data]\npath = "a"\ndataset = "b"\n', "data.path and data.dataset are both"),
         ('[model]\npath = "i"\nstages = 2\n[data]\npath = "a"\nsplit = "b"\n', 'data.split = "b": goes only with'),
         (SHORT + '[train]\ncodec = "adatopk"\ndelay = 1\n', 'the codec "adatopk" needs train.delay = 0'),
@@ -236,6 +240,7 @@ def test_what_may_change_at_a_resume(tmp_path: Path) -> None:
         ('"bytes"', '"org/name"', "data.tokenizer"),
         ("microbatches = 8", "microbatches = 9", "train.microbatches"),
         ('accumulate = "fp32"', 'accumulate = "exact"', "train.accumulate"),
+        ("stages = 3", 'stages = 3\nboundary = "maxout:2"', "model.boundary"),
     ],
 )
 def test_the_first_difference_is_named(tmp_path: Path, old: str, new: str, key: str) -> None:

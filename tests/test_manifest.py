@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from swarmflow.boundary import Boundary
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.errors import IncompatibleError
 from swarmflow.manifest import Manifest
@@ -32,5 +33,25 @@ def test_a_manifest_is_the_same_after_its_way() -> None:
 def test_timeouts_that_no_run_can_have_are_refused(name: str, value: object, told: str) -> None:
     fields = json.loads(manifest(run_id=RUN_ID).encode())
     fields["timeouts"][name] = value
+    with pytest.raises(IncompatibleError, match=told):
+        Manifest.decode(json.dumps(fields).encode())
+
+
+def test_less_travels_where_boundaries_are_learnt() -> None:
+    whole = manifest(run_id=RUN_ID)
+    compressed = manifest(run_id=RUN_ID, boundary=Boundary("maxout", 4))
+    assert Manifest.decode(compressed.encode()) == compressed
+    assert compressed.boundary_width * 4 == whole.boundary_width == whole.hidden_size
+    assert compressed.plan.boundary_bytes * 4 == whole.plan.boundary_bytes
+    assert compressed.tensor_bytes_max < whole.tensor_bytes_max
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "told"),
+    [("bottleneck", 32, "impossible boundary"), ("maxout", 0, "impossible boundary"), ("sum", 2, "does not fit")],
+)
+def test_a_boundary_that_no_model_of_this_size_can_have_is_refused(kind: str, number: int, told: str) -> None:
+    fields = json.loads(manifest(run_id=RUN_ID).encode())
+    fields["boundary"] = {"kind": kind, "number": number}
     with pytest.raises(IncompatibleError, match=told):
         Manifest.decode(json.dumps(fields).encode())

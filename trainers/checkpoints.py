@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from swarmflow.compute.blocks import alignment
 from swarmflow.compute.checkpoint import Checkpoint, prune, readable, remove_unfinished
 from swarmflow.compute.export import KIND
-from swarmflow.compute.layout import StageLayout, stage_layout
+from swarmflow.compute.layout import StageLayout, layout_in_run
 from swarmflow.compute.stage_file import StageFile
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.compute.weights import LayoutReader
@@ -198,7 +197,7 @@ class Checkpoints:
         source = self._open.get((stage, version))
         if source is None:
             if version == 0 and self._weights is not None:
-                source = LayoutReader(self._layout(stage), self._weights)
+                source = LayoutReader(self._layout(stage), self._weights, self._manifest.seed)
             else:
                 source = self._state(stage, version)
             self._open[stage, version] = source
@@ -223,7 +222,7 @@ class Checkpoints:
         raise NetworkError(f"stage {stage} of version {version} is not on this trainer's disk")
 
     def _layout(self, stage: int) -> StageLayout:
-        return stage_layout(self._manifest.model, self._manifest.cut, stage, alignment(self._manifest.state_bits))
+        return layout_in_run(self._manifest, stage)
 
     def _elements(self, stage: int) -> dict[str, int]:
         return state_tensor_lengths(self._manifest, stage)

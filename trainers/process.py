@@ -15,6 +15,7 @@ import uvloop
 
 from swarmflow.activity import doing
 from swarmflow.authority.policy import AccessPolicy
+from swarmflow.compute.export import export_note
 from swarmflow.core.protocol.actions import Exit, Rejoin
 from swarmflow.core.protocol.types import ADDRESSES_MAX
 from swarmflow.errors import NetworkError, PortTakenError, SwarmflowError, TakenError, raise_all
@@ -235,6 +236,8 @@ async def _one_life(
 
 async def take_up(run: Run, manifest: Manifest) -> None:
     """Make a run that of this trainer's folder, after all checks. Raises ForeignFileError."""
+    if manifest.boundary is not None:
+        log.warning("%s", export_note(manifest.boundary))
     with doing("checking the disk space"):
         await asyncio.to_thread(_check_disk, run, manifest)
     run.folder.keep_manifest(manifest)

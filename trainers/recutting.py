@@ -6,9 +6,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from swarmflow.compute.blocks import alignment
 from swarmflow.compute.checkpoint import Checkpoint, remove_all_but
-from swarmflow.compute.layout import StageLayout, stage_layout
+from swarmflow.compute.layout import StageLayout, layout_in_run
 from swarmflow.compute.recutting import cut_anew
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.durability.memories import NOTHING
@@ -31,6 +30,11 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
     that is cut short changes nothing. Takes as long as the disk does. Raises ConfigError where the run cannot be cut
     anew, AuthorityError without the owner's key, and what `new_manifest` and the disk raise.
     """
+    if before.boundary is not None:
+        raise ConfigError(
+            f'a run with model.boundary = "{before.boundary}" cannot be cut anew, since the layers of its boundaries '
+            f"belong to its cut: set model.cut = {list(before.cut)}"
+        )
     if before.delay:
         raise ConfigError(
             f"a run with train.delay = {before.delay} cannot be cut anew, since what it has summed up waits for the "
@@ -88,5 +92,4 @@ def _write(run: Run, before: Manifest, after: Manifest, source: Checkpoint) -> N
 
 
 def _layouts(manifest: Manifest) -> Sequence[StageLayout]:
-    align = alignment(manifest.state_bits)
-    return [stage_layout(manifest.model, manifest.cut, stage, align) for stage in range(manifest.stages)]
+    return [layout_in_run(manifest, stage) for stage in range(manifest.stages)]

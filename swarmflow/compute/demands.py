@@ -8,12 +8,13 @@ from typing import Any
 
 import torch
 
+from swarmflow.boundary import Boundary
 from swarmflow.compute.blocks import BLOCK_ELEMENTS, alignment, grid_blocks
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.grid import Blockwise
-from swarmflow.compute.layout import StageLayout, blocks_of, layout_of, stage_layout
+from swarmflow.compute.layout import StageLayout, blocks_of, layout_in_run, layout_of
 from swarmflow.compute.microbatch_gradient import kept_blocks
 from swarmflow.compute.model_keys import positions_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
@@ -39,11 +40,16 @@ Growth = tuple[float, float]
 
 @dataclass(frozen=True)
 class Activations:
-    """What the forward of one sequence keeps for its backward: the embedding, one block, what follows the blocks."""
+    """What the forward of one sequence keeps for its backward: the embedding, one block, what follows the blocks.
+
+    compress, expand: the halves of a boundary.
+    """
 
     embedding: Growth
     block: Growth
     head: Growth
+    compress: Growth = (0.0, 0.0)
+    expand: Growth = (0.0, 0.0)
 
 
 @dataclass(frozen=True)
@@ -66,14 +72,21 @@ class StageDemands:
     state_bytes: int
 
 
-def measure_activations(config: Mapping[str, Any], precision: str, dropout: bool) -> Activations:
+def measure_activations(
+    config: Mapping[str, Any], precision: str, dropout: bool, boundary: Boundary | None = None
+) -> Activations:
     """Measures on a few blocks of zeros, as three stages, with two short sequences. Raises ModelError."""
     few, between = few_blocks(config)
     longest = max(2, min(_TRIAL_TOKENS, positions_of(config) or _TRIAL_TOKENS))
     cut = (1, 1 + between)
     parts = [_growth(few, cut, stage, longest, precision, dropout) for stage in range(3)]
     block = parts[1][0] / between, parts[1][1] / between
-    return Activations(_excess(parts[0], block), block, _excess(parts[2], block))
+    found = Activations(_excess(parts[0], block), block, _excess(parts[2], block))
+    if boundary is None:
+        return found
+    ends = (_growth(few, cut, stage, longest, precision, dropout, boundary) for stage in (0, 2))
+    compress, expand = (_excess(end, part) for end, part in zip(ends, parts[::2], strict=True))
+    return replace(found, compress=compress, expand=expand)
 
 
 def stage_demands(manifest: Manifest, activations: Activations) -> list[StageDemands]:
@@ -81,7 +94,7 @@ def stage_demands(manifest: Manifest, activations: Activations) -> list[StageDem
     anatomy = dissect(to_config(manifest.model))
     blocks = len(anatomy.blocks)
     align = alignment(manifest.state_bits)
-    layouts = [layout_of(anatomy, manifest.cut, stage, align) for stage in range(manifest.stages)]
+    layouts = [layout_of(anatomy, manifest.cut, stage, align, manifest.boundary) for stage in range(manifest.stages)]
     return [
         _demands(manifest, layout, blocks_of(manifest.cut, blocks, layout.stage), activations) for layout in layouts
     ]
@@ -94,14 +107,14 @@ def blocks_bytes(manifest: Manifest, activations: Activations, first: int, stop:
     """
     cut = tuple(edge for edge in (first, stop) if 0 < edge < blocks)
     of = replace(manifest, cut=cut)
-    layout = stage_layout(of.model, cut, int(first > 0), alignment(manifest.state_bits))
+    layout = layout_in_run(of, int(first > 0))
     demands = _demands(of, layout, range(first, stop), activations)
     return demands.memory_bytes + (1 + TEMPORARY) * demands.microbatch_bytes
 
 
 def stage_bytes(manifest: Manifest, stage: int) -> int:
     """Return the memory of a stage without microbatches, as in StageDemands. Raises ModelError."""
-    return _memory_bytes(manifest, stage_layout(manifest.model, manifest.cut, stage, alignment(manifest.state_bits)))
+    return _memory_bytes(manifest, layout_in_run(manifest, stage))
 
 
 def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations: Activations) -> StageDemands:
@@ -165,19 +178,31 @@ def _state_bytes(manifest: Manifest, layout: StageLayout) -> int:
 
 
 def _sequence_bytes(activations: Activations, blocks: int, first: bool, last: bool, tokens: int) -> int:
-    parts = [(activations.block, blocks), (activations.embedding, int(first)), (activations.head, int(last))]
+    parts = [
+        (activations.block, blocks),
+        (activations.embedding, int(first)),
+        (activations.head, int(last)),
+        (activations.expand, int(not first)),
+        (activations.compress, int(not last)),
+    ]
     return round(sum(count * (a * tokens + b * tokens * tokens) for (a, b), count in parts))
 
 
 def _growth(
-    config: Mapping[str, Any], cut: tuple[int, ...], stage: int, longest: int, precision: str, dropout: bool
+    config: Mapping[str, Any],
+    cut: tuple[int, ...],
+    stage: int,
+    longest: int,
+    precision: str,
+    dropout: bool,
+    boundary: Boundary | None = None,
 ) -> Growth:
-    part = build_stage(config, cut, stage, device="cpu", dropout=dropout)
+    part = build_stage(config, cut, stage, device="cpu", dropout=dropout, boundary=boundary)
     runner = StageRunner(part, precision)
     draw = DrawKey(0, 0, 0) if part.dropout else None
 
     def a_token(tokens: int) -> float:
-        x = torch.zeros(1, tokens, dtype=torch.int64) if part.first else torch.zeros(1, tokens, part.hidden_size)
+        x = torch.zeros(1, tokens, dtype=torch.int64) if part.first else torch.zeros(1, tokens, part.boundary_width)
         return runner.activation_bytes(x, draw) / tokens
 
     return _line(longest // 2, a_token(longest // 2), longest, a_token(longest))

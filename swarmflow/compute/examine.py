@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from swarmflow.boundary import Boundary
 from swarmflow.compute.demands import Activations, measure_activations
 from swarmflow.compute.families import one_line, to_config, unsupported
 from swarmflow.compute.layout import stage_layout
@@ -26,12 +27,13 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class ExamineRequest:
-    """config: as from `model_config`. measure: the costs too. precision, dropout: of the run."""
+    """config: as from `model_config`. measure: the costs too. precision, dropout, boundary: of the run."""
 
     config: dict[str, Any]
     measure: bool
     precision: str
     dropout: bool
+    boundary: Boundary | None
 
 
 @dataclass(frozen=True)
@@ -42,9 +44,16 @@ class Examined:
     costs: BlockCosts | None
 
 
-def examine(config: Mapping[str, Any], measure: bool, *, precision: str = "fp32", dropout: bool = False) -> Examined:
+def examine(
+    config: Mapping[str, Any],
+    measure: bool,
+    *,
+    precision: str = "fp32",
+    dropout: bool = False,
+    boundary: Boundary | None = None,
+) -> Examined:
     """Checks the family, and measures the model's parts. Raises ModelError."""
-    asked = ExamineRequest(dict(config), measure, precision, dropout)
+    asked = ExamineRequest(dict(config), measure, precision, dropout, boundary)
     if stage_layout(few_blocks(config)[0], (1,), 0).parameters <= SMALL_PARAMETERS:
         return _examine(asked)
     question = msgspec.json.encode(asked).decode()
@@ -71,7 +80,7 @@ class _Answer:
 def _examine(asked: ExamineRequest) -> Examined:
     check_family(asked.config)
     try:
-        activations = measure_activations(asked.config, asked.precision, asked.dropout)
+        activations = measure_activations(asked.config, asked.precision, asked.dropout, asked.boundary)
         return Examined(activations, measure_costs(asked.config) if asked.measure else None)
     except Exception as error:  # any family fails in its own way
         how = f"train.precision = {asked.precision} and model.dropout = {str(asked.dropout).lower()}"

@@ -1,4 +1,8 @@
-"""Writes a Hugging Face folder from the stages' flat parameters, one piece of one tensor in memory at a time."""
+"""Writes a Hugging Face folder from the stages' flat parameters, one piece of one tensor in memory at a time.
+
+Transformers has no place for learnt boundaries. The folder of a model with them holds `stages.json` instead of
+config.json, and its weights have other names than transformers looks for, so that nothing takes it for the plain model.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +15,7 @@ from typing import Any
 import torch
 from transformers import GenerationConfig, PreTrainedConfig
 
+from swarmflow.boundary import Boundary
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat_tensors import bytes_of, memory_of
 from swarmflow.compute.layout import TIED, StageLayout, TensorSlot, layout_of
@@ -20,6 +25,7 @@ from swarmflow.errors import CheckpointError
 from swarmflow.ownership import check_replaceable, seal
 
 KIND = "export"
+STAGES_FILE = "stages.json"
 PIECE_ELEMENTS = 1 << 20
 _STORED_AS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # torch's name -> safetensors'
 
@@ -38,8 +44,9 @@ def export_stagewise(
     align: int = 1,
     run: str = "",
     content: str = "",
+    boundary: Boundary | None = None,
 ) -> None:
-    """Writes the model to `out`, so that `AutoModelForCausalLM.from_pretrained(out)` loads it.
+    """Writes the model to `out`; where no boundary is learnt, `AutoModelForCausalLM.from_pretrained(out)` loads it.
 
     read: stage -> reader of its flat parameters, asked for one stage after another. save_tokenizer: writes the
     tokenizer's files into the folder that it is given. dtype: of the numbers that are written, to which parameters are
@@ -52,11 +59,14 @@ def export_stagewise(
     out = Path(os.path.realpath(out))
     made = to_config(config)
     anatomy = dissect(made)
-    layouts = [layout_of(anatomy, cut, stage, align) for stage in range(len(cut) + 1)]
+    layouts = [layout_of(anatomy, cut, stage, align, boundary) for stage in range(len(cut) + 1)]
     try:
         with draft_of(out, run) as draft:
-            _write_config(made, type(anatomy.model).__name__, dtype, draft)
-            _write_weights(layouts, read, dtype, draft)
+            if boundary is None:
+                _write_config(made, type(anatomy.model).__name__, dtype, draft)
+            else:
+                _write_stages(config, cut, boundary, draft)
+            _write_weights(layouts, read, dtype, draft, None if boundary is None else "stage")
             if save_tokenizer is not None:
                 save_tokenizer(draft)
             seal(draft, KIND, run, content)
@@ -76,14 +86,29 @@ def _write_config(config: PreTrainedConfig, architecture: str, dtype: str, folde
     GenerationConfig.from_model_config(config).save_pretrained(folder)
 
 
+def export_note(boundary: Boundary) -> str:
+    """Return what a user of a run with learnt boundaries has to know of its exports."""
+    return (
+        f"final/, step-N/ and `swarmflow export` hold the parameters of all stages and {STAGES_FILE}; transformers "
+        f"cannot load them: it has no place for the layers of {boundary} (docs/run-toml.md, Learnt boundaries)"
+    )
+
+
+def _write_stages(config: Mapping[str, Any], cut: Sequence[int], boundary: Boundary, folder: Path) -> None:
+    fields = {"model": dict(config), "cut": list(cut), "boundary": str(boundary)}
+    (folder / STAGES_FILE).write_text(json.dumps(fields, indent=2) + "\n", encoding="utf-8")
+
+
 def _write_weights(
-    layouts: Sequence[StageLayout], read: Callable[[int], ReadParameters], dtype: str, folder: Path
+    layouts: Sequence[StageLayout], read: Callable[[int], ReadParameters], dtype: str, folder: Path, named: str | None
 ) -> None:
+    """named: the start of the files' names; None: as transformers wants them, with an index."""
     count = len(layouts)
     where: dict[str, str] = {}
     total_bytes = 0
     for layout in layouts:
-        file = "model.safetensors" if count == 1 else f"model-{layout.stage + 1:05d}-of-{count:05d}.safetensors"
+        number = "" if count == 1 else f"-{layout.stage + 1:05d}-of-{count:05d}"
+        file = f"{named or 'model'}{number}.safetensors"
         entries = [(group, entry) for group in _groups(layout) for entry in layout.groups[group]]
         shapes = {_stored(layout, entry): entry.shape for _, entry in entries}
         writer = TensorFileWriter(folder / file, shapes, {"format": "pt"}, _STORED_AS[dtype])
@@ -94,7 +119,7 @@ def _write_weights(
             writer.abandon()
         where.update(dict.fromkeys(shapes, file))
         total_bytes += export_item_bytes(dtype) * sum(entry.elements for _, entry in entries)
-    if count > 1:
+    if count > 1 and named is None:
         index = {"metadata": {"total_size": total_bytes}, "weight_map": where}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 

@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from swarmflow.boundary import Boundary
+from swarmflow.compute.blocks import alignment
+from swarmflow.compute.boundary_layers import ExpandingHalf, halves_of, is_of_boundary
 from swarmflow.compute.families import Anatomy, dissect, stored_names, to_config
 from swarmflow.errors import ModelError
+from swarmflow.manifest import Manifest
 
 OWN = "own"
 TIED = "tied"
@@ -47,7 +51,7 @@ class StageLayout:
     The group `own` holds everything but the tied weight; the group `tied` holds that weight alone and exists only on
     the first and on the last of several stages. tied, tied_alias: its name, and the name of the head's weight that
     checkpoints may use instead. stored: name -> name in the family's checkpoints where that is another one. prefix: the
-    base model's name, which some checkpoints leave out.
+    base model's name, which some checkpoints leave out. boundary: what compresses between the stages, if it is learnt.
     """
 
     stage: int
@@ -57,6 +61,7 @@ class StageLayout:
     prefix: str
     tied: str | None
     tied_alias: str | None
+    boundary: Boundary | None = None
 
     def elements(self, group: str) -> int:
         """Number of elements of a group's flat buffer."""
@@ -95,17 +100,27 @@ def blocks_of(cut: Sequence[int], blocks: int, stage: int) -> range:
     return range(edges[stage], edges[stage + 1])
 
 
-def stage_layout(config: Mapping[str, Any], cut: Sequence[int], stage: int, align: int = 1) -> StageLayout:
+def stage_layout(
+    config: Mapping[str, Any], cut: Sequence[int], stage: int, align: int = 1, boundary: Boundary | None = None
+) -> StageLayout:
     """The layout of one stage, computed on the meta device (no weights in memory). Raises ModelError.
 
-    align: every parameter begins at a multiple of it; what lies between two parameters is and stays zero.
+    align: every parameter begins at a multiple of it; what lies between two parameters is and stays zero. boundary:
+    what compresses between the stages, if it is learnt.
     """
-    return _cut_out(_model_layout(json.dumps(config, sort_keys=True)), cut, stage, align)
+    return _cut_out(_model_layout(json.dumps(config, sort_keys=True)), cut, stage, align, boundary)
 
 
-def layout_of(anatomy: Anatomy, cut: Sequence[int], stage: int, align: int = 1) -> StageLayout:
+def layout_in_run(manifest: Manifest, stage: int) -> StageLayout:
+    """The layout of a stage of a run. Raises ModelError."""
+    return stage_layout(manifest.model, manifest.cut, stage, alignment(manifest.state_bits), manifest.boundary)
+
+
+def layout_of(
+    anatomy: Anatomy, cut: Sequence[int], stage: int, align: int = 1, boundary: Boundary | None = None
+) -> StageLayout:
     """As `stage_layout`, for a model that is already taken apart (and not yet cut)."""
-    return _cut_out(_listed(anatomy), cut, stage, align)
+    return _cut_out(_listed(anatomy), cut, stage, align, boundary)
 
 
 @dataclass(frozen=True)
@@ -115,6 +130,7 @@ class _ModelLayout:
     parameters: tuple[tuple[str, tuple[int, ...], int | None], ...]  # (name, shape, its block), in the model's order
     entry: frozenset[str]  # those outside the blocks that are used before the first one
     blocks: int
+    hidden_size: int
     stored: Mapping[str, str]
     prefix: str
     tied: str | None
@@ -133,6 +149,7 @@ def _listed(anatomy: Anatomy) -> _ModelLayout:
         parameters=tuple((name, shape, anatomy.block_of(name)) for name, shape in named),
         entry=frozenset(name for name, _ in named if name.rpartition(".")[0] in anatomy.entry),
         blocks=len(anatomy.blocks),
+        hidden_size=int(anatomy.model.config.hidden_size),
         stored=stored_names(anatomy.model),
         prefix=anatomy.model.base_model_prefix,
         tied=anatomy.tied,
@@ -140,7 +157,7 @@ def _listed(anatomy: Anatomy) -> _ModelLayout:
     )
 
 
-def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int) -> StageLayout:
+def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int, boundary: Boundary | None) -> StageLayout:
     mine = blocks_of(cut, model.blocks, stage)
     stages = len(cut) + 1
     own: list[tuple[str, tuple[int, ...]]] = []
@@ -154,6 +171,9 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int) ->
             here, target = stage == (0 if name in model.entry else stages - 1), own
         if here:
             target.append((name, shape))
+    for half_name, half in halves_of(boundary, model.hidden_size, stage, stages).items():
+        added = [(f"{half_name}.{leaf}", tuple(parameter.shape)) for leaf, parameter in half.named_parameters()]
+        own = [*added, *own] if isinstance(half, ExpandingHalf) else [*own, *added]
     return StageLayout(
         stage=stage,
         stages=stages,
@@ -162,6 +182,7 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int) ->
         prefix=model.prefix,
         tied=model.tied,
         tied_alias=model.tied_alias,
+        boundary=boundary,
     )
 
 
@@ -170,6 +191,11 @@ def _place(
 ) -> tuple[TensorSlot, ...]:
     offsets = itertools.accumulate((-(-math.prod(shape) // align) * align for _, shape in parameters), initial=0)
     return tuple(
-        TensorSlot(name, shape, offset, name.startswith(f"{model.prefix}.") and name != model.tied)
+        TensorSlot(name, shape, offset, _is_used_once(name, model))
         for (name, shape), offset in zip(parameters, offsets, strict=False)
     )
+
+
+def _is_used_once(name: str, model: _ModelLayout) -> bool:
+    """Whether a parameter is of the base model, or of a boundary, and not of the head too."""
+    return name != model.tied and (name.startswith(f"{model.prefix}.") or is_of_boundary(name))

@@ -153,7 +153,7 @@ def _stage_seconds(config: Mapping[str, Any], cut: tuple[int, ...], stage: int, 
     runner = StageRunner(part)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(part.vocab_size, (1, tokens), generator=generator)
-    hidden = torch.randn(1, tokens, part.hidden_size, generator=generator)
+    hidden = torch.randn(1, tokens, part.boundary_width, generator=generator)
     taken: list[float] = []
     for _ in range(_TRIALS):
         start = time.perf_counter()

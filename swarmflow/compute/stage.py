@@ -18,6 +18,8 @@ from transformers import PreTrainedModel
 from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import ModelOutput
 
+from swarmflow.boundary import Boundary
+from swarmflow.compute.boundary_layers import CompressingHalf, ExpandingHalf, attach, halves_of
 from swarmflow.compute.dropout import DrawKey, SeededDropout
 from swarmflow.compute.exact import ExponentOverflowError, FixedPoint
 from swarmflow.compute.families import Anatomy, dissect, init_module, to_config, unsupported
@@ -64,7 +66,8 @@ class Stage:
     model: transformers' causal model, of which only the head is left. embedding: full name and module of the input
     embedding, on every stage. tied: name of the weight that this stage shares with another one, else None.
     rounding: how gradients become integers, None where they add up in fp32. order: the names of the units as a token
-    passes them.
+    passes them. halves: those of the boundaries around the stage, where these are learnt, by name; they are units too.
+    boundary_width: W, the numbers of a token that travel between stages.
     """
 
     def __init__(
@@ -89,13 +92,19 @@ class Stage:
         self.model: PreTrainedModel = anatomy.model
         self.embedding = (anatomy.embedding, anatomy.model.get_submodule(anatomy.embedding))
         self.vocab_size = int(self.model.config.vocab_size)
-        self.hidden_size = int(self.model.config.hidden_size)
+        hidden_size = int(self.model.config.hidden_size)
+        self.boundary_width = layout.boundary.width(hidden_size) if layout.boundary is not None else hidden_size
         self._base = anatomy.base
         self._dropout = SeededDropout() if dropout else None
+        self.halves = halves_of(layout.boundary, hidden_size, layout.stage, layout.stages)
+        attach(self.model, self.halves)
         _place_parameters(anatomy, self.groups, first=self.first, last=self.last)
         self.block_names = tuple(f"{anatomy.blocks_name}.{i}" for i in blocks)
         self.units = _keep_slice(anatomy, blocks, first=self.first, last=self.last)
         self.order = [n for n in (*anatomy.entry, *self.block_names, *anatomy.exit) if n in self.units]
+        for name, half in self.halves.items():
+            self.units[name] = half
+            self.order.insert(0 if isinstance(half, ExpandingHalf) else len(self.order), name)
         _fill_buffers(self.model, device)
         if self._dropout is not None:
             self._dropout.watch(zip(blocks, anatomy.blocks, strict=True))
@@ -162,10 +171,12 @@ class Stage:
             group.zero_grads()
 
     def trunk(self, x: Tensor, draw: DrawKey | None = None) -> Tensor:
-        """The stage without the head: tokens int [B, T] (stage 0) or hidden fp32 [B, T, H] -> hidden [B, T, H].
+        """The stage without the head: tokens int [B, T] (stage 0) or boundary [B, T, W] -> boundary [B, T, W].
 
-        draw: seeds the dropout of this microbatch; without it, or where dropout is off, nothing is dropped.
+        The last stage gives hidden [B, T, H]. draw: seeds the dropout of this microbatch; without it, or where dropout
+        is off, nothing is dropped.
         """
+        x = self._through(ExpandingHalf, x)
         inputs = {"input_ids": x.long()} if self.first else {"inputs_embeds": x}
         with self._drawing(draw):
             output = self._base(**inputs, use_cache=False)
@@ -173,7 +184,7 @@ class Stage:
             assert isinstance(part, _PassThrough)
             part.output_type = type(output)
         hidden: Tensor = output.last_hidden_state
-        return hidden
+        return self._through(CompressingHalf, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The head alone: hidden [B, T, H] -> logits [B, T, V]; last stage only, after a `trunk`."""
@@ -181,7 +192,7 @@ class Stage:
         return logits
 
     def forward(self, x: Tensor, draw: DrawKey | None = None) -> Tensor:
-        """Hidden [B, T, H] of a stage before the last; the last one gives logits [B, T, V]."""
+        """Boundary [B, T, W] of a stage before the last; the last one gives logits [B, T, V]."""
         hidden = self.trunk(x, draw)
         return self.logits(hidden) if self.last else hidden
 
@@ -201,6 +212,13 @@ class Stage:
         flat, wanted = hidden.reshape(1, -1, hidden.shape[-1]), targets.reshape(-1).long()
         for start in range(0, wanted.numel(), tokens):
             yield flat[:, start : start + tokens], wanted[start : start + tokens]
+
+    def _through(self, kind: type[nn.Module], x: Tensor) -> Tensor:
+        """Apply the half of this kind, if there is one."""
+        for half in self.halves.values():
+            if isinstance(half, kind):
+                x = half(x)
+        return x
 
     def _abandon_microbatch(self) -> None:
         for group in self.groups.values():
@@ -222,17 +240,20 @@ def build_stage(
     dropout: bool = False,
     rounding: FixedPoint | Blockwise | None = None,
     align: int = 1,
+    boundary: Boundary | None = None,
 ) -> Stage:
     """Builds one stage; only its own parameters ever take memory. The weights are zeros: see `weights`.
 
     config: as from `model_config`. cut: the first block of stages 1, 2, ... dropout: apply the dropout that the
     configuration names; without it there is none anywhere. rounding: how gradients are rounded before they add up.
-    align: as in `stage_layout`. Raises ModelError.
+    align: as in `stage_layout`. boundary: how what travels between stages is compressed; None: not at all. Raises
+    ModelError.
     """
     # The masks of transformers' fused attention come from the device's own generator; the eager one asks `dropout`.
     anatomy = dissect(to_config(config), attention="eager" if dropout else "sdpa")
     blocks = blocks_of(cut, len(anatomy.blocks), stage)
-    return Stage(anatomy, layout_of(anatomy, cut, stage, align), blocks, torch.device(device), dropout, rounding)
+    layout = layout_of(anatomy, cut, stage, align, boundary)
+    return Stage(anatomy, layout, blocks, torch.device(device), dropout, rounding)
 
 
 def _stand_in(anatomy: Anatomy) -> _PassThrough:

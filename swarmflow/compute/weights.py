@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from swarmflow.compute.boundary_layers import is_of_boundary, new_values
 from swarmflow.compute.dropout import seed_of
 from swarmflow.compute.families import init_module
 from swarmflow.compute.flat_tensors import memory_of
@@ -24,9 +25,12 @@ def init_stage(stage: Stage, seed: int) -> None:
     """Fresh weights by the family's own rule (`_init_weights`), the same bits however the model is cut.
 
     Every module draws from a CPU generator seeded by (seed, its full name); the tied weight is drawn as the embedding.
+    The halves of boundaries have a rule of their own, `new_values`.
     """
     views = {name: values for name, values, _ in stage.named_parameters()}
-    units = dict(stage.units)
+    for name, values in new_halves(stage.layout, seed).items():
+        views[name].copy_(values)
+    units = {name: unit for name, unit in stage.units.items() if name not in stage.halves}
     if stage.layout.tied in views:
         # The last stage holds the embedding's weight as its head, but must draw it as the first stage does.
         units[stage.embedding[0]] = stage.embedding[1]
@@ -36,6 +40,14 @@ def init_stage(stage: Stage, seed: int) -> None:
             for name, value in _drawn(stage, unit_name, unit, seed).items():
                 if name in wanted:
                     views[name].copy_(value)
+
+
+def new_halves(layout: StageLayout, seed: int) -> dict[str, Tensor]:
+    """The first values of the halves of boundaries that a stage holds, by the parameters' names."""
+    if layout.boundary is None:
+        return {}
+    entries = [entry for entries in layout.groups.values() for entry in entries if is_of_boundary(entry.name)]
+    return {entry.name: new_values(layout.boundary, entry.name, entry.shape, seed) for entry in entries}
 
 
 def _drawn(stage: Stage, unit_name: str, unit: nn.Module, seed: int) -> dict[str, Tensor]:
@@ -64,9 +76,9 @@ def _drawn(stage: Stage, unit_name: str, unit: nn.Module, seed: int) -> dict[str
 
 
 @torch.no_grad()
-def load_stage(stage: Stage, folder: Path) -> None:
+def load_stage(stage: Stage, folder: Path, seed: int = 0) -> None:
     """Reads only this stage's tensors from a Hugging Face folder. Raises CheckpointError: missing, corrupt, shapes."""
-    with LayoutReader(stage.layout, folder) as reader:
+    with LayoutReader(stage.layout, folder, seed) as reader:
         for name, group in stage.groups.items():
             total = group.params.numel()
             for start in range(0, total, READ_ELEMENTS_MAX):
@@ -78,15 +90,18 @@ class LayoutReader:
     """Serves a stage's initial weights as ranges of its flat layout, straight from a Hugging Face folder.
 
     Only the rows that are asked for are read. Opening it checks that every tensor of the stage is there in its shape:
-    raises CheckpointError, naming the first that is not, for a missing or corrupt file too.
+    raises CheckpointError, naming the first that is not, for a missing or corrupt file too. The halves of boundaries,
+    which such a folder lacks, are new: from the seed.
     """
 
-    def __init__(self, layout: StageLayout, folder: Path) -> None:
+    def __init__(self, layout: StageLayout, folder: Path, seed: int = 0) -> None:
         self.layout = layout
         self.folder = folder
+        entries = [entry for entries in layout.groups.values() for entry in entries]
+        self._new = new_halves(layout, seed)
         self._weights = WeightsFolder(folder)
         try:
-            self._slices = {e.name: self._weights.find(layout, e) for some in layout.groups.values() for e in some}
+            self._slices = {e.name: self._weights.find(layout, e) for e in entries if e.name not in self._new}
         except CheckpointError:
             self.close()
             raise
@@ -118,6 +133,8 @@ class LayoutReader:
                 out[low - start : high - start].copy_(self._range(entry, low - entry.offset, high - entry.offset))
 
     def _range(self, entry: TensorSlot, low: int, high: int) -> Tensor:
+        if entry.name in self._new:
+            return self._new[entry.name].reshape(-1)[low:high]
         row = entry.elements // entry.shape[0]
         first, last = low // row, -(-high // row)
         try:

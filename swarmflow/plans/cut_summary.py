@@ -53,7 +53,7 @@ def _stages(found: FoundCut) -> Table:
         table.add_row(
             str(number),
             f"{stage.first}-{stage.stop - 1}",
-            f"{stage_layout(found.run.model, found.cut, number).parameters:,}",
+            f"{stage_layout(found.run.model, found.cut, number, boundary=found.run.boundary).parameters:,}",
             readable_size(memory_bytes),
             *map(str, stage.machines),
             f"{stage.seconds / slowest:.2f}",

@@ -19,7 +19,8 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
     """Return the manifest of a run with this model and these data. Raises ModelError."""
     train, optimizer = config.train, config.optimizer
     cut, costs = _cut(config, model)
-    layouts = [stage_layout(model.config, cut, stage) for stage in range(len(cut) + 1)]
+    boundary = config.model.parsed_boundary
+    layouts = [stage_layout(model.config, cut, stage, boundary=boundary) for stage in range(len(cut) + 1)]
     hidden_size = int(to_config(model.config).hidden_size)
     return Manifest(
         run_id=run_id,
@@ -56,6 +57,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         config=fingerprint(config),
         timeouts=config.timeouts,
         state_bits=optimizer.state_bits,
+        boundary=boundary,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from swarmflow.compute.examine import Examined, examine
-from swarmflow.compute.families import model_config
+from swarmflow.compute.families import model_config, to_config
 from swarmflow.compute.layout import check_cut
 from swarmflow.compute.model_keys import check_positions, unknown_keys
 from swarmflow.compute.partition import block_count
@@ -53,6 +53,7 @@ def check_model(config: RunConfig, measure: bool | None = None) -> ModelCheck:
     fits: list[Callable[[], None]] = [
         lambda: check_positions(model, config.data.seq_len),
         lambda: _check_stages(section, model),
+        lambda: _check_boundary(section, model),
     ]
     for check in fits:
         try:
@@ -63,7 +64,9 @@ def check_model(config: RunConfig, measure: bool | None = None) -> ModelCheck:
     try:
         if measure is None:
             measure = section.cut is None and section.stages > 1
-        examined = examine(model, measure, precision=config.train.precision, dropout=section.dropout)
+        boundary = section.parsed_boundary if not problems else None
+        precision = config.train.precision
+        examined = examine(model, measure, precision=precision, dropout=section.dropout, boundary=boundary)
     except ModelError as error:
         problems.append(error)
     if problems or examined is None or size is None:
@@ -100,3 +103,10 @@ def _check_stages(section: ModelSection, model: dict[str, object]) -> None:
         check_cut(section.cut, blocks)
     elif section.stages > blocks:
         raise ModelError(f"{section.stages} stages asked of a model with {blocks} blocks; allowed: 1 to {blocks}")
+
+
+def _check_boundary(section: ModelSection, model: dict[str, object]) -> None:
+    boundary = section.parsed_boundary
+    problem = boundary.problem(int(to_config(model).hidden_size)) if boundary is not None else None
+    if problem is not None:
+        raise ModelError(f'model.boundary = "{boundary}": {problem}')

@@ -33,6 +33,7 @@ BASE = ("errors", "suggestions", "files", "ownership", "drafts")
 PACKAGES: dict[str, Package] = {
     "errors": Package("the errors that a user can cause"),
     "suggestions": Package("the nearest of the allowed words to a misspelt one"),
+    "boundary": Package("how what crosses the boundaries between stages is compressed by what is learnt"),
     "quantities": Package("sizes and rates as users write them", ("errors",)),
     "activity": Package("what this process does right now, in words"),
     "files": Package("whole files, and sizes in words", ("errors",)),
@@ -90,9 +91,13 @@ PACKAGES: dict[str, Package] = {
     "terminal": Package(
         "a run as text: what a terminal shows of it", ("activity", "clean_text", "errors"), ("msgspec", "rich")
     ),
-    "config_check": Package("the checks of single values of a TOML file", ("core", "errors", "suggestions")),
-    "config": Package("RUN.toml", ("config_check", "core", "errors", "suggestions")),
-    "manifest": Package("all that a peer has to know of a run", ("core", "errors", "ownership"), ("blake3", "msgspec")),
+    "config_check": Package(
+        "the checks of single values of a TOML file", ("boundary", "core", "errors", "suggestions")
+    ),
+    "config": Package("RUN.toml", ("boundary", "config_check", "core", "errors", "suggestions")),
+    "manifest": Package(
+        "all that a peer has to know of a run", ("boundary", "core", "errors", "ownership"), ("blake3", "msgspec")
+    ),
     "page": Package("the page that shows a run, and its server", ("errors",)),
     "planning": Package(
         "assigns: arrangements that are worked out from a whole picture",
@@ -101,7 +106,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "compute": Package(
         "computes: models, optimizers, codecs, checkpoints",
-        (*BASE, "manifest"),
+        (*BASE, "boundary", "manifest"),
         ("blake3", "msgspec", "numpy", "safetensors", "torch", "transformers"),
     ),
     "cli": Package(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from swarmflow.boundary import Boundary
 from swarmflow.compute.families import model_config, to_config
 from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.stage import Stage, build_stage
@@ -66,12 +67,22 @@ def stages_of(
     microbatches: int | None = None,
     reduce_codec: str = "none",
     align: int = 1,
+    boundary: Boundary | None = None,
 ) -> list[Stage]:
     """microbatches: gradients are rounded, exactly or by the codec, in steps of so many."""
     accumulate = "exact" if reduce_codec == "none" else "fp32"
     rounding = [microbatches and rounding_of(accumulate, reduce_codec, microbatches) for _ in range(len(cut) + 1)]
     stages = [
-        build_stage(config, cut, number, device="cpu", dropout=dropout, rounding=rounding[number] or None, align=align)
+        build_stage(
+            config,
+            cut,
+            number,
+            device="cpu",
+            dropout=dropout,
+            rounding=rounding[number] or None,
+            align=align,
+            boundary=boundary,
+        )
         for number in range(len(cut) + 1)
     ]
     for stage in stages:

@@ -26,7 +26,7 @@ def runners(family: str, precision: str, stage: int, **rounding: object) -> tupl
 def given(seed: int, stage: Stage) -> tuple[Tensor, Tensor]:
     """An input, and the gradient of the output."""
     generator = torch.Generator().manual_seed(seed)
-    shape = (2, 7, stage.hidden_size)
+    shape = (2, 7, stage.boundary_width)
     return torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
 
 

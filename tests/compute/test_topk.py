@@ -95,7 +95,7 @@ def test_a_sparse_input_has_the_gradient_of_the_kept_numbers() -> None:
     init_stage(stage, seed=0)
     runner, codec = StageRunner(stage), TopKCodec(64)
     _, targets = batch()
-    hidden = torch.randn(*targets.shape, stage.hidden_size, generator=torch.Generator().manual_seed(2))
+    hidden = torch.randn(*targets.shape, stage.boundary_width, generator=torch.Generator().manual_seed(2))
     mask = sent(codec, hidden) != 0
     whole = sent(codec, hidden).requires_grad_()
     stage.loss(whole * mask, targets).backward()

@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from swarmflow.boundary import Boundary
 from swarmflow.chaos.plain import microbatch
 from swarmflow.compute.codec import Codec, codec_named
 from swarmflow.compute.exact import EXPONENT, FixedPoint
@@ -26,6 +27,7 @@ from swarmflow.compute.topk import TopKCodec
 from swarmflow.compute.weights import load_stage
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm
+from tests.swarm.boundary_twin import exported
 from tests.swarm.reference import Recipe, load_model, parameters
 from tests.swarm.runs import LONG, learnt_by_all, prepare, recipe, settings
 
@@ -38,41 +40,46 @@ Learnt = tuple[dict[str, bytes], list[float]]  # every parameter's bytes, and th
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
-    ("codec", "train"),
+    ("codec", "train", "boundary"),
     [
-        pytest.param("none", {"accumulate": "exact"}, marks=pytest.mark.exhaustive),
-        pytest.param("blockwise8", {"accumulate": "exact"}, marks=pytest.mark.extended),
-        ("blockwise8", {"reduce_codec": "blockwise16"}),
-        pytest.param("blockwise8", {"accumulate": "exact", "delay": 1}, marks=pytest.mark.exhaustive),
+        pytest.param("none", {"accumulate": "exact"}, None, marks=pytest.mark.exhaustive),
+        pytest.param("blockwise8", {"accumulate": "exact"}, None, marks=pytest.mark.extended),
+        ("blockwise8", {"reduce_codec": "blockwise16"}, None),
+        pytest.param("blockwise8", {"accumulate": "exact", "delay": 1}, None, marks=pytest.mark.exhaustive),
+        pytest.param("blockwise8", {"reduce_codec": "blockwise16"}, "maxout:4", marks=pytest.mark.extended),
+        pytest.param("blockwise8", {"accumulate": "exact", "delay": 1}, "bottleneck:8", marks=pytest.mark.exhaustive),
     ],
-    ids=["none", "blockwise8", "blockwise8 and blockwise16", "delayed"],
+    ids=["none", "blockwise8", "blockwise8 and blockwise16", "delayed", "maxout", "bottleneck, delayed"],
 )
 def test_no_bit_tells_which_peer_computed_what_and_when(
-    codec: str, train: dict[str, Any], tmp_path: Path, forks: ForkServer
+    codec: str, train: dict[str, Any], boundary: str | None, tmp_path: Path, forks: ForkServer
 ) -> None:
     model, corpus = prepare(tmp_path, "gpt2")
     of = recipe("adamw", steps=LONG)
     rounding = rounding_of(train.get("accumulate", "fp32"), train.get("reduce_codec", "none"), of.microbatches)
     assert rounding is not None
-    learnt, norms_of_swarm = together(tmp_path / "swarm", model, corpus, of, {"codec": codec, **train}, forks)
+    run = settings(model, corpus, of, stages=2)
+    run["model"] |= {"cut": list(CUT)} | ({"boundary": boundary} if boundary is not None else {})
+    run["train"] |= {"checkpoint_every": 10, "codec": codec, **train}
+    learnt, norms_of_swarm = together(tmp_path / "swarm", run, forks)
     of = replace(of, steps=len(norms_of_swarm))
-    wanted, norms = alone(model, corpus, of, lambda step: [codec_named(codec)], rounding, delay=train.get("delay", 0))
+    parsed = Boundary.parse(boundary) if boundary is not None else None
+    delay, codecs = train.get("delay", 0), [codec_named(codec)]
+    wanted, norms = alone(model, corpus, of, lambda step: codecs, rounding, delay=delay, boundary=parsed)
     assert norms_of_swarm == norms
     assert learnt == wanted
 
 
-def together(folder: Path, model: Path, corpus: Path, of: Recipe, train: dict[str, Any], forks: ForkServer) -> Learnt:
+def together(folder: Path, run: dict[str, Any], forks: ForkServer) -> Learnt:
     """What two peers a stage learn, between which microbatches go as they happen to go."""
-    run = settings(model, corpus, of, stages=2)
-    run["model"]["cut"] = list(CUT)
-    run["train"] |= {"checkpoint_every": 10, **train}
     with LocalSwarm(folder, run, forks=forks) as swarm:
         swarm.start_trainer()
         for stage in (0, 0, 1, 1):
             swarm.start_peer(*AS_THE_LOOP, stage=stage)
         version = learnt_by_all(swarm, [2, 2])
         steps = swarm.steps()[:version]
-    found = parameters(load_model(swarm.output / f"step-{version}"))
+    step = swarm.output / f"step-{version}"
+    found = exported(step) if "boundary" in run["model"] else parameters(load_model(step))
     return {name: _bytes(value) for name, value in found.items()}, [step["grad_norm"] for step in steps]
 
 
@@ -85,13 +92,14 @@ def alone(
     *,
     delay: int = 0,
     cut: tuple[int, ...] = CUT,
+    boundary: Boundary | None = None,
 ) -> Learnt:
     """What one process learns that runs the same stages in turn, the last microbatch of a step first.
 
     codecs: of the boundaries, by step. delay 1: a step's gradients are those of the parameters before the last update.
     """
     config, numbers = model_config(model), range(len(cut) + 1)
-    stages = [build_stage(config, cut, number, device="cpu", rounding=rounding) for number in numbers]
+    stages = [build_stage(config, cut, n, device="cpu", rounding=rounding, boundary=boundary) for n in numbers]
     for stage in stages:
         load_stage(stage, model)
     given = of.optimizer

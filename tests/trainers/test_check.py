@@ -64,6 +64,15 @@ def test_a_run_without_a_mistake_is_described_and_nothing_is_written(tmp_path: P
     assert sorted(path.name for path in tmp_path.iterdir()) == ["RUN.toml", "text"]
 
 
+def test_learnt_boundaries_are_described_with_what_is_exported(tmp_path: Path) -> None:
+    result = checked(tmp_path, f'{TABLE}\nboundary = "bottleneck:4"')
+    assert result.return_value == 0, result.stderr
+    assert "bottleneck:4: 4 of 16 numbers of a token travel, 168 parameters at 1 boundary" in result.stdout
+    assert "transformers cannot load them" in result.stdout
+    [line] = complaints(checked(tmp_path, f'{TABLE}\nboundary = "maxout:3"'))
+    assert 'model.boundary = "maxout:3": the model\'s hidden size is 16, which allows a maxout from 2 to 8' in line
+
+
 def test_all_problems_are_told(tmp_path: Path) -> None:
     model = TABLE.replace("hidden_layers", "hidden_layerz").replace("= 256", "= 9").replace("[1]", "[90]")
     lines = complaints(checked(tmp_path, model, "nowhere.txt", 64, "text/out"))

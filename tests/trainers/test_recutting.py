@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from swarmflow.boundary import Boundary
 from swarmflow.compute.checkpoint import newest_complete
 from swarmflow.compute.state_root import GRID
 from swarmflow.core.durability.memories import NOTHING, Former
@@ -104,7 +105,7 @@ def test_a_trainer_that_finds_a_leader_with_another_cut_says_what_to_do(run: tup
         own.check_joins(before)
 
 
-@pytest.mark.parametrize("lacks", ["a version", "the owner's key", "no delay"])
+@pytest.mark.parametrize("lacks", ["a version", "the owner's key", "no delay", "no boundary"])
 def test_what_cannot_be_cut_anew_is_left_as_it_was(run: tuple[Run, Manifest], lacks: str) -> None:
     own, before = run
     kind: type[SwarmflowError] = ConfigError
@@ -116,6 +117,9 @@ def test_what_cannot_be_cut_anew_is_left_as_it_was(run: tuple[Run, Manifest], la
             path.unlink()
         own.authority = TrainerAuthority(own.output / "state", own.folder.path, None)
         kind, reason = AuthorityError, r"bring back .*owner\.key"
+    elif lacks == "no boundary":
+        before = replace(before, boundary=Boundary("maxout", 2))
+        reason = r'model\.boundary = "maxout:2" cannot be cut anew.*set model\.cut = \[1\]'
     else:
         before = replace(before, delay=1)
         reason = r"cannot be cut anew.*set model\.cut = \[1\]"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from swarmflow.compute.demands import StageDemands, stage_demands
+from swarmflow.compute.export import export_note
 from swarmflow.compute.layout import stage_layout
 from swarmflow.config import RunConfig, read
 from swarmflow.errors import ConfigError, DataError, SwarmflowError
@@ -53,7 +54,7 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
     if model is not None:
         manifest = manifest_of(config, model, corpus_digest="", run_id="")
         demands = stage_demands(manifest, model.examined.activations)
-        facts = [("model", _model_line(config, manifest, demands)), *facts]
+        facts = [("model", _model_line(config, manifest, demands)), *_boundary(manifest), *facts]
     wrong = _output(config)
     problems += wrong
     if model is not None and not wrong:
@@ -100,6 +101,17 @@ def _model_line(config: RunConfig, manifest: Manifest, demands: Sequence[StageDe
     blocks = demands[-1].blocks.stop
     parameters = stage_layout(manifest.model, (), 0).parameters  # a tied weight, which two stages hold, counts once
     return f"{manifest.model['model_type']}, {blocks} blocks, {parameters:,} parameters, {origin}"
+
+
+def _boundary(manifest: Manifest) -> Facts:
+    """Return the facts about boundaries that are learnt; none where there are none."""
+    if manifest.boundary is None:
+        return []
+    whole = sum(stage_layout(manifest.model, manifest.cut, stage).parameters for stage in range(manifest.stages))
+    travel = f"{manifest.boundary_width} of {manifest.hidden_size} numbers of a token travel"
+    boundaries = "1 boundary" if len(manifest.cut) == 1 else f"{len(manifest.cut)} boundaries"
+    learnt = f"{sum(manifest.parameters) - whole:,} parameters at {boundaries}"
+    return [("boundary", f"{manifest.boundary}: {travel}, {learnt}"), ("exports", export_note(manifest.boundary))]
 
 
 def _data(config: RunConfig, vocab_size: int | None) -> tuple[Facts, list[SwarmflowError]]:

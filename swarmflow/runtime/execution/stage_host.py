@@ -367,7 +367,7 @@ class StageHost:
         return decode_tokens(data, shape, self.manifest.vocab_size)
 
     def _boundary_tensor(self, stage: Stage, data: Buffer, codec: Codec, rows: int | None = None) -> Tensor:
-        shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len, self.manifest.hidden_size)
+        shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len, self.manifest.boundary_width)
         tensor = codec.decode(data, shape, self._dtype, stage.device)
         if not finite(tensor):  # the computing peer reports such a value instead of sending it
             raise FrameError("a tensor with a value that is not finite came")

@@ -11,7 +11,7 @@ import msgspec
 import uvloop
 
 from swarmflow.compute.checkpoint import Checkpoint, newest_complete
-from swarmflow.compute.export import KIND
+from swarmflow.compute.export import KIND, STAGES_FILE
 from swarmflow.core.protocol.types import Member
 from swarmflow.drafts import draft_of
 from swarmflow.errors import CheckpointError, NetworkError
@@ -38,6 +38,8 @@ def main(whence: Invite | Path, out: Path, dtype: str | None = None) -> int:
     else:
         version = uvloop.run(export_run(whence, out, dtype))
     print(f"version {version} is in {out}")
+    if (out / STAGES_FILE).is_file():
+        print(f"transformers cannot load it: see {STAGES_FILE} there, and docs/run-toml.md, Learnt boundaries")
     return 0
 
 

@@ -13,7 +13,7 @@ from swarmflow.compute.checkpoint import Checkpoint
 from swarmflow.compute.export import export_stagewise
 from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.grid import Blockwise
-from swarmflow.compute.layout import stage_layout
+from swarmflow.compute.layout import layout_in_run
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.stage_state import BEFORE
 from swarmflow.compute.state_root import GRID, tensor_elements, tensor_name
@@ -23,7 +23,7 @@ from swarmflow.manifest import Manifest
 def state_tensor_lengths(manifest: Manifest, stage: int) -> dict[str, int]:
     """Return the flat tensors of a stage's state, in the order in which they are stored, and their elements."""
     names = ("params", *make_optimizer(OptimizerSettings.of(manifest)).state_names())
-    layout = stage_layout(manifest.model, manifest.cut, stage, alignment(manifest.state_bits))
+    layout = layout_in_run(manifest, stage)
     lengths: dict[str, int] = {}
     for group in layout.groups:
         lengths |= {tensor_name(group, name): tensor_elements(name, layout.elements(group)) for name in names}
@@ -67,4 +67,5 @@ def export_checkpoint(
             align=alignment(manifest.state_bits),
             run=manifest.run_id,
             content=content_id(checkpoint),
+            boundary=manifest.boundary,
         )
