@@ -1,0 +1,1 @@
+"""What learnt boundaries cost in loss: SWARM's compression-aware architectures."""
