@@ -37,7 +37,7 @@ class ModelSection:
     """[model]: exactly one of `path` (a Hugging Face folder, absolute once loaded) and `config` is set.
 
     cut: the first block of stages 1 .. stages - 1, or None where the run measures an even cut. stages: always set by
-    `load`, also when only `cut` was given.
+    `load`, also when only `cut` was given. shared_blocks: the groups of blocks that share their weights, or None.
     """
 
     path: Annotated[Path | None, check.text] = None
@@ -45,6 +45,7 @@ class ModelSection:
     stages: Annotated[int, check.integer(1)] = 1
     cut: Annotated[tuple[int, ...] | None, check.block_numbers] = None
     dropout: Annotated[bool, check.boolean] = False
+    shared_blocks: Annotated[int | None, check.integer(1)] = None
 
 
 @dataclass(frozen=True, kw_only=True)

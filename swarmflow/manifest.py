@@ -10,7 +10,7 @@ from blake3 import blake3
 
 from swarmflow.core.protocol.piece_format import INT64, PieceFormat, piece_format
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import Plan
+from swarmflow.core.protocol.types import Plan, SharedWeights, tied_ends
 from swarmflow.errors import IncompatibleError
 from swarmflow.ownership import RUN_ID
 
@@ -66,6 +66,9 @@ class Manifest:
     cuts: int = 0  # how often the run was cut anew
     compression_ratio: float = 0.0  # of the slowest boundary, with an adaptive codec
     state_bits: int = 32  # of a number that the optimizer keeps for each parameter: 8 or 32
+    shared: tuple[SharedWeights, ...] = ()  # of blocks that the edge of a stage separates; not the tied weight
+    # Of each stage where each block counts its own parameters, as computed with; empty: as `parameters`.
+    computed_parameters: tuple[int, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -76,7 +79,8 @@ class Manifest:
     def plan(self) -> Plan:
         """What the machines of the core need to know of it."""
         boundary_bytes = self.microbatch_sequences * self.seq_len * self.hidden_size * _BYTES[self.codec]
-        how = self.tied, self.gigaflops, self.router, boundary_bytes, self.delay, self.timeouts
+        shared = (*self.shared, *(tied_ends(self.stages) if self.tied else ()))
+        how = shared, self.gigaflops, self.router, boundary_bytes, self.delay, self.timeouts
         ratio = self.compression_ratio if self.codec == ADAPTIVE else 0.0
         return Plan(self.stages, self.microbatches, *how, tuple(map(self.piece.usual_bytes, self.parameters)), ratio)
 
@@ -93,7 +97,7 @@ class Manifest:
         table; divided among the stages as their measured seconds are.
         """
         tokens = self.microbatch_sequences * self.seq_len
-        total = 6e-9 * tokens * (sum(self.parameters) - self.vocab_size * self.hidden_size)
+        total = 6e-9 * tokens * (sum(self.computed_parameters or self.parameters) - self.vocab_size * self.hidden_size)
         costs = self.costs or (1.0,) * self.stages
         return tuple(total * cost / sum(costs) for cost in costs)
 

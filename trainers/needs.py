@@ -47,7 +47,8 @@ class DiskNeeds:
 def disk_needs(manifest: Manifest, config: RunConfig) -> DiskNeeds:
     """Return the most that a run takes on the disk of one trainer, the token cache aside."""
     checkpoint = sum(file_bytes(state_tensor_lengths(manifest, stage)) for stage in range(manifest.stages))
-    parameters = sum(stage_layout(manifest.model, manifest.cut, stage).parameters for stage in range(manifest.stages))
+    layouts = (stage_layout(manifest.model, manifest.cut, stage) for stage in range(manifest.stages))
+    parameters = sum(layout.stored_parameters for layout in layouts)
     every = config.train.checkpoint_every if config.run.export_every is None else config.run.export_every
     written = config.train.steps // every if every else 0
     kept = min(config.run.keep_exports, written) if config.run.keep_exports else written

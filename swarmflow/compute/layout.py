@@ -15,6 +15,7 @@ from swarmflow.errors import ModelError
 
 OWN = "own"
 TIED = "tied"
+_SHARED = "shared-"
 MODELS_CACHED = 8  # layouts of whole models: a process works with one, and with small ones to examine it
 
 
@@ -22,14 +23,16 @@ MODELS_CACHED = 8  # layouts of whole models: a process works with one, and with
 class TensorSlot:
     """One parameter: its name in the whole Hugging Face model, its shape, its first element in the flat buffer.
 
-    single_gradient: whether one backward pass gives the whole gradient of a microbatch. The head has several, one for
-    each piece of its logits.
+    single_gradient: whether one backward pass gives the whole gradient of a microbatch, at once. The head has several,
+    one for each piece of its logits, and so have blocks that share their weights. holders: the full names under which
+    the modules of the stage have it; empty: unknown. name is the first one of the whole model, which may be another.
     """
 
     name: str
     shape: tuple[int, ...]
     offset: int
     single_gradient: bool = False
+    holders: tuple[str, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -44,10 +47,13 @@ class TensorSlot:
 class StageLayout:
     """The flat layout of one stage: reduction group -> its parameters, in the order of the whole model.
 
-    The group `own` holds everything but the tied weight; the group `tied` holds that weight alone and exists only on
-    the first and on the last of several stages. tied, tied_alias: its name, and the name of the head's weight that
+    The group `own` holds what no other stage has. The group `tied` holds the tied weight alone and exists only on the
+    first and on the last of several stages. Blocks that share their weights are in `own` where they are all on this
+    stage; the group `shared-N` holds the weights of the N-th of them (from 0), cut by the edge of a stage, and exists
+    on each stage with such a block. tied, tied_alias: its name, and the name of the head's weight that
     checkpoints may use instead. stored: name -> name in the family's checkpoints where that is another one. prefix: the
-    base model's name, which some checkpoints leave out.
+    base model's name, which some checkpoints leave out. spread: group -> the stages that have
+    it, of all groups of this stage but `own`.
     """
 
     stage: int
@@ -57,6 +63,7 @@ class StageLayout:
     prefix: str
     tied: str | None
     tied_alias: str | None
+    spread: Mapping[str, tuple[int, ...]]
 
     def elements(self, group: str) -> int:
         """Number of elements of a group's flat buffer."""
@@ -65,13 +72,27 @@ class StageLayout:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the stage, the tied weight included."""
+        """Number of parameters of the stage, those included that other stages have too."""
         return sum(slot.elements for slots in self.groups.values() for slot in slots)
 
     @property
     def all_elements(self) -> int:
         """Number of elements of the flat buffers of all groups."""
         return sum(self.elements(group) for group in self.groups)
+
+    @property
+    def stored_parameters(self) -> int:
+        """Number of parameters of the stage where each block has its own, as in exports and as computed with."""
+        return sum(slot.elements * len(self.stored_of(slot)) for slots in self.groups.values() for slot in slots)
+
+    def stored_of(self, slot: TensorSlot) -> tuple[str, ...]:
+        """Return the names of the model's tensors on this stage that are this parameter; a tied weight has one."""
+        return (slot.name,) if slot.name == self.tied or not slot.holders else slot.holders
+
+
+def shared_name(group: int) -> str:
+    """Return the reduction group of the weights that the blocks of several stages share."""
+    return f"{_SHARED}{group}"
 
 
 def check_cut(cut: Sequence[int], blocks: int) -> tuple[int, ...]:
@@ -109,16 +130,31 @@ def layout_of(anatomy: Anatomy, cut: Sequence[int], stage: int, align: int = 1) 
 
 
 @dataclass(frozen=True)
-class _ModelLayout:
-    """The parameters of a whole model. The other fields are those of a StageLayout."""
+class _Parameter:
+    """A parameter of a whole model: its full name, shape and block (None: outside the blocks)."""
 
-    parameters: tuple[tuple[str, tuple[int, ...], int | None], ...]  # (name, shape, its block), in the model's order
+    name: str
+    shape: tuple[int, ...]
+    block: int | None
+
+
+@dataclass(frozen=True)
+class _ModelLayout:
+    """The parameters of a whole model. shared: as in Anatomy. The other fields are those of a StageLayout."""
+
+    parameters: tuple[_Parameter, ...]  # in the model's order
     entry: frozenset[str]  # those outside the blocks that are used before the first one
+    blocks_name: str
     blocks: int
+    shared: tuple[range, ...]
     stored: Mapping[str, str]
     prefix: str
     tied: str | None
     tied_alias: str | None
+
+    def sharing(self, block: int) -> range:
+        """Return the blocks whose weights are those of this block."""
+        return next((group for group in self.shared if block in group), range(block, block + 1))
 
 
 @functools.lru_cache(maxsize=MODELS_CACHED)
@@ -130,9 +166,11 @@ def _model_layout(config: str) -> _ModelLayout:
 def _listed(anatomy: Anatomy) -> _ModelLayout:
     named = [(name, tuple(parameter.shape)) for name, parameter in anatomy.model.named_parameters()]
     return _ModelLayout(
-        parameters=tuple((name, shape, anatomy.block_of(name)) for name, shape in named),
+        parameters=tuple(_Parameter(name, shape, anatomy.block_of(name)) for name, shape in named),
         entry=frozenset(name for name, _ in named if name.rpartition(".")[0] in anatomy.entry),
+        blocks_name=anatomy.blocks_name,
         blocks=len(anatomy.blocks),
+        shared=anatomy.shared,
         stored=stored_names(anatomy.model),
         prefix=anatomy.model.base_model_prefix,
         tied=anatomy.tied,
@@ -142,34 +180,68 @@ def _listed(anatomy: Anatomy) -> _ModelLayout:
 
 def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int) -> StageLayout:
     mine = blocks_of(cut, model.blocks, stage)
-    stages = len(cut) + 1
-    own: list[tuple[str, tuple[int, ...]]] = []
-    tied: list[tuple[str, tuple[int, ...]]] = []
-    for name, shape, block in model.parameters:
-        if stages > 1 and name == model.tied:
-            here, target = stage in (0, stages - 1), tied
-        elif block is not None:
-            here, target = block in mine, own
+    ends = stage == 0, stage == len(cut)
+    found: dict[str, list[tuple[_Parameter, tuple[str, ...]]]] = {OWN: []}
+    for parameter in model.parameters:
+        if parameter.block is not None:
+            group, holders = _in_blocks(model, parameter, parameter.block, mine)
+        elif parameter.name == model.tied:
+            assert model.tied_alias is not None
+            group = TIED if cut else OWN
+            holders = (parameter.name,) * ends[0] + (model.tied_alias,) * ends[1]
         else:
-            here, target = stage == (0 if name in model.entry else stages - 1), own
-        if here:
-            target.append((name, shape))
+            group, holders = OWN, (parameter.name,) * ends[parameter.name not in model.entry]
+        if holders:
+            found.setdefault(group, []).append((parameter, holders))
     return StageLayout(
         stage=stage,
-        stages=stages,
-        groups={OWN: _place(own, model, align)} | ({TIED: _place(tied, model, align)} if tied else {}),
+        stages=len(cut) + 1,
+        groups={group: _place(found[group], model, align) for group in sorted(found, key=_order)},
         stored=model.stored,
         prefix=model.prefix,
         tied=model.tied,
         tied_alias=model.tied_alias,
+        spread={group: _spread(model, cut, group) for group in sorted(found, key=_order) if group != OWN},
     )
+
+
+def _spread(model: _ModelLayout, cut: Sequence[int], group: str) -> tuple[int, ...]:
+    """Return the stages that have a group."""
+    if group == TIED:
+        return 0, len(cut)
+    blocks = model.shared[int(group.removeprefix(_SHARED))]
+    edges = itertools.pairwise((0, *cut, model.blocks))
+    return tuple(stage for stage, (low, high) in enumerate(edges) if low < blocks.stop and blocks.start < high)
+
+
+def _in_blocks(model: _ModelLayout, parameter: _Parameter, block: int, mine: range) -> tuple[str, tuple[str, ...]]:
+    """Return the reduction group of a parameter of a block, and its names in the blocks of a stage that use it.
+
+    Of blocks that share their weights only the first one's parameters have a place: the others have no names here.
+    """
+    sharing = model.sharing(block)
+    held = range(max(sharing.start, mine.start), min(sharing.stop, mine.stop))
+    if block != sharing.start or not held:
+        return OWN, ()
+    leaf = parameter.name.removeprefix(f"{model.blocks_name}.{block}.")
+    holders = tuple(f"{model.blocks_name}.{each}.{leaf}" for each in held)
+    return OWN if held == sharing else shared_name(model.shared.index(sharing)), holders
+
+
+def _order(group: str) -> tuple[bool, bool, int, str]:
+    return group != OWN, group == TIED, len(group), group
 
 
 def _place(
-    parameters: Sequence[tuple[str, tuple[int, ...]]], model: _ModelLayout, align: int
+    parameters: Sequence[tuple[_Parameter, tuple[str, ...]]], model: _ModelLayout, align: int
 ) -> tuple[TensorSlot, ...]:
-    offsets = itertools.accumulate((-(-math.prod(shape) // align) * align for _, shape in parameters), initial=0)
+    sizes = (-(-math.prod(each.shape) // align) * align for each, _ in parameters)
+    offsets = itertools.accumulate(sizes, initial=0)
     return tuple(
-        TensorSlot(name, shape, offset, name.startswith(f"{model.prefix}.") and name != model.tied)
-        for (name, shape), offset in zip(parameters, offsets, strict=False)
+        TensorSlot(each.name, each.shape, offset, _is_single(model, each, holders), holders)
+        for (each, holders), offset in zip(parameters, offsets, strict=False)
     )
+
+
+def _is_single(model: _ModelLayout, parameter: _Parameter, holders: tuple[str, ...]) -> bool:
+    return parameter.name.startswith(f"{model.prefix}.") and parameter.name != model.tied and len(holders) == 1

@@ -61,8 +61,9 @@ class Stage:
 
     groups: reduction group -> flat buffers. block_names: full names of its blocks. units: full name -> module of every
     part of this stage that may have parameters (each block is one), which hold them under the names of the whole model.
-    model: transformers' causal model, of which only the head is left. embedding: full name and module of the input
-    embedding, on every stage. tied: name of the weight that this stage shares with another one, else None.
+    model: transformers' causal model, of which only the head is left. tied: name of the weight that this stage shares
+    with another one, else None. drawn: the modules whose rules draw this stage's first parameters, by the names that
+    seed them: the units, and modules of other stages which the whole model names first where parameters are shared.
     rounding: how gradients become integers, None where they add up in fp32. order: the names of the units as a token
     passes them.
     """
@@ -83,18 +84,20 @@ class Stage:
         self.last = layout.stage == layout.stages - 1
         self.rounding = rounding
         self.groups = {
-            name: FlatGroup.empty(name, entries, device, rounding) for name, entries in layout.groups.items()
+            name: FlatGroup.empty(name, entries, device, rounding, len(layout.spread.get(name, (layout.stage,))))
+            for name, entries in layout.groups.items()
         }
         self.tied = layout.tied if TIED in layout.groups else None
         self.model: PreTrainedModel = anatomy.model
-        self.embedding = (anatomy.embedding, anatomy.model.get_submodule(anatomy.embedding))
         self.vocab_size = int(self.model.config.vocab_size)
         self.hidden_size = int(self.model.config.hidden_size)
         self._base = anatomy.base
         self._dropout = SeededDropout() if dropout else None
-        _place_parameters(anatomy, self.groups, first=self.first, last=self.last)
+        _place_parameters(anatomy, self.groups)
+        elsewhere = _named_elsewhere(anatomy, blocks, tied=self.tied is not None)
         self.block_names = tuple(f"{anatomy.blocks_name}.{i}" for i in blocks)
         self.units = _keep_slice(anatomy, blocks, first=self.first, last=self.last)
+        self.drawn = elsewhere | self.units
         self.order = [n for n in (*anatomy.entry, *self.block_names, *anatomy.exit) if n in self.units]
         _fill_buffers(self.model, device)
         if self._dropout is not None:
@@ -148,12 +151,14 @@ class Stage:
     def gradients_broken_in(self) -> str | None:
         """The unit in which a backward first met a gradient of parameters that is not finite; None: all are finite.
 
-        It is the last one that a token passes.
+        It is the last one that a token passes; of units that share their weights, the last one of all.
         """
         broken = [name for group in self.groups.values() for name in group.not_finite()]
         if not broken:
             return None
-        units = [unit for unit in self.order if any(name.startswith(f"{unit}.") for name in broken)]
+        slots = [slot for slots in self.layout.groups.values() for slot in slots if slot.name in broken]
+        held = [name for slot in slots for name in slot.holders]
+        units = [unit for unit in self.order if any(name.startswith(f"{unit}.") for name in held)]
         return units[-1] if units else broken[-1]
 
     def zero_grads(self) -> None:
@@ -244,15 +249,21 @@ def _stand_in(anatomy: Anatomy) -> _PassThrough:
     return whole
 
 
-def _place_parameters(anatomy: Anatomy, groups: Mapping[str, FlatGroup], *, first: bool, last: bool) -> None:
+def _named_elsewhere(anatomy: Anatomy, blocks: range, *, tied: bool) -> dict[str, nn.Module]:
+    """Returns the parts of the whole model whose parameters a stage may have though the parts are not on it."""
+    shared = [group.start for group in anatomy.shared if group.start < blocks.start < group.stop]
+    found: dict[str, nn.Module] = {f"{anatomy.blocks_name}.{first}": anatomy.blocks[first] for first in shared}
+    if tied:
+        found[anatomy.embedding] = anatomy.model.get_submodule(anatomy.embedding)
+    return found
+
+
+def _place_parameters(anatomy: Anatomy, groups: Mapping[str, FlatGroup]) -> None:
     """Gives every parameter of the stage its view of a flat buffer, in the modules of the whole model."""
     for group in groups.values():
         for entry in group.entries:
             parameter = group.parameter(entry)
-            holders = [entry.name]
-            if entry.name == anatomy.tied:
-                holders = [entry.name] * first + [f"{anatomy.head}.weight"] * last
-            for name in holders:
+            for name in entry.holders:
                 owner, _, leaf = name.rpartition(".")
                 setattr(anatomy.model.get_submodule(owner), leaf, parameter)
 
