@@ -259,13 +259,16 @@ def _named_elsewhere(anatomy: Anatomy, blocks: range, *, tied: bool) -> dict[str
 
 
 def _place_parameters(anatomy: Anatomy, groups: Mapping[str, FlatGroup]) -> None:
-    """Gives every parameter of the stage its view of a flat buffer, in the modules of the whole model."""
+    """Gives every parameter of the stage its view of a flat buffer, in the modules of the whole model.
+
+    Modules that share a parameter have views of their own: one backward pass adds the gradient of each use in turn, as
+    the two parts of a split one do.
+    """
     for group in groups.values():
         for entry in group.entries:
-            parameter = group.parameter(entry)
             for name in entry.holders:
                 owner, _, leaf = name.rpartition(".")
-                setattr(anatomy.model.get_submodule(owner), leaf, parameter)
+                setattr(anatomy.model.get_submodule(owner), leaf, group.parameter(entry))
 
 
 def _keep_slice(anatomy: Anatomy, blocks: range, *, first: bool, last: bool) -> dict[str, nn.Module]:

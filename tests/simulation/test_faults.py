@@ -253,6 +253,14 @@ def test_a_random_swarm_under_random_faults_whose_updates_are_delayed(seed: int)
     assert world.settings.steps in world.disks.durable
 
 
+@pytest.mark.parametrize("seed", seeds(2, 40))
+def test_nothing_is_lost_where_stages_share_weights(seed: int) -> None:
+    hunt = Hunt(shared=True)
+    world = play(seed, hunt)
+    assert world.settings.steps in world.disks.durable
+    assert str(hunt) == " --shared"
+
+
 @pytest.mark.exhaustive
 def test_who_starts_what_the_leader_waits_for_looks_again_when_it_waits_for_something_else() -> None:
     """All trainers' disks were rolled back: it waits for a version in memory, then for one on the disks of peers."""
