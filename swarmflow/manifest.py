@@ -126,6 +126,10 @@ class Manifest:
             raise IncompatibleError(f"the run's manifest does not fit this version of swarmflow: {error}") from error
         if not RUN_ID.fullmatch(manifest.run_id):
             raise IncompatibleError("the run's manifest has an impossible run id")
+        for group, stages in manifest.shared:
+            allowed = 1 < len(stages) == len(set(stages)) and all(0 <= stage < manifest.stages for stage in stages)
+            if not (allowed and group.startswith("shared-")):
+                raise IncompatibleError("the run's manifest has weights that no stages can share")
         if problems := manifest.timeouts.problems():
             raise IncompatibleError(f"the run's manifest has an impossible timeouts.{problems[0]}")
         return manifest

@@ -25,7 +25,7 @@ def shared_groups(config: PreTrainedConfig, blocks: int) -> tuple[range, ...]:
     count = getattr(config, SHARED_BLOCKS, None)
     if count is None:
         return ()
-    if not 1 <= count <= blocks:
+    if not isinstance(count, int) or not 1 <= count <= blocks:
         raise ModelError(f"model.shared_blocks = {count}: the model has {blocks} blocks; allowed: 1 to {blocks}")
     size, larger = divmod(blocks, count)
     edges = [group * size + min(group, larger) for group in range(count + 1)]

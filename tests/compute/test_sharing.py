@@ -133,6 +133,14 @@ def test_a_pass_adds_up_the_gradients_of_all_uses(precision: str, reduce_codec: 
         torch.testing.assert_close(found[slot.name], added, rtol=1e-5, atol=atol)
 
 
+def test_the_last_block_that_uses_a_broken_weight_here_is_named() -> None:
+    stage = stages_of(model_config({**LLAMA, "num_hidden_layers": 8}, 2), (1, 5))[1]
+    assert stage.gradients_broken_in() is None
+    for group, block in (("shared-0", 3), ("shared-1", 4)):
+        stage.groups[group].grads[-1] = torch.nan
+        assert stage.gradients_broken_in() == f"model.layers.{block}"
+
+
 def test_each_block_of_a_group_drops_what_it_would_alone_and_a_replay_too() -> None:
     given = {**GIVEN["gpt2"], "resid_pdrop": 0.5, "attn_pdrop": 0.1}
     config = model_config(given, 1)
