@@ -18,7 +18,7 @@ from torch import Tensor
 EXPONENT: Final = 36
 # The total of a stage's step stays below 2^61 units, and that of weights which several stages have below 2^63.
 TOTAL_BITS: Final = 61
-STAGES_MAX: Final = 4
+STAGES_MAX: Final = 4  # that have the same weights
 # For each thread: gradient, integers and total of a block stay near it, and few enough calls are made.
 BLOCK_ELEMENTS: Final = 1 << 17
 _DEVICE_BLOCK_ELEMENTS: Final = 1 << 24

@@ -50,10 +50,9 @@ class StageLayout:
     The group `own` holds what no other stage has. The group `tied` holds the tied weight alone and exists only on the
     first and on the last of several stages. Blocks that share their weights are in `own` where they are all on this
     stage; the group `shared-N` holds the weights of the N-th of them (from 0), cut by the edge of a stage, and exists
-    on each stage with such a block. tied, tied_alias: its name, and the name of the head's weight that
+    on each stage with such a block. tied, tied_alias: the tied weight's name, and the name of the head's weight that
     checkpoints may use instead. stored: name -> name in the family's checkpoints where that is another one. prefix: the
-    base model's name, which some checkpoints leave out. spread: group -> the stages that have
-    it, of all groups of this stage but `own`.
+    base model's name, which some checkpoints leave out. spread: group -> the stages that have it, but for `own`.
     """
 
     stage: int

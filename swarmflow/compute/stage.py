@@ -151,7 +151,7 @@ class Stage:
     def gradients_broken_in(self) -> str | None:
         """The unit in which a backward first met a gradient of parameters that is not finite; None: all are finite.
 
-        It is the last one that a token passes; of units that share their weights, the last one of all.
+        It is the last one that a token passes; of units that share their weights, the last one here.
         """
         broken = [name for group in self.groups.values() for name in group.not_finite()]
         if not broken:
