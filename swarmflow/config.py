@@ -39,6 +39,7 @@ class ModelSection:
 
     cut: the first block of stages 1 .. stages - 1, or None where the run measures an even cut. stages: always set by
     `load`, also when only `cut` was given. boundary: as `Boundary.parse` reads it; None: hidden states travel whole.
+    shared_blocks: the groups of blocks that share their weights, or None.
     """
 
     path: Annotated[Path | None, check.text] = None
@@ -46,6 +47,7 @@ class ModelSection:
     stages: Annotated[int, check.integer(1)] = 1
     cut: Annotated[tuple[int, ...] | None, check.block_numbers] = None
     dropout: Annotated[bool, check.boolean] = False
+    shared_blocks: Annotated[int | None, check.integer(1)] = None
     boundary: Annotated[str | None, check.boundary] = None
 
     @property

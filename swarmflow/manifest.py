@@ -11,7 +11,7 @@ from blake3 import blake3
 from swarmflow.boundary import Boundary
 from swarmflow.core.protocol.piece_format import INT64, PieceFormat, piece_format
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import Plan
+from swarmflow.core.protocol.types import Plan, SharedWeights, tied_ends
 from swarmflow.errors import IncompatibleError
 from swarmflow.ownership import RUN_ID
 
@@ -68,6 +68,9 @@ class Manifest:
     compression_ratio: float = 0.0  # of the slowest boundary, with an adaptive codec
     state_bits: int = 32  # of a number that the optimizer keeps for each parameter: 8 or 32
     boundary: Boundary | None = None
+    shared: tuple[SharedWeights, ...] = ()  # of blocks that the edge of a stage separates; not the tied weight
+    # Of each stage where each block counts its own parameters, as computed with; empty: as `parameters`.
+    computed_parameters: tuple[int, ...] = ()
 
     @property
     def stages(self) -> int:
@@ -83,7 +86,8 @@ class Manifest:
     def plan(self) -> Plan:
         """What the machines of the core need to know of it."""
         boundary_bytes = self.microbatch_sequences * self.seq_len * self.boundary_width * _BYTES[self.codec]
-        how = self.tied, self.gigaflops, self.router, boundary_bytes, self.delay, self.timeouts
+        shared = (*self.shared, *(tied_ends(self.stages) if self.tied else ()))
+        how = shared, self.gigaflops, self.router, boundary_bytes, self.delay, self.timeouts
         ratio = self.compression_ratio if self.codec == ADAPTIVE else 0.0
         return Plan(self.stages, self.microbatches, *how, tuple(map(self.piece.usual_bytes, self.parameters)), ratio)
 
@@ -100,7 +104,7 @@ class Manifest:
         table; divided among the stages as their measured seconds are.
         """
         tokens = self.microbatch_sequences * self.seq_len
-        total = 6e-9 * tokens * (sum(self.parameters) - self.vocab_size * self.hidden_size)
+        total = 6e-9 * tokens * (sum(self.computed_parameters or self.parameters) - self.vocab_size * self.hidden_size)
         costs = self.costs or (1.0,) * self.stages
         return tuple(total * cost / sum(costs) for cost in costs)
 
@@ -129,6 +133,10 @@ class Manifest:
             raise IncompatibleError(f"the run's manifest does not fit this version of swarmflow: {error}") from error
         if not RUN_ID.fullmatch(manifest.run_id):
             raise IncompatibleError("the run's manifest has an impossible run id")
+        for group, stages in manifest.shared:
+            allowed = 1 < len(stages) == len(set(stages)) and all(0 <= stage < manifest.stages for stage in stages)
+            if not (allowed and group.startswith("shared-")):
+                raise IncompatibleError("the run's manifest has weights that no stages can share")
         if problems := manifest.timeouts.problems():
             raise IncompatibleError(f"the run's manifest has an impossible timeouts.{problems[0]}")
         problem = manifest.boundary.problem(manifest.hidden_size) if manifest.boundary is not None else None

@@ -8,6 +8,7 @@ import pytest
 
 from swarmflow.boundary import Boundary
 from swarmflow.core.protocol.timeouts import Timeouts
+from swarmflow.core.protocol.types import SharedWeights, tied_ends
 from swarmflow.errors import IncompatibleError
 from swarmflow.manifest import Manifest
 from tests.runtime.manifests import manifest
@@ -54,4 +55,14 @@ def test_a_boundary_that_no_model_of_this_size_can_have_is_refused(kind: str, nu
     fields = json.loads(manifest(run_id=RUN_ID).encode())
     fields["boundary"] = {"kind": kind, "number": number}
     with pytest.raises(IncompatibleError, match=told):
+        Manifest.decode(json.dumps(fields).encode())
+
+
+@pytest.mark.parametrize(("group", "stages"), [("shared-0", [0, 9]), ("shared-0", [1]), ("stage-0", [0, 1])])
+def test_weights_that_no_stages_can_share_are_refused(group: str, stages: list[int]) -> None:
+    whole = manifest(run_id=RUN_ID, shared=(SharedWeights("shared-0", (0, 1)),))
+    assert Manifest.decode(whole.encode()).plan.shared == (*whole.shared, *tied_ends(whole.stages))
+    fields = json.loads(whole.encode())
+    fields["shared"] = [[group, stages]]
+    with pytest.raises(IncompatibleError, match="weights that no stages can share"):
         Manifest.decode(json.dumps(fields).encode())

@@ -49,7 +49,7 @@ def disk_needs(manifest: Manifest, config: RunConfig) -> DiskNeeds:
     checkpoint = sum(file_bytes(state_tensor_lengths(manifest, stage)) for stage in range(manifest.stages))
     how = manifest.model, manifest.cut
     layouts = (stage_layout(*how, stage, boundary=manifest.boundary) for stage in range(manifest.stages))
-    parameters = sum(layout.parameters for layout in layouts)
+    parameters = sum(layout.stored_parameters for layout in layouts)
     every = config.train.checkpoint_every if config.run.export_every is None else config.run.export_every
     written = config.train.steps // every if every else 0
     kept = min(config.run.keep_exports, written) if config.run.keep_exports else written

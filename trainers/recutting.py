@@ -49,6 +49,8 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
         costs=made.costs,
         parameters=made.parameters,
         tied=made.tied,
+        shared=made.shared,
+        computed_parameters=made.computed_parameters,
         config=made.config,
         cuts=before.cuts + 1,
     )

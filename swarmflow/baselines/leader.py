@@ -250,8 +250,8 @@ class BaselineLeader:
         self.aggregated_s = self.runtime.now_s
         stages = [tuple(p for p in stage if self.placement.serves(p, s)) for s, stage in enumerate(opened.stages)]
         groups = [(f"stage-{number}", members) for number, members in enumerate(stages)]
-        if self.settings.plan.tied and len(stages) > 1:
-            groups.append(("tied", stages[0] + stages[-1]))
+        for weights in self.settings.plan.shared:
+            groups.append((weights.group, tuple(one for stage in weights.stages for one in stages[stage])))
         self._updating = dict.fromkeys(p for members in stages for p in members)
         for process in self._updating:
             mine = tuple((name, members) for name, members in groups if process in members)

@@ -28,6 +28,7 @@ from swarmflow.baselines.pipelines import PipelineLayout
 from swarmflow.baselines.placement import BaselineLeaderSettings
 from swarmflow.baselines.source import BaselineSource
 from swarmflow.baselines.trainer import BaselineTrainer
+from swarmflow.core.commit.reduce import groups_of_stage
 from swarmflow.core.protocol.messages import StepResult
 from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.simulator.clock import Clock
@@ -322,8 +323,7 @@ class BaselineWorld:
     def unsummed(self, process: ProcessId, group: str, share: float) -> None:
         """Count what of a process' gradient nobody has got in the all-reduce amid which it died."""
         stage = self.processes[process].stage
-        tied = self.settings.plan.tied and stage in (0, self.settings.plan.stages - 1)
-        elements = {name: self.hardware.elements(name) for name in (f"stage-{stage}", *(["tied"] if tied else []))}
+        elements = {name: self.hardware.elements(name) for name in groups_of_stage(stage, self.settings.plan.shared)}
         self.processes[process].unsummed += share * elements.get(group, 0) / sum(elements.values())
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -64,13 +64,21 @@ class AddingUp(Protocol):
 
 
 def train(
-    folder: Path, corpus: Path, recipe: Recipe, *, reverse: bool = False, adding_up: AddingUp | None = None
+    folder: Path,
+    corpus: Path,
+    recipe: Recipe,
+    *,
+    reverse: bool = False,
+    adding_up: AddingUp | None = None,
+    change: Callable[[PreTrainedModel], object] = lambda model: None,
 ) -> tuple[dict[str, Tensor], list[float]]:
     """Train the model of `folder` on a file's bytes, and return (parameters, the loss of each step).
 
     reverse: adds up a step's microbatches from the last to the first, which shows what the order of additions does.
+    change: what is done with the model before.
     """
     model, losses = load_model(folder), []
+    change(model)
     for loss in _steps(model, corpus, recipe, reverse, adding_up):
         losses.append(loss)
     return parameters(model), losses

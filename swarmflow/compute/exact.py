@@ -16,8 +16,9 @@ from torch import Tensor
 # Of the sum over a microbatch's tokens: finer than fp32 itself for gradients above 2^-12, and for smaller ones far
 # below what an optimizer's eps lets through.
 EXPONENT: Final = 36
-# The total of a step stays below 2^61 units; that of a tied weight, which both ends of the model add to, below 2^62.
+# The total of a stage's step stays below 2^61 units, and that of weights which several stages have below 2^63.
 TOTAL_BITS: Final = 61
+STAGES_MAX: Final = 4  # that have the same weights
 # For each thread: gradient, integers and total of a block stay near it, and few enough calls are made.
 BLOCK_ELEMENTS: Final = 1 << 17
 _DEVICE_BLOCK_ELEMENTS: Final = 1 << 24
@@ -41,6 +42,11 @@ class FixedPoint:
 
     microbatches: int
     exponent: int = EXPONENT
+
+    @property
+    def stages_max(self) -> int:
+        """The most stages that may share weights: each adds up a total."""
+        return STAGES_MAX
 
     @property
     def unit(self) -> float:

@@ -7,6 +7,7 @@ config.json, and its weights have other names than transformers looks for, so th
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from swarmflow.boundary import Boundary
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat_tensors import bytes_of, memory_of
 from swarmflow.compute.layout import TIED, StageLayout, TensorSlot, layout_of
+from swarmflow.compute.sharing import SHARED_BLOCKS
 from swarmflow.compute.tensorfile import ITEM_BYTES, TensorFileWriter, sync_folder
 from swarmflow.drafts import draft_of, move_into_place
 from swarmflow.errors import CheckpointError
@@ -79,6 +81,8 @@ def export_stagewise(
 
 def _write_config(config: PreTrainedConfig, architecture: str, dtype: str, folder: Path) -> None:
     config.architectures = [architecture]
+    if hasattr(config, SHARED_BLOCKS):
+        delattr(config, SHARED_BLOCKS)
     config.dtype = dtype
     # `use_cache` is off for training only; generation is slow without it.
     config.use_cache = True
@@ -110,7 +114,7 @@ def _write_weights(
         number = "" if count == 1 else f"-{layout.stage + 1:05d}-of-{count:05d}"
         file = f"{named or 'model'}{number}.safetensors"
         entries = [(group, entry) for group in _groups(layout) for entry in layout.groups[group]]
-        shapes = {_stored(layout, entry): entry.shape for _, entry in entries}
+        shapes = {name: entry.shape for _, entry in entries for name in _stored(layout, entry)}
         writer = TensorFileWriter(folder / file, shapes, {"format": "pt"}, _STORED_AS[dtype])
         try:
             _copy_stage(layout, entries, _rounded(read(layout.stage), getattr(torch, dtype)), writer)
@@ -118,7 +122,7 @@ def _write_weights(
         finally:
             writer.abandon()
         where.update(dict.fromkeys(shapes, file))
-        total_bytes += export_item_bytes(dtype) * sum(entry.elements for _, entry in entries)
+        total_bytes += export_item_bytes(dtype) * sum(math.prod(shape) for shape in shapes.values())
     if count > 1 and named is None:
         index = {"metadata": {"total_size": total_bytes}, "weight_map": where}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
@@ -146,8 +150,9 @@ def _groups(layout: StageLayout) -> list[str]:
     return [group for group in layout.groups if group != TIED or layout.stage == 0]
 
 
-def _stored(layout: StageLayout, entry: TensorSlot) -> str:
-    return layout.stored.get(entry.name, entry.name)
+def _stored(layout: StageLayout, entry: TensorSlot) -> list[str]:
+    """The names of a parameter in the file: blocks that share their weights have each a copy."""
+    return [layout.stored.get(name, name) for name in layout.stored_of(entry)]
 
 
 def _copy_stage(
@@ -156,4 +161,6 @@ def _copy_stage(
     for group, entry in entries:
         for start in range(entry.offset, entry.stop, PIECE_ELEMENTS):
             stop = min(start + PIECE_ELEMENTS, entry.stop)
-            writer.write(_stored(layout, entry), start - entry.offset, read(group, start, stop))
+            numbers = read(group, start, stop)
+            for name in _stored(layout, entry):
+                writer.write(name, start - entry.offset, numbers)

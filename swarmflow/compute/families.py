@@ -21,6 +21,7 @@ from transformers.core_model_loading import PrefixChange, WeightRenaming, apply_
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from swarmflow.compute.sharing import shared_groups, why_unlike, with_sharing
 from swarmflow.errors import ModelError
 from swarmflow.suggestions import did_you_mean
 
@@ -35,7 +36,8 @@ class Anatomy:
 
     blocks_name: full name of the module list. entry, exit: full names of the leaf modules outside it that run before
     the first block, after the last one (the head included). embedding, head: full names of the input embedding and of
-    the output projection. tied: full name of the weight that both share, or None.
+    the output projection. tied: full name of the weight that both share, or None. shared: the groups of blocks that
+    share their weights, each block in one; here every block still has parameters of its own.
     """
 
     model: PreTrainedModel
@@ -45,6 +47,7 @@ class Anatomy:
     embedding: str
     head: str
     tied: str | None
+    shared: tuple[range, ...] = ()
 
     @property
     def base(self) -> nn.Module:
@@ -62,14 +65,15 @@ class Anatomy:
         return int(name[len(prefix) :].split(".", 1)[0]) if name.startswith(prefix) else None
 
 
-def model_config(source: Mapping[str, Any] | Path) -> dict[str, Any]:
+def model_config(source: Mapping[str, Any] | Path, shared_blocks: int | None = None) -> dict[str, Any]:
     """A complete, JSON-able model configuration from a dict with `model_type`, or from a Hugging Face folder.
 
-    Raises ModelError: the folder or its config.json is missing or corrupt, model_type is unknown, a value is
-    impossible, or the model is not a decoder whose blocks are one module list.
+    shared_blocks: the groups of blocks that share their weights (`sharing`); None: each block has its own. Raises
+    ModelError: the folder or its config.json is missing or corrupt, model_type is unknown, a value is impossible, the
+    model is not a decoder whose blocks are one module list, or its blocks cannot share their weights.
     """
     given = dict(source) if isinstance(source, Mapping) else _read_config(source)
-    config = to_config(given)
+    config = to_config(with_sharing(given, shared_blocks))
     dissect(config)
     complete = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE_KEYS}
     try:
@@ -149,7 +153,12 @@ def dissect(config: PreTrainedConfig, *, attention: str = "sdpa") -> Anatomy:
     persistent = set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
     if persistent:
         raise unsupported(config, f"their checkpoints hold values that no gradient trains ({min(persistent)})")
-    return Anatomy(model, blocks_name, entry, leave, names[id(embedding)], names[id(head)], tied)
+    blocks = model.get_submodule(blocks_name)
+    assert isinstance(blocks, nn.ModuleList)
+    shared = shared_groups(config, len(blocks))
+    if unlike := why_unlike(config, blocks, shared):
+        raise ModelError(f"models of type {config.model_type} with model.shared_blocks = {len(shared)}: {unlike}")
+    return Anatomy(model, blocks_name, entry, leave, names[id(embedding)], names[id(head)], tied, shared)
 
 
 def init_module(model: PreTrainedModel, module: nn.Module) -> None:
@@ -179,7 +188,7 @@ def is_rearranged(model: PreTrainedModel) -> bool:
 def shrink(config: Mapping[str, Any], blocks: int, vocab_size: int | None = None) -> dict[str, Any]:
     """The same model with its first `blocks` blocks only, and with a smaller vocabulary if given.
 
-    A model with fewer gets more like its last one.
+    A model with fewer gets more like its last one. None of them share their weights.
 
     Raises ModelError when the configuration says how many blocks there are in a way that is not understood.
     """
@@ -194,7 +203,7 @@ def shrink(config: Mapping[str, Any], blocks: int, vocab_size: int | None = None
         values[whole.attribute_map.get("vocab_size", "vocab_size")] = vocab_size
         for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
             values[key] = None
-    return {key: value for key, value in values.items() if key not in _VOLATILE_KEYS}
+    return {key: value for key, value in with_sharing(values, None).items() if key not in _VOLATILE_KEYS}
 
 
 def _read_config(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from swarmflow.compute.blockwise_sums import BlockwiseSums, StoredSums
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.finite import finite
 from swarmflow.compute.grid import Blockwise, Grid
-from swarmflow.compute.layout import TIED, TensorSlot
+from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.microbatch_gradient import MicrobatchGradient
 from swarmflow.compute.state_root import GRID, item_bytes, tensor_elements
 from swarmflow.compute.sums import Sums, TensorSums
@@ -52,13 +52,14 @@ class FlatGroup:
         entries: tuple[TensorSlot, ...],
         device: torch.device,
         rounding: FixedPoint | Blockwise | None = None,
+        stages: int = 1,
     ) -> FlatGroup:
-        """Return a group whose tensors are zeros."""
+        """Return a group whose tensors are zeros. stages: that have it, each of which adds to its gradient."""
         elements = entries[-1].stop if entries else 0
         params = torch.zeros(elements, dtype=torch.float32, device=device)
         if isinstance(rounding, Blockwise):
-            addends = rounding.microbatches * (2 if name == TIED else 1)  # both ends of the model add to it
-            blockwise = BlockwiseSums(Grid.empty(elements, rounding, addends, device), elements)
+            grid = Grid.empty(elements, rounding, rounding.microbatches * stages, device)
+            blockwise = BlockwiseSums(grid, elements)
             microbatch = MicrobatchGradient(blockwise, entries, device)
             return cls(name, entries, params, microbatch.kept, blockwise, rounding=rounding, microbatch=microbatch)
         grads = torch.zeros_like(params)

@@ -47,6 +47,11 @@ class Blockwise:
     microbatches: int
     exponent: int = EXPONENT
 
+    @property
+    def stages_max(self) -> int:
+        """The most stages that may share weights: each adds a gradient for every microbatch."""
+        return ADDENDS_MAX // self.microbatches
+
 
 @dataclass
 class Grid:

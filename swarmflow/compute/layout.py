@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from torch import nn
+
 from swarmflow.boundary import Boundary
 from swarmflow.compute.blocks import alignment
 from swarmflow.compute.boundary_layers import ExpandingHalf, halves_of, is_of_boundary
@@ -19,6 +21,7 @@ from swarmflow.manifest import Manifest
 
 OWN = "own"
 TIED = "tied"
+_SHARED = "shared-"
 MODELS_CACHED = 8  # layouts of whole models: a process works with one, and with small ones to examine it
 
 
@@ -26,14 +29,16 @@ MODELS_CACHED = 8  # layouts of whole models: a process works with one, and with
 class TensorSlot:
     """One parameter: its name in the whole Hugging Face model, its shape, its first element in the flat buffer.
 
-    single_gradient: whether one backward pass gives the whole gradient of a microbatch. The head has several, one for
-    each piece of its logits.
+    single_gradient: whether one backward pass gives the whole gradient of a microbatch, at once. The head has several,
+    one for each piece of its logits, and so have blocks that share their weights. holders: the full names under which
+    the modules of the stage have it; empty: unknown. name is the first one of the whole model, which may be another.
     """
 
     name: str
     shape: tuple[int, ...]
     offset: int
     single_gradient: bool = False
+    holders: tuple[str, ...] = ()
 
     @property
     def elements(self) -> int:
@@ -48,10 +53,13 @@ class TensorSlot:
 class StageLayout:
     """The flat layout of one stage: reduction group -> its parameters, in the order of the whole model.
 
-    The group `own` holds everything but the tied weight; the group `tied` holds that weight alone and exists only on
-    the first and on the last of several stages. tied, tied_alias: its name, and the name of the head's weight that
+    The group `own` holds what no other stage has. The group `tied` holds the tied weight alone and exists only on the
+    first and on the last of several stages. Blocks that share their weights are in `own` where they are all on this
+    stage; the group `shared-N` holds the weights of the N-th of them (from 0), cut by the edge of a stage, and exists
+    on each stage with such a block. tied, tied_alias: the tied weight's name, and the name of the head's weight that
     checkpoints may use instead. stored: name -> name in the family's checkpoints where that is another one. prefix: the
-    base model's name, which some checkpoints leave out. boundary: what compresses between the stages, if it is learnt.
+    base model's name, which some checkpoints leave out. spread: group -> the stages that have it, but for `own`.
+    boundary: what compresses between the stages, if it is learnt.
     """
 
     stage: int
@@ -61,6 +69,7 @@ class StageLayout:
     prefix: str
     tied: str | None
     tied_alias: str | None
+    spread: Mapping[str, tuple[int, ...]]
     boundary: Boundary | None = None
 
     def elements(self, group: str) -> int:
@@ -70,13 +79,27 @@ class StageLayout:
 
     @property
     def parameters(self) -> int:
-        """Number of parameters of the stage, the tied weight included."""
+        """Number of parameters of the stage, those included that other stages have too."""
         return sum(slot.elements for slots in self.groups.values() for slot in slots)
 
     @property
     def all_elements(self) -> int:
         """Number of elements of the flat buffers of all groups."""
         return sum(self.elements(group) for group in self.groups)
+
+    @property
+    def stored_parameters(self) -> int:
+        """Number of parameters of the stage where each block has its own, as in exports and as computed with."""
+        return sum(slot.elements * len(self.stored_of(slot)) for slots in self.groups.values() for slot in slots)
+
+    def stored_of(self, slot: TensorSlot) -> tuple[str, ...]:
+        """Return the names of the model's tensors on this stage that are this parameter; a tied weight has one."""
+        return (slot.name,) if slot.name == self.tied or not slot.holders else slot.holders
+
+
+def shared_name(group: int) -> str:
+    """Return the reduction group of the weights that the blocks of several stages share."""
+    return f"{_SHARED}{group}"
 
 
 def check_cut(cut: Sequence[int], blocks: int) -> tuple[int, ...]:
@@ -124,17 +147,32 @@ def layout_of(
 
 
 @dataclass(frozen=True)
-class _ModelLayout:
-    """The parameters of a whole model. The other fields are those of a StageLayout."""
+class _Parameter:
+    """A parameter of a whole model: its full name, shape and block (None: outside the blocks)."""
 
-    parameters: tuple[tuple[str, tuple[int, ...], int | None], ...]  # (name, shape, its block), in the model's order
+    name: str
+    shape: tuple[int, ...]
+    block: int | None
+
+
+@dataclass(frozen=True)
+class _ModelLayout:
+    """The parameters of a whole model. shared: as in Anatomy. The other fields are those of a StageLayout."""
+
+    parameters: tuple[_Parameter, ...]  # in the model's order
     entry: frozenset[str]  # those outside the blocks that are used before the first one
+    blocks_name: str
     blocks: int
     hidden_size: int
+    shared: tuple[range, ...]
     stored: Mapping[str, str]
     prefix: str
     tied: str | None
     tied_alias: str | None
+
+    def sharing(self, block: int) -> range:
+        """Return the blocks whose weights are those of this block."""
+        return next((group for group in self.shared if block in group), range(block, block + 1))
 
 
 @functools.lru_cache(maxsize=MODELS_CACHED)
@@ -146,10 +184,12 @@ def _model_layout(config: str) -> _ModelLayout:
 def _listed(anatomy: Anatomy) -> _ModelLayout:
     named = [(name, tuple(parameter.shape)) for name, parameter in anatomy.model.named_parameters()]
     return _ModelLayout(
-        parameters=tuple((name, shape, anatomy.block_of(name)) for name, shape in named),
+        parameters=tuple(_Parameter(name, shape, anatomy.block_of(name)) for name, shape in named),
         entry=frozenset(name for name, _ in named if name.rpartition(".")[0] in anatomy.entry),
+        blocks_name=anatomy.blocks_name,
         blocks=len(anatomy.blocks),
         hidden_size=int(anatomy.model.config.hidden_size),
+        shared=anatomy.shared,
         stored=stored_names(anatomy.model),
         prefix=anatomy.model.base_model_prefix,
         tied=anatomy.tied,
@@ -159,43 +199,78 @@ def _listed(anatomy: Anatomy) -> _ModelLayout:
 
 def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int, boundary: Boundary | None) -> StageLayout:
     mine = blocks_of(cut, model.blocks, stage)
-    stages = len(cut) + 1
-    own: list[tuple[str, tuple[int, ...]]] = []
-    tied: list[tuple[str, tuple[int, ...]]] = []
-    for name, shape, block in model.parameters:
-        if stages > 1 and name == model.tied:
-            here, target = stage in (0, stages - 1), tied
-        elif block is not None:
-            here, target = block in mine, own
+    ends = stage == 0, stage == len(cut)
+    found: dict[str, list[tuple[_Parameter, tuple[str, ...]]]] = {OWN: []}
+    for parameter in model.parameters:
+        if parameter.block is not None:
+            group, holders = _in_blocks(model, parameter, parameter.block, mine)
+        elif parameter.name == model.tied:
+            assert model.tied_alias is not None
+            group = TIED if cut else OWN
+            holders = (parameter.name,) * ends[0] + (model.tied_alias,) * ends[1]
         else:
-            here, target = stage == (0 if name in model.entry else stages - 1), own
-        if here:
-            target.append((name, shape))
-    for half_name, half in halves_of(boundary, model.hidden_size, stage, stages).items():
-        added = [(f"{half_name}.{leaf}", tuple(parameter.shape)) for leaf, parameter in half.named_parameters()]
-        own = [*added, *own] if isinstance(half, ExpandingHalf) else [*own, *added]
+            group, holders = OWN, (parameter.name,) * ends[parameter.name not in model.entry]
+        if holders:
+            found.setdefault(group, []).append((parameter, holders))
+    for half_name, half in halves_of(boundary, model.hidden_size, stage, len(cut) + 1).items():
+        added = [_of_half(f"{half_name}.{leaf}", parameter) for leaf, parameter in half.named_parameters()]
+        found[OWN] = [*added, *found[OWN]] if isinstance(half, ExpandingHalf) else [*found[OWN], *added]
     return StageLayout(
         stage=stage,
-        stages=stages,
-        groups={OWN: _place(own, model, align)} | ({TIED: _place(tied, model, align)} if tied else {}),
+        stages=len(cut) + 1,
+        groups={group: _place(found[group], model, align) for group in sorted(found, key=_order)},
         stored=model.stored,
         prefix=model.prefix,
         tied=model.tied,
         tied_alias=model.tied_alias,
+        spread={group: _spread(model, cut, group) for group in sorted(found, key=_order) if group != OWN},
         boundary=boundary,
     )
 
 
+def _spread(model: _ModelLayout, cut: Sequence[int], group: str) -> tuple[int, ...]:
+    """Return the stages that have a group."""
+    if group == TIED:
+        return 0, len(cut)
+    blocks = model.shared[int(group.removeprefix(_SHARED))]
+    edges = itertools.pairwise((0, *cut, model.blocks))
+    return tuple(stage for stage, (low, high) in enumerate(edges) if low < blocks.stop and blocks.start < high)
+
+
+def _in_blocks(model: _ModelLayout, parameter: _Parameter, block: int, mine: range) -> tuple[str, tuple[str, ...]]:
+    """Return the reduction group of a parameter of a block, and its names in the blocks of a stage that use it.
+
+    Of blocks that share their weights only the first one's parameters have a place: the others have no names here.
+    """
+    sharing = model.sharing(block)
+    held = range(max(sharing.start, mine.start), min(sharing.stop, mine.stop))
+    if block != sharing.start or not held:
+        return OWN, ()
+    leaf = parameter.name.removeprefix(f"{model.blocks_name}.{block}.")
+    holders = tuple(f"{model.blocks_name}.{each}.{leaf}" for each in held)
+    return OWN if held == sharing else shared_name(model.shared.index(sharing)), holders
+
+
+def _order(group: str) -> tuple[bool, bool, int, str]:
+    return group != OWN, group == TIED, len(group), group
+
+
 def _place(
-    parameters: Sequence[tuple[str, tuple[int, ...]]], model: _ModelLayout, align: int
+    parameters: Sequence[tuple[_Parameter, tuple[str, ...]]], model: _ModelLayout, align: int
 ) -> tuple[TensorSlot, ...]:
-    offsets = itertools.accumulate((-(-math.prod(shape) // align) * align for _, shape in parameters), initial=0)
+    sizes = (-(-math.prod(each.shape) // align) * align for each, _ in parameters)
+    offsets = itertools.accumulate(sizes, initial=0)
     return tuple(
-        TensorSlot(name, shape, offset, _is_used_once(name, model))
-        for (name, shape), offset in zip(parameters, offsets, strict=False)
+        TensorSlot(each.name, each.shape, offset, _is_single(model, each, holders), holders)
+        for (each, holders), offset in zip(parameters, offsets, strict=False)
     )
 
 
-def _is_used_once(name: str, model: _ModelLayout) -> bool:
-    """Whether a parameter is of the base model, or of a boundary, and not of the head too."""
-    return name != model.tied and (name.startswith(f"{model.prefix}.") or is_of_boundary(name))
+def _of_half(name: str, parameter: nn.Parameter) -> tuple[_Parameter, tuple[str, ...]]:
+    return _Parameter(name, tuple(parameter.shape), None), (name,)
+
+
+def _is_single(model: _ModelLayout, parameter: _Parameter, holders: tuple[str, ...]) -> bool:
+    """Whether a parameter is of the base model or of a boundary, and used once."""
+    of_base = parameter.name.startswith(f"{model.prefix}.") or is_of_boundary(parameter.name)
+    return of_base and parameter.name != model.tied and len(holders) == 1

@@ -6,7 +6,7 @@ import heapq
 import itertools
 import statistics
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,12 +16,14 @@ from swarmflow.compute.families import dissect, init_module, one_line, shrink, t
 from swarmflow.compute.layout import check_cut
 from swarmflow.compute.model_keys import positions_of
 from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.sharing import shared_groups
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.weights import init_stage
 from swarmflow.errors import ModelError
 
 _TRIAL_TOKENS = 64
 _TRIALS = 5
+WHOLE_GROUPS_WORTH = 1.1  # how much slower the slowest stage may be, for blocks that share weights to be on one
 _KINDS_WITHIN = 8  # blocks: hybrid families repeat their kinds of blocks sooner
 
 
@@ -37,7 +39,9 @@ class BlockCosts:
 def plan_cut(config: Mapping[str, Any], stages: int, costs: BlockCosts | None = None) -> tuple[int, ...]:
     """The first block of stages 1, 2, ...: an even cut by measured compute.
 
-    costs: measured on this machine when not given. Raises ModelError when there are more stages than blocks.
+    Where blocks share their weights, it does not separate them if the slowest stage is hardly slower then: weights that
+    several stages have are reduced over the peers of all of these. costs: measured on this machine when not given.
+    Raises ModelError when there are more stages than blocks.
     """
     blocks = block_count(config)
     if not 1 <= stages <= blocks:
@@ -45,6 +49,16 @@ def plan_cut(config: Mapping[str, Any], stages: int, costs: BlockCosts | None = 
     if stages == 1:
         return ()
     costs = measure_costs(config) if costs is None else costs
+    even = _even(blocks, stages, costs)
+    if groups := shared_groups(to_config(config), blocks):
+        whole = _beside_groups(groups, stages, costs)
+        if _slowest_s(whole, costs) <= WHOLE_GROUPS_WORTH * _slowest_s(even, costs):
+            even = whole
+    return check_cut(list(itertools.accumulate(even[:-1])), blocks)
+
+
+def _even(blocks: int, stages: int, costs: BlockCosts) -> list[int]:
+    """Return how many blocks each stage gets."""
     counts = [1] * stages
     load = [costs.block_s] * stages
     load[0] += costs.embedding_s
@@ -56,7 +70,38 @@ def plan_cut(config: Mapping[str, Any], stages: int, costs: BlockCosts | None = 
         seconds, stage = heap[0]
         counts[stage] += 1
         heapq.heapreplace(heap, (seconds + costs.block_s, stage))
-    return check_cut(list(itertools.accumulate(counts[:-1])), blocks)
+    return counts
+
+
+def _beside_groups(groups: Sequence[range], stages: int, costs: BlockCosts) -> list[int]:
+    """Return how many blocks each stage gets where it has whole groups, or is one of several with one group alone."""
+    ends = [
+        (costs.embedding_s if group is groups[0] else 0.0, costs.head_s * (group is groups[-1])) for group in groups
+    ]
+    if stages <= len(groups):
+        mean = BlockCosts(costs.embedding_s, costs.block_s * groups[-1].stop / len(groups), costs.head_s)
+        taken = iter(groups)
+        return [sum(map(len, itertools.islice(taken, count))) for count in _even(len(groups), stages, mean)]
+    parts = [1] * len(groups)
+    for _ in range(stages - len(groups)):
+        loads = [
+            (len(group) * costs.block_s + sum(end)) / count if count < len(group) else 0.0
+            for group, end, count in zip(groups, ends, parts, strict=True)
+        ]
+        parts[loads.index(max(loads))] += 1
+    cuts = zip(groups, parts, ends, strict=True)
+    return [
+        n
+        for group, count, (first, last) in cuts
+        for n in _even(len(group), count, BlockCosts(first, costs.block_s, last))
+    ]
+
+
+def _slowest_s(counts: Sequence[int], costs: BlockCosts) -> float:
+    seconds = [count * costs.block_s for count in counts]
+    seconds[0] += costs.embedding_s
+    seconds[-1] += costs.head_s
+    return max(seconds)
 
 
 def block_count(config: Mapping[str, Any]) -> int:

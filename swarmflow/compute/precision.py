@@ -23,7 +23,8 @@ class HalfWeights:
 
     def __init__(self, stage: Stage) -> None:
         self._stage = stage
-        self._pairs: list[tuple[nn.Parameter, Tensor]] = []
+        self._pairs: list[tuple[Tensor, Tensor]] = []
+        halves: dict[int, Tensor] = {}  # blocks that share a weight share its copy, but each hands over its gradient
         masters: dict[int, tuple[Tensor, Callable[[Tensor], None]]] = {}
         for group in stage.groups.values():
             for entry in group.entries:
@@ -36,10 +37,12 @@ class HalfWeights:
                 for leaf, parameter in list(module.named_parameters(recurse=False)):
                     if parameter.ndim >= 2:
                         values, add = masters[parameter.data_ptr()]
-                        copy = nn.Parameter(torch.empty_like(values, dtype=torch.bfloat16))
+                        if parameter.data_ptr() not in halves:
+                            halves[parameter.data_ptr()] = torch.empty_like(values, dtype=torch.bfloat16)
+                            self._pairs.append((halves[parameter.data_ptr()], values))
+                        copy = nn.Parameter(halves[parameter.data_ptr()])
                         copy.register_post_accumulate_grad_hook(_handing_over(add))
                         setattr(module, leaf, copy)
-                        self._pairs.append((copy, values))
         self._seen = -1
         self.refresh()
 

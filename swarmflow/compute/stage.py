@@ -63,8 +63,9 @@ class Stage:
 
     groups: reduction group -> flat buffers. block_names: full names of its blocks. units: full name -> module of every
     part of this stage that may have parameters (each block is one), which hold them under the names of the whole model.
-    model: transformers' causal model, of which only the head is left. embedding: full name and module of the input
-    embedding, on every stage. tied: name of the weight that this stage shares with another one, else None.
+    model: transformers' causal model, of which only the head is left. tied: name of the weight that this stage shares
+    with another one, else None. drawn: the modules whose rules draw this stage's first parameters, by the names that
+    seed them: the units, and modules of other stages which the whole model names first where parameters are shared.
     rounding: how gradients become integers, None where they add up in fp32. order: the names of the units as a token
     passes them. halves: those of the boundaries around the stage, where these are learnt, by name; they are units too.
     boundary_width: W, the numbers of a token that travel between stages.
@@ -86,11 +87,11 @@ class Stage:
         self.last = layout.stage == layout.stages - 1
         self.rounding = rounding
         self.groups = {
-            name: FlatGroup.empty(name, entries, device, rounding) for name, entries in layout.groups.items()
+            name: FlatGroup.empty(name, entries, device, rounding, len(layout.spread.get(name, (layout.stage,))))
+            for name, entries in layout.groups.items()
         }
         self.tied = layout.tied if TIED in layout.groups else None
         self.model: PreTrainedModel = anatomy.model
-        self.embedding = (anatomy.embedding, anatomy.model.get_submodule(anatomy.embedding))
         self.vocab_size = int(self.model.config.vocab_size)
         hidden_size = int(self.model.config.hidden_size)
         self.boundary_width = layout.boundary.width(hidden_size) if layout.boundary is not None else hidden_size
@@ -98,9 +99,11 @@ class Stage:
         self._dropout = SeededDropout() if dropout else None
         self.halves = halves_of(layout.boundary, hidden_size, layout.stage, layout.stages)
         attach(self.model, self.halves)
-        _place_parameters(anatomy, self.groups, first=self.first, last=self.last)
+        _place_parameters(anatomy, self.groups)
+        elsewhere = _named_elsewhere(anatomy, blocks, tied=self.tied is not None)
         self.block_names = tuple(f"{anatomy.blocks_name}.{i}" for i in blocks)
         self.units = _keep_slice(anatomy, blocks, first=self.first, last=self.last)
+        self.drawn = elsewhere | self.units
         self.order = [n for n in (*anatomy.entry, *self.block_names, *anatomy.exit) if n in self.units]
         for name, half in self.halves.items():
             self.units[name] = half
@@ -157,12 +160,14 @@ class Stage:
     def gradients_broken_in(self) -> str | None:
         """The unit in which a backward first met a gradient of parameters that is not finite; None: all are finite.
 
-        It is the last one that a token passes.
+        It is the last one that a token passes; of units that share their weights, the last one here.
         """
         broken = [name for group in self.groups.values() for name in group.not_finite()]
         if not broken:
             return None
-        units = [unit for unit in self.order if any(name.startswith(f"{unit}.") for name in broken)]
+        slots = [slot for slots in self.layout.groups.values() for slot in slots if slot.name in broken]
+        held = [name for slot in slots for name in slot.holders]
+        units = [unit for unit in self.order if any(name.startswith(f"{unit}.") for name in held)]
         return units[-1] if units else broken[-1]
 
     def zero_grads(self) -> None:
@@ -265,17 +270,26 @@ def _stand_in(anatomy: Anatomy) -> _PassThrough:
     return whole
 
 
-def _place_parameters(anatomy: Anatomy, groups: Mapping[str, FlatGroup], *, first: bool, last: bool) -> None:
-    """Gives every parameter of the stage its view of a flat buffer, in the modules of the whole model."""
+def _named_elsewhere(anatomy: Anatomy, blocks: range, *, tied: bool) -> dict[str, nn.Module]:
+    """Returns the parts of the whole model whose parameters a stage may have though the parts are not on it."""
+    shared = [group.start for group in anatomy.shared if group.start < blocks.start < group.stop]
+    found: dict[str, nn.Module] = {f"{anatomy.blocks_name}.{first}": anatomy.blocks[first] for first in shared}
+    if tied:
+        found[anatomy.embedding] = anatomy.model.get_submodule(anatomy.embedding)
+    return found
+
+
+def _place_parameters(anatomy: Anatomy, groups: Mapping[str, FlatGroup]) -> None:
+    """Gives every parameter of the stage its view of a flat buffer, in the modules of the whole model.
+
+    Modules that share a parameter have views of their own: one backward pass adds the gradient of each use in turn, as
+    the two parts of a split one do.
+    """
     for group in groups.values():
         for entry in group.entries:
-            parameter = group.parameter(entry)
-            holders = [entry.name]
-            if entry.name == anatomy.tied:
-                holders = [entry.name] * first + [f"{anatomy.head}.weight"] * last
-            for name in holders:
+            for name in entry.holders:
                 owner, _, leaf = name.rpartition(".")
-                setattr(anatomy.model.get_submodule(owner), leaf, parameter)
+                setattr(anatomy.model.get_submodule(owner), leaf, group.parameter(entry))
 
 
 def _keep_slice(anatomy: Anatomy, blocks: range, *, first: bool, last: bool) -> dict[str, nn.Module]:

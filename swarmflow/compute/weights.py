@@ -24,17 +24,15 @@ READ_ELEMENTS_MAX = 1 << 22
 def init_stage(stage: Stage, seed: int) -> None:
     """Fresh weights by the family's own rule (`_init_weights`), the same bits however the model is cut.
 
-    Every module draws from a CPU generator seeded by (seed, its full name); the tied weight is drawn as the embedding.
-    The halves of boundaries have a rule of their own, `new_values`.
+    Every module draws from a CPU generator seeded by (seed, its full name); the tied weight is drawn as the embedding,
+    and blocks that share their weights are drawn as the first of them. The halves of boundaries have a rule of their
+    own, `new_values`.
     """
     views = {name: values for name, values, _ in stage.named_parameters()}
     for name, values in new_halves(stage.layout, seed).items():
         views[name].copy_(values)
-    units = {name: unit for name, unit in stage.units.items() if name not in stage.halves}
-    if stage.layout.tied in views:
-        # The last stage holds the embedding's weight as its head, but must draw it as the first stage does.
-        units[stage.embedding[0]] = stage.embedding[1]
-    for unit_name, unit in units.items():
+    drawn = {name: unit for name, unit in stage.drawn.items() if name not in stage.halves}
+    for unit_name, unit in drawn.items():
         wanted = {f"{unit_name}.{leaf}" for leaf, _ in unit.named_parameters()} & set(views)
         if wanted:
             for name, value in _drawn(stage, unit_name, unit, seed).items():

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from swarmflow.compute.layout import StageLayout, TensorSlot, layout_of
 from swarmflow.errors import CheckpointError
 
 INDEX_BYTES_MAX = 1 << 26
+COMPARED_ELEMENTS = 1 << 22  # at a time
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _OTHER_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.pth", "*.gguf", "tf_model*.h5", "flax_model*.msgpack")
 _FLOATS = ("F64", "F32", "F16", "BF16")
@@ -46,8 +48,8 @@ def has_weights(folder: Path) -> bool:
 def weights_problems(config: Mapping[str, Any], folder: Path) -> list[str]:
     """What keeps a run from beginning with the weights in a Hugging Face folder: a line for each kind of problem.
 
-    Reads names, shapes and sizes, not the values. Nothing is wrong with a folder without any weights. Raises ModelError
-    for a configuration that cannot be used.
+    Reads names, shapes and sizes, and the values of blocks that are to share them. Nothing is wrong with a folder
+    without any weights. Raises ModelError for a configuration that cannot be used.
     """
     if not has_weights(folder):
         others = sorted({path.name for pattern in _OTHER_WEIGHTS for path in folder.glob(pattern)})
@@ -63,10 +65,13 @@ def weights_problems(config: Mapping[str, Any], folder: Path) -> list[str]:
     try:
         with WeightsFolder(folder) as weights:
             for entry in (entry for entries in layout.groups.values() for entry in entries):
-                try:
-                    weights.find(layout, entry)
-                except CheckpointError as error:
-                    found.setdefault(_NAMES.sub("", str(error)), []).append(str(error))
+                for name in layout.stored_of(entry):
+                    try:
+                        weights.find(layout, replace(entry, name=name))
+                    except CheckpointError as error:
+                        found.setdefault(_NAMES.sub("", str(error)), []).append(str(error))
+            if not found and (unlike := _unlike(weights, layout)):
+                return [unlike]
     except CheckpointError as error:
         return [str(error)]
     lines = [some[0] + (f" (and {len(some) - 1} tensors like it)" if some[1:] else "") for some in found.values()]
@@ -74,6 +79,30 @@ def weights_problems(config: Mapping[str, Any], folder: Path) -> list[str]:
         family = anatomy.model.config.model_type
         lines[0] += f"; of {family} models only folders are read that swarmflow exported, others hold other tensors"
     return lines
+
+
+def _unlike(weights: WeightsFolder, layout: StageLayout) -> str | None:
+    """Return a line about the first tensor of blocks that are to share their weights but do not; None: all do.
+
+    Raises CheckpointError.
+    """
+    for entry in (entry for entries in layout.groups.values() for entry in entries):
+        first, *others = layout.stored_of(entry)
+        for other in others:
+            one, another = (weights.find(layout, replace(entry, name=name)) for name in (first, other))
+            if not _are_equal(one, another, entry):
+                return (
+                    f"{weights.folder}: {other} is not equal to {first}, but with model.shared_blocks these blocks "
+                    "share their weights; leave shared_blocks out, or begin from a folder without weights"
+                )
+    return None
+
+
+def _are_equal(one: _Slice, other: _Slice, entry: TensorSlot) -> bool:
+    """Return whether two tensors are equal; read piece by piece."""
+    rows = entry.shape[0]
+    step = max(1, COMPARED_ELEMENTS * rows // entry.elements)
+    return all(bool((one[at : at + step] == other[at : at + step]).all()) for at in range(0, rows, step))
 
 
 class WeightsFolder:

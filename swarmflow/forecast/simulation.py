@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from swarmflow.core.protocol.messages import StepResult
-from swarmflow.core.protocol.types import Plan, ProcessId
+from swarmflow.core.protocol.types import Plan, ProcessId, tied_ends
 from swarmflow.errors import ConfigError
 from swarmflow.planning.stage_choice import plan_stages
 from swarmflow.policies import policy_named
@@ -71,8 +71,9 @@ class Simulation:
 
     def __post_init__(self) -> None:
         policy, run, model = policy_named(self.policy), self.scenario.run, self.scenario.model
-        tied, boundary_bytes = model.tied_parameters > 0, int(model.activation_bytes / model.codec_ratio)
-        how = tied, model.cost_factors, run.router, boundary_bytes, model.delay, run.timeouts
+        shared = tied_ends(model.stages) if model.tied_parameters else ()
+        boundary_bytes = int(model.activation_bytes / model.codec_ratio)
+        how = shared, model.cost_factors, run.router, boundary_bytes, model.delay, run.timeouts
         plan = Plan(model.stages, model.microbatches, *how, model.reduced_bytes)
         if not isinstance(model.stage_memory_bytes, int) and not isinstance(policy, Swarmflow):
             raise ConfigError(

@@ -7,10 +7,13 @@ from collections.abc import Sequence
 
 from swarmflow import __version__
 from swarmflow.compute.families import stored_dtype, to_config
+from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.layout import TIED, StageLayout, stage_layout
 from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
 from swarmflow.compute.weights_folder import has_weights
 from swarmflow.config import EXPORT_DTYPES, RunConfig, fingerprint
+from swarmflow.core.protocol.types import SharedWeights
+from swarmflow.errors import ModelError
 from swarmflow.manifest import Manifest
 from swarmflow.preparation.model_check import CheckedModel
 
@@ -58,7 +61,24 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         timeouts=config.timeouts,
         state_bits=optimizer.state_bits,
         boundary=boundary,
+        shared=_shared(config, layouts),
+        computed_parameters=tuple(layout.stored_parameters for layout in layouts),
     )
+
+
+def _shared(config: RunConfig, layouts: Sequence[StageLayout]) -> tuple[SharedWeights, ...]:
+    """Return the weights of blocks that the edges of stages separate. Raises ModelError for too many stages of one."""
+    spread = {group: stages for layout in layouts for group, stages in layout.spread.items() if group != TIED}
+    shared = tuple(itertools.starmap(SharedWeights, spread.items()))
+    train, most = config.train, max((len(weights.stages) for weights in shared), default=1)
+    rounding = rounding_of(train.accumulate, train.reduce_codec, train.microbatches)
+    if rounding is not None and most > rounding.stages_max:
+        raise ModelError(
+            f"{most} stages have blocks that share their weights, and at most {rounding.stages_max} add up their "
+            f"gradients with {train.microbatches} microbatches; cut the model into fewer stages, give more groups "
+            'in model.shared_blocks, or set train.accumulate = "fp32" and train.reduce_codec = "none"'
+        )
+    return shared
 
 
 def _export_dtype(config: RunConfig) -> str:
@@ -84,7 +104,7 @@ def _estimated_costs(layouts: Sequence[StageLayout], table: int) -> tuple[float,
     Each is multiplied once a token, but for the table of the embedding, of which a token takes a row. table: its
     elements.
     """
-    return tuple(float(max(1, layout.parameters - (layout.stage == 0) * table)) for layout in layouts)
+    return tuple(float(max(1, layout.stored_parameters - (layout.stage == 0) * table)) for layout in layouts)
 
 
 def _stage_costs(costs: BlockCosts, cut: tuple[int, ...], blocks: int) -> tuple[float, ...]:

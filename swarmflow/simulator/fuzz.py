@@ -13,7 +13,7 @@ from random import Random
 from swarmflow.core.protocol.actions import PlanStages
 from swarmflow.core.protocol.events import StagesPlanned
 from swarmflow.core.protocol.timeouts import Timeouts
-from swarmflow.core.protocol.types import Plan
+from swarmflow.core.protocol.types import Plan, SharedWeights, tied_ends
 from swarmflow.core.routing.routers import ROUTERS
 from swarmflow.simulator.faults import DRAWN, EARLIER, FAULTS, Churn, FuzzSwarm, finish
 from swarmflow.simulator.lying import Liars
@@ -50,6 +50,7 @@ class Hunt:
     liars: bool = False  # every seed has members that lie
     planned: bool = False  # peers are placed by plans, of which every one is drawn
     small: bool = False  # half of the peers have no memory for some stages
+    shared: bool = False  # neighbouring stages share weights
 
     def of(self, seed: int) -> Hunted:
         """Return what a seed stands for in this hunt."""
@@ -59,6 +60,8 @@ class Hunt:
             settings = replace(settings, planner=partial(drawn_plan, Random(f"plans of {seed}")))
         if self.small:
             settings = replace(settings, small=SMALL_SHARE)
+        if self.shared:
+            settings = replace(settings, plan=_with_shared(settings.plan, Random(f"shared weights of {seed}")))
         if self.delay:
             settings = replace(settings, plan=replace(settings.plan, delay=self.delay))
         found = replace(found, scenario=replace(found.scenario, settings=settings))
@@ -86,6 +89,7 @@ class Hunt:
         options += [" --liars"] if self.liars else []
         options += [" --planned"] if self.planned else []
         options += [" --small"] if self.small else []
+        options += [" --shared"] if self.shared else []
         return "".join([*options, *([" --earlier"] if self.earlier else [])])
 
 
@@ -97,6 +101,16 @@ def _with_strangers(found: Hunted, draw: Random) -> Hunted:
     share = draw.choice((0.3, 1.0)) if draw.random() < STRANGERS_SHARE else 0.0
     settings = replace(found.scenario.settings, uncertified=share)
     return replace(found, scenario=replace(found.scenario, settings=settings))
+
+
+def _with_shared(plan: Plan, draw: Random) -> Plan:
+    """Return the same with weights on both sides of some edges, each up to a random stage, as of blocks cut there."""
+    shared, first = list[SharedWeights](), 0
+    while first < plan.stages - 1:
+        last = draw.randrange(first + 1, plan.stages)
+        shared.append(SharedWeights(f"shared-{len(shared)}", tuple(range(first, last + 1))))
+        first = last + draw.choice((0, 1))
+    return replace(plan, shared=(*shared, *plan.shared))
 
 
 def _with_liars(found: Hunted, draw: Random) -> Hunted:
@@ -147,7 +161,8 @@ def _random_swarm(seed: int, router: str | None) -> Hunted:
     stages = draw.choice((1, 2, 3, 3, 3, 5))
     microbatches, tied = draw.choice((1, 4, 8, 8, 16)), draw.random() < 0.5
     random_router = draw.choice(("shortest", "iwrr"))
-    plan = Plan(stages, microbatches, tied, (), router or random_router, draw.choice((0, 8 << 20)))
+    shared = tied_ends(stages) if tied else ()
+    plan = Plan(stages, microbatches, shared, (), router or random_router, draw.choice((0, 8 << 20)))
     settings = Settings(
         steps=draw.choice((4, 8)),
         capacity=draw.choice((1, 2, 4, 16)),
@@ -186,7 +201,7 @@ def _hunt_of(chosen: argparse.Namespace) -> Hunt:
     only = tuple(chosen.only.split(",")) if chosen.only else ()
     if unknown := [name for name in only if name not in FAULTS]:
         raise argparse.ArgumentTypeError(f"no such fault: {unknown}; there are {sorted(FAULTS)}")
-    how = chosen.partitions, chosen.earlier, chosen.delay, chosen.liars, chosen.planned, chosen.small
+    how = chosen.partitions, chosen.earlier, chosen.delay, chosen.liars, chosen.planned, chosen.small, chosen.shared
     return Hunt(chosen.router, only, *how)
 
 
@@ -203,6 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--liars", action="store_true", help="in every seed some members lie")
     parser.add_argument("--planned", action="store_true", help="in every seed peers move by plans, which are drawn")
     parser.add_argument("--small", action="store_true", help="half of the peers have no memory for some stages")
+    parser.add_argument("--shared", action="store_true", help="in every seed neighbouring stages share weights")
     parser.add_argument("--all", action="store_true", help="go on after a seed that fails; one line for each")
     chosen = parser.parse_args(arguments)
     try:

@@ -67,7 +67,7 @@ from swarmflow.core.protocol.messages import (
 from swarmflow.core.protocol.messages.checks import BODIES_MAX, COUNT_MAX, NAMED_TUPLES, PROOF_BYTES_MAX
 from swarmflow.core.protocol.messages.gwtf import FlowId, InOrder, OrderedGwtfMessage
 from swarmflow.core.protocol.messages.negotiation import FlowMessage, Reliable
-from swarmflow.core.protocol.types import Plan, ProcessId
+from swarmflow.core.protocol.types import Plan, ProcessId, tied_ends
 from swarmflow.core.routing.flow.gwtf import GwtfRelay
 from swarmflow.core.routing.flow.gwtf_plausibility import ends as named
 from swarmflow.core.routing.flow.gwtf_plausibility import is_plausible
@@ -359,7 +359,9 @@ def swarm_of(seed: int) -> FuzzSwarm:
     """The swarm of a seed."""
     draw = Random(f"hostile {seed}")
     router = draw.choice(("shortest", "iwrr", "flow", "gwtf"))
-    plan = Plan(draw.choice((1, 2, 3)), draw.choice((4, 8)), draw.random() < 0.5, (), router, draw.choice((0, 8 << 20)))
+    stages, microbatches = draw.choice((1, 2, 3)), draw.choice((4, 8))
+    shared = tied_ends(stages) if draw.random() < 0.5 else ()
+    plan = Plan(stages, microbatches, shared, (), router, draw.choice((0, 8 << 20)))
     settings = Settings(
         plan,
         steps=12,

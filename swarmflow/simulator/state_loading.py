@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
+from swarmflow.core.commit.reduce import groups_of_stage
 from swarmflow.core.protocol.actions import LoadState, Resume
 from swarmflow.core.protocol.events import StateLoaded, StateNotLoaded
 from swarmflow.core.protocol.types import Member, ProcessId
@@ -110,7 +111,8 @@ class StateLoading:
         weights.accumulated.clear()
         self.device.weights = weights
         self.device.executor.reset()
-        groups = tuple((group, hardware.elements(group)) for group in (f"stage-{stage}", "tied"))
+        names = groups_of_stage(stage, self.world.settings.plan.shared)
+        groups = tuple((group, hardware.elements(group)) for group in names)
         capacity = hardware.capacity(self.process.name, stage)
         loaded = StateLoaded(stage, weights.version, weights.parameters, capacity, groups, self.world.hardware.piece())
         self.world.deliver(self.process, loaded)  # at once: nothing may come between

@@ -164,7 +164,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "preparation": Package(
         "makes ready: a model is checked, cut, and described for everybody, before there is a run of it",
-        ("compute", "config", "errors", "manifest"),
+        ("compute", "config", "core", "errors", "manifest"),
     ),
     "plans": Package(
         "plans for a user: the stages of given machines, strategies beside each other, the cut of a model",

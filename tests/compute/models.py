@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from swarmflow.boundary import Boundary
@@ -50,12 +51,15 @@ GIVEN: dict[str, dict[str, Any]] = {
     "mistral": {"model_type": "mistral", **_GROUPED, "sliding_window": 4},
     "gpt_neox": {"model_type": "gpt_neox", **_SIZES},
 }
+GIVEN["llama-shared"] = GIVEN["llama-tied"]
+SHARED_BLOCKS = {"llama-shared": 2}
 FAMILIES = tuple(GIVEN)
+UNSHARED = tuple(family for family in FAMILIES if family not in SHARED_BLOCKS)
 CUTS: tuple[tuple[int, ...], ...] = ((), (2,), (1, 3))
 
 
 def config_of(family: str) -> dict[str, Any]:
-    return model_config(GIVEN[family])
+    return model_config(GIVEN[family], SHARED_BLOCKS.get(family))
 
 
 def stages_of(
@@ -95,12 +99,22 @@ def whole_model(config: dict[str, Any], stages: list[Stage]) -> PreTrainedModel:
     factory: Any = AutoModelForCausalLM  # untyped in transformers
     model: PreTrainedModel = factory.from_config(to_config(config), dtype=torch.float32)
     model.train(mode=False)
+    share_blocks(model, config.get("shared_blocks"))
     own = dict(model.named_parameters())
     with torch.no_grad():
         for stage in stages:
             for name, values, _ in stage.named_parameters():
                 own[name].copy_(values)
     return model
+
+
+def share_blocks(model: PreTrainedModel, groups: int | None) -> None:
+    """Put the first block of each group in the place of the others. groups: they divide the number of blocks."""
+    blocks = model.get_submodule("model.layers") if groups else nn.ModuleList()
+    assert isinstance(blocks, nn.ModuleList)
+    size = len(blocks) // (groups or 1)
+    for number in range(len(blocks)):
+        blocks[number] = blocks[number - number % size]
 
 
 def batch(seed: int = 0, sequences: int = 2, length: int = 12) -> tuple[torch.Tensor, torch.Tensor]:

@@ -64,7 +64,7 @@ def test_a_family_that_scales_between_its_blocks_is_refused(extra: dict[str, Any
 def test_a_configuration_survives_json_and_itself() -> None:
     for family in FAMILIES:
         config = config_of(family)
-        assert model_config(json.loads(json.dumps(config))) == config
+        assert model_config(json.loads(json.dumps(config)), config.get("shared_blocks")) == config
         assert block_count(config) == 4
         assert block_count(shrink(config, 2)) == 2
 

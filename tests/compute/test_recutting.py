@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.checkpoint import Checkpoint
-from swarmflow.compute.layout import TIED, StageLayout, stage_layout
+from swarmflow.compute.layout import OWN, StageLayout, stage_layout
 from swarmflow.compute.recutting import cut_anew
+from swarmflow.compute.sharing import with_sharing
 from swarmflow.compute.state_root import CODES, GRID, by_blocks, tensor_elements, tensor_name
 from swarmflow.errors import CheckpointError
 
@@ -35,6 +36,11 @@ Form = tuple[tuple[str, ...], int]
 cuts = st.sets(st.integers(1, BLOCKS - 1)).map(lambda chosen: tuple(sorted(chosen)))
 
 
+def sharing(groups: int | None) -> dict[str, object]:
+    """The same model with so many groups of blocks that share their weights."""
+    return with_sharing(TIED_MODEL, groups)
+
+
 def layouts(cut: Sequence[int], model: dict[str, object] = TIED_MODEL, form: Form = FULL) -> list[StageLayout]:
     return [stage_layout(model, cut, stage, form[1]) for stage in range(len(cut) + 1)]
 
@@ -47,11 +53,11 @@ def lengths(layout: StageLayout, form: Form = FULL) -> dict[str, int]:
     return found
 
 
-def written(folder: Path, cut: Sequence[int], seed: int, form: Form = FULL) -> Checkpoint:
-    """A version whose numbers are drawn; a tied weight has the same ones wherever it is."""
+def written(folder: Path, cut: Sequence[int], seed: int, form: Form = FULL, groups: int | None = None) -> Checkpoint:
+    """A version whose numbers are drawn; what several stages have has the same ones wherever it is."""
     made = Checkpoint.begin(folder, 3, f"cut {cut}", len(cut) + 1)
     tied: dict[str, bytes] = {}
-    for layout in layouts(cut, form=form):
+    for layout in layouts(cut, sharing(groups), form):
         writer = made.writer(layout.stage, lengths(layout, form))
         for name, count in lengths(layout, form).items():
             drawn = np.random.default_rng([seed, layout.stage, len(name), count])
@@ -62,7 +68,7 @@ def written(folder: Path, cut: Sequence[int], seed: int, form: Form = FULL) -> C
             if not by_blocks(part):
                 numbers = np.where(within(layout, group), numbers, 0)
             data = numbers.astype(dtype_of(name)).tobytes()
-            writer.write(name, 0, tied.setdefault(name, data) if name.startswith(TIED) else data)
+            writer.write(name, 0, data if group == OWN else tied.setdefault(name, data))
         made.add(layout.stage, writer)
     return made
 
@@ -79,10 +85,12 @@ def within(layout: StageLayout, group: str) -> np.ndarray[tuple[int], np.dtype[n
     return found
 
 
-def by_parameter(version: Checkpoint, cut: Sequence[int], part: str, form: Form = FULL) -> dict[str, list[bytes]]:
+def by_parameter(
+    version: Checkpoint, cut: Sequence[int], part: str, form: Form, groups: int | None
+) -> dict[str, list[bytes]]:
     """The bytes of a part of the state (a number of a block for each element) by the parameter, wherever it lies."""
     found: dict[str, list[bytes]] = {}
-    for layout in layouts(cut, form=form):
+    for layout in layouts(cut, sharing(groups), form):
         with version.state(layout.stage) as state:
             for group, slots in layout.groups.items():
                 name = tensor_name(group, part)
@@ -96,21 +104,26 @@ def by_parameter(version: Checkpoint, cut: Sequence[int], part: str, form: Form 
 
 
 @settings(max_examples=25, deadline=None)
-@given(cuts, cuts, st.integers(0, 99), st.sampled_from([FULL, CODED]))
+@given(cuts, cuts, st.integers(0, 99), st.sampled_from([FULL, CODED]), st.sampled_from((None, None, 1, 2, 3)))
 def test_nothing_is_lost_whatever_the_cuts(
-    tmp_path_factory: pytest.TempPathFactory, before: tuple[int, ...], after: tuple[int, ...], seed: int, form: Form
+    tmp_path_factory: pytest.TempPathFactory,
+    before: tuple[int, ...],
+    after: tuple[int, ...],
+    seed: int,
+    form: Form,
+    groups: int | None,
 ) -> None:
     folder = tmp_path_factory.mktemp("cut")
-    source = written(folder / "before", before, seed, form)
+    source = written(folder / "before", before, seed, form, groups)
     target = Checkpoint.begin(folder / "after", 3, "after", len(after) + 1)
-    of = layouts(after, form=form)
-    cut_anew(layouts(before, form=form), of, lambda stage: lengths(of[stage], form), source, target)
+    of = layouts(after, sharing(groups), form)
+    cut_anew(layouts(before, sharing(groups), form), of, lambda stage: lengths(of[stage], form), source, target)
     assert target.complete
     for part in form[0]:
-        former, now = by_parameter(source, before, part, form), by_parameter(target, after, part, form)
+        former, now = (by_parameter(*which, part, form, groups) for which in ((source, before), (target, after)))
         assert former.keys() == now.keys()
         assert all(set(now[name]) == {former[name][0]} for name in former)
-    former, now = by_parameter(source, before, GRID, form), by_parameter(target, after, GRID, form)
+    former, now = (by_parameter(*which, GRID, form, groups) for which in ((source, before), (target, after)))
     for name, [spacings, *_] in former.items():
         finest = np.frombuffer(spacings, "<f4")
         assert all((np.frombuffer(each, "<f4") >= finest).all() for each in now[name]), "what fitted fits"

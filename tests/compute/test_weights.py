@@ -16,7 +16,7 @@ from swarmflow.compute.stage import Stage, build_stage
 from swarmflow.compute.weights import LayoutReader, load_stage
 from swarmflow.compute.weights_folder import has_weights
 from swarmflow.errors import CheckpointError
-from tests.compute.models import CUTS, FAMILIES, config_of, stages_of, whole_model
+from tests.compute.models import CUTS, FAMILIES, UNSHARED, config_of, stages_of, whole_model
 
 
 def _weights(stages: list[Stage]) -> dict[str, torch.Tensor]:
@@ -37,7 +37,7 @@ def test_fresh_weights_do_not_depend_on_the_cut(family: str) -> None:
     assert all(not torch.equal(whole[name], other[name]) for name in drawn)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", UNSHARED)
 def test_fresh_weights_have_the_familys_own_spread(family: str) -> None:
     config = config_of(family)
     fresh = _weights(stages_of(config, (), seed=7))
@@ -52,7 +52,7 @@ def test_fresh_weights_have_the_familys_own_spread(family: str) -> None:
 
 
 @pytest.mark.parametrize("shard", ["5GB", "20KB"])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", UNSHARED)
 def test_a_folder_is_read_stage_by_stage(family: str, shard: str, tmp_path: Path) -> None:
     config = config_of(family)
     truth = stages_of(config, (), seed=3)

@@ -18,7 +18,17 @@ from swarmflow.core.protocol.messages import (
     ReducePart,
     ReduceSum,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Group, Plan, ProcessId, Ref, Roster
+from swarmflow.core.protocol.types import (
+    FIRST_ATTEMPT,
+    Attempt,
+    Group,
+    Plan,
+    ProcessId,
+    Ref,
+    Roster,
+    SharedWeights,
+    tied_ends,
+)
 from swarmflow.core.routing.link_rates import LinkTable
 from tests.core.samples import EPOCH, LINEAGE, REPAIR, member, messages, microbatch, of_type, process, released
 from tests.core.test_peer import LEADER, MATE, ME, RESULT, TALLY, Bench
@@ -28,9 +38,9 @@ ROSTER = Roster(((member("a"), member("b")), (member("c", 1), member("d", 1))), 
 OTHER = process("other")  # of another stage
 
 
-def prepared_step(tied: bool = False) -> Step:
+def prepared_step(shared: tuple[SharedWeights, ...] = ()) -> Step:
     """A step in its first ballot: A and C hold the first microbatch, B and D the second one."""
-    plan = Plan(stages=2, microbatches=2, tied=tied)
+    plan = Plan(stages=2, microbatches=2, shared=shared)
     step = Step(plan, 1, OpenStep(1, EPOCH, ROSTER, LINEAGE), 0.1, 0.0, opened_s=0.0)
     for stage, holders in enumerate(((A, B), (C, D))):
         for index, holder in enumerate(holders):
@@ -89,7 +99,7 @@ def test_a_trainer_that_dies_touches_no_group() -> None:
 
 
 def test_a_tied_weight_is_reduced_anew_for_the_other_end_too() -> None:
-    step = prepared_step(tied=True)
+    step = prepared_step(tied_ends(2))
     step.gone(D, "killed")
     repair(step, C, 1, 1)
     assert {group.name: group.ballot for group in groups_of(step)[A]} == {"stage-0": 1, "tied": 2}
@@ -102,7 +112,7 @@ def test_newcomers_come_in_only_where_a_group_begins_anew() -> None:
     groups = groups_of(step, "e0", "e1")
     assert process("e0") not in groups, "it comes in with the next step"
     assert groups[process("e1")] == (Group("stage-1", (C, process("e1")), ballot=2),)
-    step = prepared_step(tied=True)
+    step = prepared_step(tied_ends(2))
     step.ballot.void(lambda reducing: reducing.group.name == "stage-0")
     assert process("e0") not in groups_of(step, "e0"), "it would disturb the group of the tied weight"
 

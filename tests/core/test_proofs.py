@@ -139,7 +139,7 @@ def test_a_report_is_about_a_step_that_a_trainer_has_opened() -> None:
 def test_a_part_of_a_roster_and_a_change_of_it_have_the_proof_of_the_whole() -> None:
     roster = Roster(tuple((member(f"p{stage}", stage),) for stage in range(5)), OPENED.roster.trainers)
     whole = replace(OPENED, roster=roster)
-    part = received(whole.seen_from(0, tied=False))
+    part = received(whole.seen_from(0, ()))
     assert part.partial
     assert without_unproven(told_of(part), is_proven) == told_of(part)
     following = replace(whole, epoch=whole.epoch.following, roster=roster.without(roster.peers[4].process))

@@ -58,7 +58,7 @@ def test_peers_without_a_certificate_have_no_vote_however_many_they_are() -> Non
     roster = Roster(rows, (member("t", -1), member("u", -1)))
     whole = OpenStep(1, Epoch(0, 0), roster, LINEAGE)
     assert electorate_of(whole) == Electorate(frozenset(some("abtu")), frozenset(some("tu")), 4)
-    part = whole.seen_from(0, tied=False)
+    part = whole.seen_from(0, ())
     assert electorate_of(replace(part, whole="digest", named=whole.voters)).size == 4
     assert not electorate_of(whole).elects(some("tacdefgh"))
     assert electorate_of(whole).elects(some("tab"))

@@ -138,7 +138,7 @@ def test_every_field_of_every_message_has_a_rule() -> None:
 
 def test_what_can_be_is_not() -> None:
     join = Join("peer", "1", "run", member("a", 99))
-    near = OPENED.seen_from(1, tied=False)
+    near = OPENED.seen_from(1, ())
     for message in (OPENED, near, join, WHOLE, Heartbeat(version=-1), MemberFailed(1, EPOCH, ME, "")):
         assert cannot_be(message) == ""
 

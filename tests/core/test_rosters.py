@@ -18,7 +18,7 @@ from swarmflow.core.machines.serving.peer_state import PeerSettings
 from swarmflow.core.protocol.actions import Rejoin, Send
 from swarmflow.core.protocol.events import Received, StateLoaded
 from swarmflow.core.protocol.messages import Elect, ElectionReport, Granted, Join, OpenStep, RosterDelta
-from swarmflow.core.protocol.types import Epoch, Member, Plan, Roster
+from swarmflow.core.protocol.types import Epoch, Member, Plan, Roster, SharedWeights, tied_ends
 from tests.core.samples import EPOCH, LINEAGE, member, messages, of_type, process
 
 STAGES = 6
@@ -49,37 +49,41 @@ def rosters(draw: st.DrawFn) -> Roster:
 
 def test_however_many_members_there_are_one_message_names_them() -> None:
     said = opened(6000)
-    for who, seen in ((said.roster.stages[1][0], said.seen_from(1, tied=False)), (TRAINERS[1], said)):
-        assert announce(said, (who,), tied=False) == [Send(who.process, seen)]
+    for who, seen in ((said.roster.stages[1][0], said.seen_from(1, ())), (TRAINERS[1], said)):
+        assert announce(said, (who,), ()) == [Send(who.process, seen)]
 
 
 def test_a_peer_hears_of_its_neighbours_and_of_how_many_there_are() -> None:
     said = opened(60)
     for stage, near in ((0, {0, 1}), (3, {2, 3, 4}), (5, {4, 5})):
-        [(_, told)] = messages(announce(said, said.roster.stages[stage][:1], tied=False), OpenStep)
+        [(_, told)] = messages(announce(said, said.roster.stages[stage][:1], ()), OpenStep)
         assert {m.stage for m in told.roster.peers} == near
         assert (told.roster.trainers, told.digest, told.voters) == (TRAINERS, said.roster.digest, 63)
-    [(_, first)] = messages(announce(said, said.roster.stages[0][:1], tied=True), OpenStep)
+    [(_, first)] = messages(announce(said, said.roster.stages[0][:1], tied_ends(STAGES)), OpenStep)
     assert {m.stage for m in first.roster.peers} == {0, 1, 5}, "they share a weight"
+    shared = (SharedWeights("shared-0", (0, 1, 2)), SharedWeights("shared-1", (2, 3, 4)))
+    [(_, told)] = messages(announce(said, said.roster.stages[2][:1], shared), OpenStep)
+    assert {m.stage for m in told.roster.peers} == {0, 1, 2, 3, 4}, "blocks on them share their weights"
 
 
 def test_who_serves_another_stage_now_is_told_in_full() -> None:
     base, said = opened(12), opened(12, LATER)
     change = RosterDelta.after(base, said)
     stayed, moved = said.roster.stages[2]
-    actions = announce(said, (stayed, moved), False, change, {stayed.process: 2, moved.process: 4})
+    actions = announce(said, (stayed, moved), (), change, {stayed.process: 2, moved.process: 4})
     assert [to for to, _ in messages(actions, RosterDelta)] == [stayed.process]
     assert [to for to, _ in messages(actions, OpenStep)] == [moved.process]
 
 
-@given(rosters(), rosters(), st.integers(0, STAGES - 1), st.booleans())
+@given(rosters(), rosters(), st.integers(0, STAGES - 1), st.sets(st.integers(0, STAGES - 1)))
 def test_changes_bring_a_part_to_the_part_of_the_next_roster(
-    before: Roster, now: Roster, stage: int, tied: bool
+    before: Roster, now: Roster, stage: int, sharing: set[int]
 ) -> None:
+    shared = (SharedWeights("shared-0", tuple(sorted(sharing))),)
     base, said = OpenStep(1, EPOCH, before, LINEAGE), OpenStep(2, LATER, now, LINEAGE, exponent=20)
     change = RosterDelta.after(base, said)
     assert change is not None
-    assert change.unfolded(base.seen_from(stage, tied)) == said.seen_from(stage, tied)
+    assert change.unfolded(base.seen_from(stage, shared)) == said.seen_from(stage, shared)
 
 
 # --- what a peer makes of it ------------------------------------------------------------------------------------------
@@ -101,7 +105,7 @@ def test_a_peer_that_was_told_its_part_serves_and_one_that_missed_what_a_change_
     change = RosterDelta.after(base, said)
     assert change is not None
     [told, lacking] = serving(2), serving(2)
-    told.handle(Received(LEADER, base.seen_from(2, tied=False)), 1.0)
+    told.handle(Received(LEADER, base.seen_from(2, ())), 1.0)
     assert told.phase == "member"
     assert of_type(lacking.handle(Received(LEADER, change), 1.0), Rejoin)
 
@@ -109,12 +113,12 @@ def test_a_peer_that_was_told_its_part_serves_and_one_that_missed_what_a_change_
 def test_a_peer_reports_a_large_roster_in_full_and_none_to_who_has_it() -> None:
     said = opened(3000)
     peer = serving(2)
-    peer.handle(Received(LEADER, said.seen_from(2, tied=False)), 1.0)
+    peer.handle(Received(LEADER, said.seen_from(2, ())), 1.0)
     for second in range(2, 6):
         peer.lease.lose(second)
     actions = peer.handle(Received(TRAINERS[1].process, Elect(2, TRAINERS[1], "another")), 6.0)
     [(_, report)] = messages(actions, ElectionReport)
-    assert report.opened == said.seen_from(2, tied=False)
+    assert report.opened == said.seen_from(2, ())
     actions = peer.handle(Received(TRAINERS[1].process, Elect(2, TRAINERS[1], said.digest)), 6.0)
     [(_, report)] = messages(actions, ElectionReport)
     assert report.opened.roster == Roster()
@@ -140,7 +144,7 @@ def test_an_heir_learns_of_a_later_epoch_from_one_that_was_told_its_changes() ->
     change = RosterDelta.after(own, said)
     assert change is not None
     [who, *_] = said.roster.stages[3]
-    base = own.seen_from(3, tied=False)
+    base = own.seen_from(3, ())
     told = report(who, EpochView(change.unfolded(base), change, base.digest), own.digest)
     assert told.opened.roster == Roster(), "it would be a part of it"
     tried = candidacy(own)
@@ -155,7 +159,7 @@ def test_an_heir_learns_of_a_later_epoch_from_one_that_was_told_its_changes() ->
 def test_an_heir_puts_an_epoch_together_from_the_parts_that_others_know() -> None:
     own, said = opened(30), opened(30, LAST, but=7)
     tried = candidacy(own)
-    told = [report(m, EpochView(said.seen_from(m.stage, tied=False)), own.digest) for m in said.roster.peers]
+    told = [report(m, EpochView(said.seen_from(m.stage, ())), own.digest) for m in said.roster.peers]
     tried.report(told[0].member.process, told[0])
     first = tried.latest()
     assert {m.stage for m in first.roster.peers} == {0, 1}
@@ -172,7 +176,7 @@ def test_an_heir_puts_an_epoch_together_from_the_parts_that_others_know() -> Non
 
 def test_who_has_heard_an_epoch_in_full_is_believed_before_those_who_know_a_part() -> None:
     said = opened(12)
-    parts = [said.seen_from(stage, tied=False) for stage in (0, 5)]
+    parts = [said.seen_from(stage, ()) for stage in (0, 5)]
     gathered = GatheredRoster(parts[0])
     for part in (*parts, said, *parts):
         gathered.add(part)

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.commit.reduce import reduction_groups
+from swarmflow.core.commit.reduce import groups_of_stage, reduction_groups
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_phase import STEP, StepPhase
 from swarmflow.core.protocol.messages import (
@@ -22,7 +22,17 @@ from swarmflow.core.protocol.messages import (
     Tally,
     Unprepared,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Group, Plan, ProcessId, Roster
+from swarmflow.core.protocol.types import (
+    FIRST_ATTEMPT,
+    Attempt,
+    Epoch,
+    Group,
+    Plan,
+    ProcessId,
+    Roster,
+    SharedWeights,
+    tied_ends,
+)
 from swarmflow.core.routing.link_rates import LinkTable
 from swarmflow.core.transitions import IllegalTransition
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, process
@@ -223,8 +233,18 @@ def test_newcomers_take_part_in_the_update_but_not_in_the_work() -> None:
 
 
 def test_a_tied_weight_is_reduced_over_both_ends() -> None:
-    assert reduction_groups(ROSTER, tied=True)[-1] == Group("tied", (A, B, C))
-    assert [group.name for group in reduction_groups(Roster(ROSTER.stages[:1]), tied=True)] == ["stage-0"]
+    assert reduction_groups(ROSTER, tied_ends(2))[-1] == Group("tied", (A, B, C))
+    assert [group.name for group in reduction_groups(Roster(ROSTER.stages[:1]), tied_ends(1))] == ["stage-0"]
+
+
+def test_the_weights_that_stages_share_are_reduced_over_all_of_these() -> None:
+    stages = tuple((member(f"a{stage}", stage), member(f"b{stage}", stage)) for stage in range(4))
+    shared = (SharedWeights("shared-0", (1, 2)), SharedWeights("shared-1", (2, 3)))
+    *own, first, second = reduction_groups(Roster(stages, ()), shared)
+    assert [group.name for group in own] == [f"stage-{stage}" for stage in range(4)]
+    assert [one.name for one in first.members] == ["a1", "b1", "a2", "b2"]
+    assert [one.name for one in second.members] == ["a2", "b2", "a3", "b3"]
+    assert [groups_of_stage(stage, shared)[1:] for stage in (0, 2)] == [(), ("shared-0", "shared-1")]
 
 
 def test_a_death_is_told_to_those_around_and_amid_a_ballot_to_everybody() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from swarmflow.core.protocol.types import Plan
+from swarmflow.core.protocol.types import Plan, tied_ends
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator import faults
 from swarmflow.simulator.arithmetic import digest, digest_of
@@ -15,7 +15,7 @@ from swarmflow.simulator.report import SimulationReport
 from swarmflow.simulator.scenario import Scenario, load
 from swarmflow.simulator.world import Settings, World
 
-SETTINGS = Settings(Plan(stages=3, microbatches=8, tied=True), steps=6, checkpoint_every=2)
+SETTINGS = Settings(Plan(stages=3, microbatches=8, shared=tied_ends(3)), steps=6, checkpoint_every=2)
 SWARM = faults.FuzzSwarm(SETTINGS)
 SETTLED_S = 6.0  # by then everybody has loaded its stage
 PIPELINE = """

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from swarmflow.core.protocol.types import Plan, ProcessId
+from swarmflow.core.protocol.types import Plan, ProcessId, tied_ends
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import Churn, FuzzSwarm, finish, kill_in_phase, leader_phase, peers_of, stage_of
 from swarmflow.simulator.fuzz import Hunt, main, play
@@ -182,9 +182,9 @@ def test_a_stage_may_drain_to_nothing_and_come_back(seed: int) -> None:
     ("plan", "peers", "capacity"),
     [
         (Plan(1, 8), 3, 4),
-        (Plan(5, 8, tied=True), 10, 4),
-        (Plan(3, 8, tied=True), 6, 1),
-        (Plan(3, 32, tied=True), 40, 2),
+        (Plan(5, 8, tied_ends(5)), 10, 4),
+        (Plan(3, 8, tied_ends(3)), 6, 1),
+        (Plan(3, 32, tied_ends(3)), 40, 2),
         (Plan(2, 1), 2, 1),
     ],
 )
@@ -251,6 +251,14 @@ FOUND_DELAYED = (
 def test_a_random_swarm_under_random_faults_whose_updates_are_delayed(seed: int) -> None:
     world = play(seed, Hunt(delay=1))
     assert world.settings.steps in world.disks.durable
+
+
+@pytest.mark.parametrize("seed", seeds(2, 40))
+def test_nothing_is_lost_where_stages_share_weights(seed: int) -> None:
+    hunt = Hunt(shared=True)
+    world = play(seed, hunt)
+    assert world.settings.steps in world.disks.durable
+    assert str(hunt) == " --shared"
 
 
 @pytest.mark.exhaustive

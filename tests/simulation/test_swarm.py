@@ -6,11 +6,11 @@ from functools import partial
 
 import pytest
 
-from swarmflow.core.protocol.types import Plan
+from swarmflow.core.protocol.types import Plan, tied_ends
 from swarmflow.simulator.world import Settings, World
 from tests.simulation.samples import seeds
 
-PLAN = Plan(stages=3, microbatches=8, tied=True)
+PLAN = Plan(stages=3, microbatches=8, shared=tied_ends(3))
 
 
 def swarm(seed: int, peers: int = 6, trainers: int = 2, plan: Plan = PLAN, steps: int = 6, every: int = 2) -> World:

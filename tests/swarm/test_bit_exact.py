@@ -19,7 +19,7 @@ from swarmflow.compute.exact import EXPONENT, FixedPoint
 from swarmflow.compute.families import model_config
 from swarmflow.compute.flat import FlatGroup, rounding_of
 from swarmflow.compute.grid import Blockwise
-from swarmflow.compute.layout import OWN, TIED
+from swarmflow.compute.layout import OWN
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage, build_stage
@@ -40,34 +40,66 @@ Learnt = tuple[dict[str, bytes], list[float]]  # every parameter's bytes, and th
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(
-    ("codec", "train", "boundary"),
+    ("codec", "train", "model_keys"),
     [
-        pytest.param("none", {"accumulate": "exact"}, None, marks=pytest.mark.exhaustive),
-        pytest.param("blockwise8", {"accumulate": "exact"}, None, marks=pytest.mark.extended),
-        ("blockwise8", {"reduce_codec": "blockwise16"}, None),
-        pytest.param("blockwise8", {"accumulate": "exact", "delay": 1}, None, marks=pytest.mark.exhaustive),
-        pytest.param("blockwise8", {"reduce_codec": "blockwise16"}, "maxout:4", marks=pytest.mark.extended),
-        pytest.param("blockwise8", {"accumulate": "exact", "delay": 1}, "bottleneck:8", marks=pytest.mark.exhaustive),
+        pytest.param("none", {"accumulate": "exact"}, {}, marks=pytest.mark.exhaustive),
+        pytest.param("blockwise8", {"accumulate": "exact"}, {}, marks=pytest.mark.extended),
+        ("blockwise8", {"reduce_codec": "blockwise16"}, {}),
+        pytest.param("blockwise8", {"accumulate": "exact", "delay": 1}, {}, marks=pytest.mark.exhaustive),
+        pytest.param(
+            "blockwise8", {"reduce_codec": "blockwise16"}, {"boundary": "maxout:4"}, marks=pytest.mark.extended
+        ),
+        pytest.param(
+            "blockwise8",
+            {"accumulate": "exact", "delay": 1},
+            {"boundary": "bottleneck:8"},
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param("blockwise8", {"reduce_codec": "blockwise16"}, {"shared_blocks": 1}, marks=pytest.mark.extended),
+        pytest.param(
+            "blockwise8", {"accumulate": "exact", "delay": 1}, {"shared_blocks": 1}, marks=pytest.mark.exhaustive
+        ),
     ],
-    ids=["none", "blockwise8", "blockwise8 and blockwise16", "delayed", "maxout", "bottleneck, delayed"],
+    ids=[
+        "none",
+        "blockwise8",
+        "blockwise8 and blockwise16",
+        "delayed",
+        "maxout",
+        "bottleneck, delayed",
+        "one block",
+        "one block, delayed",
+    ],
 )
 def test_no_bit_tells_which_peer_computed_what_and_when(
-    codec: str, train: dict[str, Any], boundary: str | None, tmp_path: Path, forks: ForkServer
+    codec: str, train: dict[str, Any], model_keys: dict[str, Any], tmp_path: Path, forks: ForkServer
 ) -> None:
     model, corpus = prepare(tmp_path, "gpt2")
+    shared_blocks = model_keys.get("shared_blocks")
+    if shared_blocks is not None:
+        make_blocks_equal(model)
     of = recipe("adamw", steps=LONG)
     rounding = rounding_of(train.get("accumulate", "fp32"), train.get("reduce_codec", "none"), of.microbatches)
     assert rounding is not None
     run = settings(model, corpus, of, stages=2)
-    run["model"] |= {"cut": list(CUT)} | ({"boundary": boundary} if boundary is not None else {})
-    run["train"] |= {"checkpoint_every": 10, "codec": codec, **train}
+    run["model"] |= {"cut": list(CUT), **model_keys}
+    run["train"] |= {"codec": codec, "checkpoint_every": 10, **train}
     learnt, norms_of_swarm = together(tmp_path / "swarm", run, forks)
-    of = replace(of, steps=len(norms_of_swarm))
-    parsed = Boundary.parse(boundary) if boundary is not None else None
-    delay, codecs = train.get("delay", 0), [codec_named(codec)]
-    wanted, norms = alone(model, corpus, of, lambda step: codecs, rounding, delay=delay, boundary=parsed)
+    of, codecs = replace(of, steps=len(norms_of_swarm)), [codec_named(codec)]
+    boundary = Boundary.parse(model_keys["boundary"]) if "boundary" in model_keys else None
+    how: dict[str, Any] = {"delay": train.get("delay", 0), "boundary": boundary, "shared_blocks": shared_blocks}
+    wanted, norms = alone(model, corpus, of, lambda step: codecs, rounding, **how)
     assert norms_of_swarm == norms
-    assert learnt == wanted
+    assert {name: learnt[name] for name in wanted} == wanted
+
+
+def make_blocks_equal(folder: Path) -> None:
+    """Give all blocks of the model in a folder the weights of the first one."""
+    model = load_model(folder)
+    first, *others = model.get_submodule("transformer.h").children()
+    for block in others:
+        block.load_state_dict(first.state_dict())
+    model.save_pretrained(folder)
 
 
 def together(folder: Path, run: dict[str, Any], forks: ForkServer) -> Learnt:
@@ -93,12 +125,13 @@ def alone(
     delay: int = 0,
     cut: tuple[int, ...] = CUT,
     boundary: Boundary | None = None,
+    shared_blocks: int | None = None,
 ) -> Learnt:
     """What one process learns that runs the same stages in turn, the last microbatch of a step first.
 
     codecs: of the boundaries, by step. delay 1: a step's gradients are those of the parameters before the last update.
     """
-    config, numbers = model_config(model), range(len(cut) + 1)
+    config, numbers = model_config(model, shared_blocks), range(len(cut) + 1)
     stages = [build_stage(config, cut, n, device="cpu", rounding=rounding, boundary=boundary) for n in numbers]
     for stage in stages:
         load_stage(stage, model)
@@ -135,7 +168,7 @@ def _set(groups: list[FlatGroup], params: list[Tensor]) -> None:
 
 
 def _accumulate(stages: list[Stage], corpus: Path, of: Recipe, step: int, codecs: Sequence[Codec]) -> float:
-    """Adds up the gradients of a step, on both ends for the weight that they share; the norm of their mean."""
+    """Adds up the gradients of a step, on all stages that have them for shared weights; the norm of their mean."""
     *before, last = runners = [StageRunner(stage) for stage in stages]
     for runner, codec in zip(runners[1:], codecs, strict=True):
         runner.begin(EXPONENT, sparse=isinstance(codec, TopKCodec))
@@ -149,12 +182,14 @@ def _accumulate(stages: list[Stage], corpus: Path, of: Recipe, step: int, codecs
         for runner, codec in zip(reversed(before), reversed(codecs), strict=True):
             assert grad is not None
             grad = runner.backward(index, _sent(grad, codec), number)
-    ends = [stage.groups[TIED] for stage in (stages[0], stages[-1])]
-    total = ends[0].sums.empty()
-    total.total(0, total.elements, [end.sums for end in ends])
-    for end in ends:
-        end.sums.put(0, total.elements, total.pack(0, total.elements))
-    groups = [*(stage.groups[OWN] for stage in stages), ends[0]]
+    groups = [stage.groups[OWN] for stage in stages]
+    for name in dict.fromkeys(name for stage in stages for name in stage.layout.spread):
+        holders = [stage.groups[name] for stage in stages if name in stage.groups]
+        total = holders[0].sums.empty()
+        total.total(0, total.elements, [holder.sums for holder in holders])
+        for holder in holders:
+            holder.sums.put(0, total.elements, total.pack(0, total.elements))
+        groups.append(holders[0])
     squared = sum(group.sums.sum_of_squares() for group in groups)
     return math.sqrt(squared) / (of.microbatches * of.sequences * of.seq_len)
 

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
+from swarmflow.compute.layout import stage_layout
+from swarmflow.compute.model_keys import unknown_keys
+from swarmflow.compute.partition import BlockCosts, plan_cut
+from swarmflow.compute.sharing import with_sharing
 from swarmflow.config import load
 from swarmflow.errors import SwarmflowError
+from swarmflow.preparation.manifests import manifest_of
+from swarmflow.preparation.model_check import check_model, read_model
 from tests.compute.models import config_of, stages_of, whole_model
 from tests.owners import RUN_ID
 from trainers.check import run
@@ -17,6 +24,7 @@ from trainers.check.command import check
 from trainers.data import open_corpus
 from trainers.plan import new_manifest
 
+ROOT = Path(__file__).parents[2]
 TEXT = b"the quick brown fox jumps over the lazy dog\n" * 20
 RUN = """
 [run]
@@ -71,6 +79,38 @@ def test_learnt_boundaries_are_described_with_what_is_exported(tmp_path: Path) -
     assert "transformers cannot load them" in result.stdout
     [line] = complaints(checked(tmp_path, f'{TABLE}\nboundary = "maxout:3"'))
     assert 'model.boundary = "maxout:3": the model\'s hidden size is 16, which allows a maxout from 2 to 8' in line
+
+
+def test_weights_that_blocks_share_count_once_a_stage(tmp_path: Path) -> None:
+    result = checked(tmp_path, TABLE.replace("[1]", "[2]") + "\nshared_blocks = 2")
+    assert result.return_value == 0, result.stderr
+    assert "llama, 4 blocks, 13,392 parameters (18,576 before blocks share theirs), fresh weights" in result.stdout
+    rows = [line.split() for line in result.stdout.splitlines()]
+    assert [row[1:3] for row in rows if row[:1] in (["0"], ["1"])] == [["0-1", "6,688"], ["2-3", "6,704"]]
+    run = load(tmp_path / "RUN.toml")
+    model = check_model(run).model
+    assert model is not None
+    made = manifest_of(run, model, "", "")
+    apart = manifest_of(run, replace(model, config=with_sharing(model.config, None)), "", "")
+    assert (made.shared, made.gigaflops) == ((), apart.gigaflops), "they are computed as often"
+
+
+def test_the_example_has_the_sizes_that_the_paper_names() -> None:
+    run = load(ROOT / "examples" / "runs" / "swarm-1b.toml")
+    model = read_model(run.model)
+    assert unknown_keys(run.model.config or {}) == []
+    whole = stage_layout(model, (), 0)
+    assert 1.01e9 < whole.parameters < 1.02e9
+    assert 13e9 < whole.stored_parameters < 13.2e9
+    assert run.model.cut == plan_cut(model, 3, BlockCosts(0.0, 1.0, 0.8)), "each stage has its group"
+    assert run.train.microbatches * run.train.microbatch_sequences == 16384
+
+
+def test_more_stages_than_can_add_up_a_gradient_are_refused(tmp_path: Path) -> None:
+    model = TABLE.replace("layers = 4", "layers = 5").replace("[1]", "[1, 2, 3, 4]") + "\nshared_blocks = 1"
+    (line,) = complaints(checked(tmp_path, model, more='[train]\naccumulate = "exact"\n'))
+    assert "5 stages have blocks that share their weights, and at most 4 add up" in line
+    assert checked(tmp_path, model).return_value == 0
 
 
 def test_all_problems_are_told(tmp_path: Path) -> None:

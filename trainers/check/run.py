@@ -11,7 +11,7 @@ from swarmflow.compute.demands import StageDemands, stage_demands
 from swarmflow.compute.export import export_note
 from swarmflow.compute.layout import stage_layout
 from swarmflow.config import RunConfig, read
-from swarmflow.errors import ConfigError, DataError, SwarmflowError
+from swarmflow.errors import ConfigError, DataError, ModelError, SwarmflowError
 from swarmflow.files import existing_parent, free_bytes, readable_size
 from swarmflow.manifest import Manifest
 from swarmflow.preparation.manifests import manifest_of
@@ -51,13 +51,18 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
     facts, wrong = _data(config, checked.vocab_size)
     problems = [*checked.problems, *wrong]
     demands: list[StageDemands] = []
+    manifest: Manifest | None = None
     if model is not None:
-        manifest = manifest_of(config, model, corpus_digest="", run_id="")
-        demands = stage_demands(manifest, model.examined.activations)
-        facts = [("model", _model_line(config, manifest, demands)), *_boundary(manifest), *facts]
+        try:
+            manifest = manifest_of(config, model, corpus_digest="", run_id="")
+        except ModelError as error:
+            problems.append(error)
+        else:
+            demands = stage_demands(manifest, model.examined.activations)
+            facts = [("model", _model_line(config, manifest, demands)), *_boundary(manifest), *facts]
     wrong = _output(config)
     problems += wrong
-    if model is not None and not wrong:
+    if manifest is not None and not wrong:
         state = state_dir or config.run.output / "state" / "trainer-0"
         needs = disk_needs(manifest, config)
         facts.append(("disk", f"up to {needs}; free: {readable_size(free_bytes(config.run.output))}"))
@@ -99,8 +104,11 @@ def _steps(config: RunConfig) -> str:
 def _model_line(config: RunConfig, manifest: Manifest, demands: Sequence[StageDemands]) -> str:
     origin = "fresh weights" if manifest.from_seed else f"weights of {config.model.path}"
     blocks = demands[-1].blocks.stop
-    parameters = stage_layout(manifest.model, (), 0).parameters  # a tied weight, which two stages hold, counts once
-    return f"{manifest.model['model_type']}, {blocks} blocks, {parameters:,} parameters, {origin}"
+    whole = stage_layout(manifest.model, (), 0)  # in which what several stages hold counts once
+    parameters = f"{whole.parameters:,} parameters"
+    if config.model.shared_blocks is not None:
+        parameters += f" ({whole.stored_parameters:,} before blocks share theirs)"
+    return f"{manifest.model['model_type']}, {blocks} blocks, {parameters}, {origin}"
 
 
 def _boundary(manifest: Manifest) -> Facts:

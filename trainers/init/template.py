@@ -100,6 +100,7 @@ def _model_lines(run: NewRun) -> list[KeyLine]:
         KeyLine("cut", cut, "instead of stages: the first block of each stage but 0", active=False),
         _default(ModelSection, "dropout", "true: keep the dropout that the model's configuration asks for"),
         KeyLine("boundary", "bottleneck:64", "or maxout:K: less travels, by layers that are learnt", active=False),
+        KeyLine("shared_blocks", run.model.blocks // 2, "so many groups of blocks share their weights", active=False),
     ]
 
 

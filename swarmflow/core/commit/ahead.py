@@ -52,7 +52,7 @@ def opened(step: Step, open_step: OpenStep, now: float) -> list[Action]:
         if places.get(process) != stage:
             actions += gone(step, process)[1]
     step.open_step, step.opened_s = open_step, now
-    former, step.members = step.members, StepMembers(open_step, step.plan.tied)
+    former, step.members = step.members, StepMembers(open_step, step.plan.shared)
     step.members.remember(former)
     return actions
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.protocol.actions import Action, Release, Seal, Send, StorePiece, SumPiece
 from swarmflow.core.protocol.messages import ReducePart, ReduceSum
 from swarmflow.core.protocol.piece_format import FP32, PieceFormat
-from swarmflow.core.protocol.types import Epoch, Group, ProcessId, Ref, Roster, Slice
+from swarmflow.core.protocol.types import Epoch, Group, ProcessId, Ref, Roster, SharedWeights, Slice
 
 Row = tuple[str, float, str]  # group, squared norm and digest of its reduced gradient
 
@@ -49,18 +49,17 @@ def differing(
     return tuple(process for process, fits in zip(group.members, camps[largest], strict=True) if not fits)
 
 
-def groups_of_stage(stage: int, stages: int, tied: bool) -> tuple[str, ...]:
+def groups_of_stage(stage: int, shared: Sequence[SharedWeights]) -> tuple[str, ...]:
     """Return the names of the groups in which the members of a stage reduce."""
-    shares = tied and stages > 1 and stage in (0, stages - 1)
-    return (f"stage-{stage}", "tied") if shares else (f"stage-{stage}",)
+    return (f"stage-{stage}", *(weights.group for weights in shared if stage in weights.stages))
 
 
-def reduction_groups(roster: Roster, tied: bool) -> tuple[Group, ...]:
-    """Return the groups: the members of each stage, and of the first and last stage for a weight that they share."""
+def reduction_groups(roster: Roster, shared: Sequence[SharedWeights]) -> tuple[Group, ...]:
+    """Return the groups: the members of each stage, and those of several stages for weights that these share."""
     stages = [tuple(member.process for member in stage) for stage in roster.stages]
     groups = [Group(f"stage-{number}", members) for number, members in enumerate(stages)]
-    if tied and len(stages) > 1:
-        groups.append(Group("tied", stages[0] + stages[-1]))
+    for weights in shared:
+        groups.append(Group(weights.group, tuple(one for stage in weights.stages for one in stages[stage])))
     return tuple(groups)
 
 

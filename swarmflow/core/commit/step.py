@@ -76,7 +76,7 @@ class Step:
     behind_s: dict[ProcessId, float] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.members = StepMembers(self.open_step, self.plan.tied)
+        self.members = StepMembers(self.open_step, self.plan.shared)
         self.ledger = Ledger(self.plan.stages, self.plan.microbatches)
         self.assignment = Assignment.of(self.members.trainers, self.plan.microbatches)
 

@@ -60,7 +60,7 @@ class StepBallot:
 
     def disturbed_by(self, member: Member, plan: Plan) -> bool:
         """Return whether a newcomer would have a reduction begun anew; then it comes in with the next step."""
-        names = groups_of_stage(member.stage, plan.stages, plan.tied)
+        names = groups_of_stage(member.stage, plan.shared)
         return any(
             name in self.reductions and member.process not in self.reductions[name].group.members for name in names
         )

@@ -10,7 +10,7 @@ from swarmflow.core.commit.quorum import Quorum
 from swarmflow.core.commit.reduce import reduction_groups
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import MemberEntered, OpenStep, RosterDelta
-from swarmflow.core.protocol.types import Group, Member, ProcessId, Roster
+from swarmflow.core.protocol.types import Group, Member, ProcessId, Roster, SharedWeights
 
 SEEN_STAGES = 3  # that a peer is sent of the roster: its own and those beside it
 
@@ -20,7 +20,7 @@ class StepMembers:
     """The members of one epoch as its leader knows them."""
 
     open_step: OpenStep  # as it was sent first; its roster is who was named then
-    tied: bool  # the first and the last stage share a weight
+    shared: tuple[SharedWeights, ...]  # the weights that several stages have
     roster: Roster = field(init=False)  # the members alive: they take part in the all-reduce and the update
     opened: Roster = field(init=False)  # of these, those that take work
     newcomers: dict[ProcessId, Member] = field(init=False, default_factory=dict)  # alive, and not named by `open_step`
@@ -48,7 +48,7 @@ class StepMembers:
     @property
     def groups(self) -> tuple[Group, ...]:
         """The groups that reduce together."""
-        return reduction_groups(self.roster, self.tied)
+        return reduction_groups(self.roster, self.shared)
 
     def groups_of(self, process: ProcessId) -> tuple[str, ...]:
         """Return the names of the groups in which a member reduces."""
@@ -71,7 +71,7 @@ class StepMembers:
             named = len(change.gone) + len(change.entered)
             if named * len(self.roster.stages) > SEEN_STAGES * self.roster.size:
                 change = None  # what a peer is sent of the roster itself is shorter
-        return announce(self.open_step, self.roster.members, self.tied, change, stages)
+        return announce(self.open_step, self.roster.members, self.shared, change, stages)
 
     def remove(self, process: ProcessId) -> None:
         """Remove a failed member."""
@@ -130,7 +130,7 @@ class StepMembers:
         Amid a ballot all members, since it is void. If it were always all members, the messages that a peer receives
         would grow with the number of all others.
         """
-        return self.roster.ids if stage < 0 or ballot else self.roster.around(stage, self.tied).ids
+        return self.roster.ids if stage < 0 or ballot else self.roster.around(stage, self.shared).ids
 
     def _entered(self, member: Member) -> MemberEntered:
         return MemberEntered(self.open_step.term, self.open_step.epoch, member, self.followed)
@@ -138,4 +138,4 @@ class StepMembers:
     def _introduce(self, members: Iterable[Member]) -> list[Action]:
         """Send new members the OpenStep as it would be now."""
         revised = replace(self.open_step, roster=self.roster, newcomers=tuple(self.newcomers))
-        return announce(revised, members, self.tied)
+        return announce(revised, members, self.shared)

@@ -153,7 +153,7 @@ class Leader(LeaderState):
             self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
         self.safe.copies.record(known.member, report.join.copies)
         missed = report.opened.epoch < step.epoch and known.process in step.open_step.roster.id_set
-        return announce(step.open_step, (known.member,), self.plan.tied) if missed else []
+        return announce(step.open_step, (known.member,), self.plan.shared) if missed else []
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""

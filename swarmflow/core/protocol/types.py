@@ -250,14 +250,13 @@ class Roster:
         """Return the stage of a process; -1 for a trainer and for a process outside the roster."""
         return next((stage for stage, ids in enumerate(self.ids_by_stage[:-1]) if process in ids), -1)
 
-    def around(self, stage: int, tied: bool) -> Roster:
-        """Return the roster of those to whom a peer of this stage may send: its own and the adjacent stages.
+    def around(self, stage: int, shared: tuple[SharedWeights, ...]) -> Roster:
+        """Return the roster of those to whom a peer of this stage may send.
 
-        The other stages are empty. tied: the first and the last stage share a weight, and so are adjacent.
+        They are on its own and the adjacent stages, and on those that share weights with it. The others are empty.
         """
         near = {stage - 1, stage, stage + 1}
-        if tied and stage in (0, len(self.stages) - 1):
-            near |= {0, len(self.stages) - 1}
+        near.update(*(weights.stages for weights in shared if stage in weights.stages))
         stages = tuple(members if other in near else () for other, members in enumerate(self.stages))
         return self if stages == self.stages else Roster(stages, self.trainers)
 
@@ -312,11 +311,23 @@ class Holding:
     whole: bool = True
 
 
+class SharedWeights(NamedTuple):
+    """Weights that several stages have: the name of their reduction group, and those stages in ascending order."""
+
+    group: str
+    stages: tuple[int, ...]
+
+
+def tied_ends(stages: int) -> tuple[SharedWeights, ...]:
+    """Return the weight that the first and the last of several stages share: the embedding is the head."""
+    return (SharedWeights("tied", (0, stages - 1)),) if stages > 1 else ()
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """What the machines of the core need to know of the run's manifest.
 
-    stages: their number. microbatches: N a step. tied: whether the first and the last stage share a weight. costs:
+    stages: their number. microbatches: N a step. shared: the weights that several stages have. costs:
     computation of a microbatch at each stage, for the placement of peers, in the unit of which a peer's `Join.speed` is
     so many a second (empty: all alike). router: how the next hop is chosen. boundary_bytes: of a tensor between stages,
     about; 0: unknown. delay: how many steps after its own a step's gradient is applied, 0 or 1; with 1 the next step is
@@ -326,7 +337,7 @@ class Plan:
 
     stages: int
     microbatches: int
-    tied: bool = False
+    shared: tuple[SharedWeights, ...] = ()
     costs: tuple[float, ...] = ()
     router: str = "shortest"
     boundary_bytes: int = 0

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat_tensors import SUM_BLOCK_ELEMENTS, added_up
+from swarmflow.compute.layout import OWN
 from swarmflow.compute.sums import Sums, digest_of_pieces, digest_of_texts
 from swarmflow.core.commit import reduce
 from swarmflow.core.protocol.actions import Apply, HashState, Seal, StorePiece, SumPiece
@@ -65,7 +66,7 @@ class StepEnd:
         if action.apart:
             return self._sum_apart(action)
         served, name = self._serving(), _flat_name(action.group)
-        own, target = served.groups(action.epoch.step)[name].sums, self._reduced(served, action)
+        own, target = served.groups(action.epoch.step)[name].sums, self._reduced(served, action.epoch, action.group)
         parts = [own if part is None else self._driver.store.get(part) for part in action.parts]
 
         def work() -> str:
@@ -76,7 +77,7 @@ class StepEnd:
         self._do(work, lambda name: self._piece_reduced(action, name))
 
     def _sum_apart(self, action: SumPiece) -> None:
-        like = self._serving().groups(action.epoch.step)["own"].sums
+        like = self._serving().groups(action.epoch.step)[OWN].sums
         parts = [self._driver.store.get(part) for part in action.parts if part is not None]
         elements = action.stop - action.start
 
@@ -93,7 +94,7 @@ class StepEnd:
 
     def store_piece(self, action: StorePiece) -> None:
         """Copy a sum from its owner into the reduced buffer."""
-        target, buffer = self._reduced(self._serving(), action), self._driver.store.get(action.sum)
+        target, buffer = self._reduced(self._serving(), action.epoch, action.group), self._driver.store.get(action.sum)
 
         def done(_: None) -> None:
             self._driver.store.release((action.sum,))
@@ -118,7 +119,9 @@ class StepEnd:
         # Taken now: the next ballot may have other members, and buffers, before the thread comes to this one.
         stage = served.runner(action.epoch.step).stage
         sealed = [(group, stage.groups[_flat_name(group)]) for group in action.groups]
-        found = [group.sums if name in action.alone else served.reduced[_flat_name(name)] for name, group in sealed]
+        found = [
+            group.sums if name in action.alone else self._reduced(served, action.epoch, name) for name, group in sealed
+        ]
         summed = dict(action.pieces)
 
         def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]] | None:
@@ -213,10 +216,10 @@ class StepEnd:
 
         self._compute.submit(_FIRST, timed, finished)
 
-    def _reduced(self, served: Served, action: SumPiece | StorePiece) -> Sums:
-        name = _flat_name(action.group)
-        if name not in served.reduced:
-            served.reduced[name] = served.groups(action.epoch.step)[name].sums.empty()
+    def _reduced(self, served: Served, epoch: Epoch, group: str) -> Sums:
+        name = _flat_name(group)
+        if name not in served.reduced:  # a group without elements has no piece that comes first
+            served.reduced[name] = served.groups(epoch.step)[name].sums.empty()
         return served.reduced[name]
 
     def _piece_reduced(self, action: SumPiece | StorePiece, name: str = "", apart: Ref | None = None) -> None:
@@ -276,4 +279,4 @@ def _unsound(epoch: Epoch, group: str, sums: Sums, layer: str | None) -> Compute
 
 def _flat_name(group: str) -> str:
     """Return the flat buffer of a reduction group."""
-    return "tied" if group == "tied" else "own"
+    return OWN if group.startswith("stage-") else group

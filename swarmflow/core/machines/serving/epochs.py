@@ -34,7 +34,7 @@ def on_open_step(peer: PeerState, event: Received, now: float) -> list[Action]:
     if peer.phase is PeerPhase.READY:
         actions.append(Log("info", f"serving stage {peer.stage} from step {peer.epoch.step} on"))
     peer.move(PeerPhase.MEMBER)
-    around = message.roster.around(peer.stage, peer.plan.tied).members
+    around = message.roster.around(peer.stage, peer.plan.shared).members
     actions.append(Connect(tuple([m for m in around if m.process != peer.me])))
     next_stage = ids[peer.stage + 1] if not peer.hops.last else ()
     shares = message.roster.slots_per_sender[peer.stage + 1] if not peer.hops.last else {}
@@ -69,7 +69,7 @@ def on_member_entered(peer: PeerState, event: Received, now: float) -> list[Acti
     mates = alive.stages[peer.stage]
     if all(mate.process != peer.me for mate in mates):
         return []  # it takes no part yet, or on another stage, and has loaded this one since
-    near = member in alive.around(peer.stage, peer.plan.tied).peers
+    near = member in alive.around(peer.stage, peer.plan.shared).peers
     connect: list[Action] = [Connect((member,))] if near else []
     if member.stage == peer.stage - 1:
         peer.hops.restorer.before[member.process] = None

@@ -182,7 +182,7 @@ def _lengths(stages: int, microbatches: int) -> dict[str, int]:
         "lost": stages * microbatches,
         "lost_ahead": stages * microbatches,
         "results": 8,
-        "groups": stages + 1,
+        "groups": 2 * stages,  # one a stage, and one for weights on both sides of each edge, or at both ends
         "peers": stages,
         "followed": stages,
         "kept": stages,

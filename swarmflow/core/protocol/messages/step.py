@@ -5,7 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.protocol.messages.hop import HopHandover
-from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Attempt, Epoch, Group, Member, Microbatch, ProcessId, Roster
+from swarmflow.core.protocol.types import (
+    DEFAULT_EXPONENT,
+    Attempt,
+    Epoch,
+    Group,
+    Member,
+    Microbatch,
+    ProcessId,
+    Roster,
+    SharedWeights,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +64,9 @@ class OpenStep:
         """Number of members of the whole roster that vote; whoever comes in for the update alone does not."""
         return self.named or len(self.roster.voters.difference(self.newcomers))
 
-    def seen_from(self, stage: int, tied: bool) -> OpenStep:
-        """Return the OpenStep for a peer of this stage."""
-        roster = self.roster.around(stage, tied)
+    def seen_from(self, stage: int, shared: tuple[SharedWeights, ...]) -> OpenStep:
+        """Return the OpenStep for a peer of this stage. shared: the weights that several stages have."""
+        roster = self.roster.around(stage, shared)
         return self if roster is self.roster else replace(self, roster=roster, whole=self.digest, named=self.voters)
 
 
