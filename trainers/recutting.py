@@ -45,6 +45,7 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
         costs=made.costs,
         parameters=made.parameters,
         tied=made.tied,
+        hidden_size=made.hidden_size,
         config=made.config,
         cuts=before.cuts + 1,
     )

@@ -11,67 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from swarmflow.compute.families import Anatomy, dissect, stored_names, to_config
+from swarmflow.compute.graphs.description import graph_model, is_graph
+from swarmflow.compute.layout_types import OWN, TIED, StageLayout, TensorSlot
 from swarmflow.errors import ModelError
 
-OWN = "own"
-TIED = "tied"
+__all__ = ["OWN", "TIED", "StageLayout", "TensorSlot", "blocks_of", "check_cut", "layout_of", "stage_layout"]
+
 MODELS_CACHED = 8  # layouts of whole models: a process works with one, and with small ones to examine it
-
-
-@dataclass(frozen=True)
-class TensorSlot:
-    """One parameter: its name in the whole Hugging Face model, its shape, its first element in the flat buffer.
-
-    single_gradient: whether one backward pass gives the whole gradient of a microbatch. The head has several, one for
-    each piece of its logits.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    offset: int
-    single_gradient: bool = False
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def stop(self) -> int:
-        return self.offset + self.elements
-
-
-@dataclass(frozen=True)
-class StageLayout:
-    """The flat layout of one stage: reduction group -> its parameters, in the order of the whole model.
-
-    The group `own` holds everything but the tied weight; the group `tied` holds that weight alone and exists only on
-    the first and on the last of several stages. tied, tied_alias: its name, and the name of the head's weight that
-    checkpoints may use instead. stored: name -> name in the family's checkpoints where that is another one. prefix: the
-    base model's name, which some checkpoints leave out.
-    """
-
-    stage: int
-    stages: int
-    groups: Mapping[str, tuple[TensorSlot, ...]]
-    stored: Mapping[str, str]
-    prefix: str
-    tied: str | None
-    tied_alias: str | None
-
-    def elements(self, group: str) -> int:
-        """Number of elements of a group's flat buffer."""
-        entries = self.groups[group]
-        return entries[-1].stop if entries else 0
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of the stage, the tied weight included."""
-        return sum(slot.elements for slots in self.groups.values() for slot in slots)
-
-    @property
-    def all_elements(self) -> int:
-        """Number of elements of the flat buffers of all groups."""
-        return sum(self.elements(group) for group in self.groups)
 
 
 def check_cut(cut: Sequence[int], blocks: int) -> tuple[int, ...]:
@@ -98,8 +44,11 @@ def blocks_of(cut: Sequence[int], blocks: int, stage: int) -> range:
 def stage_layout(config: Mapping[str, Any], cut: Sequence[int], stage: int, align: int = 1) -> StageLayout:
     """The layout of one stage, computed on the meta device (no weights in memory). Raises ModelError.
 
-    align: every parameter begins at a multiple of it; what lies between two parameters is and stays zero.
+    config: of a Hugging Face model, or of a module (`graphs/description.py`). align: every parameter begins at a
+    multiple of it; what lies between two parameters is and stays zero.
     """
+    if is_graph(config):
+        return graph_model(config).layout(cut, stage, align)
     return _cut_out(_model_layout(json.dumps(config, sort_keys=True)), cut, stage, align)
 
 

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from swarmflow.compute.demands import StageDemands, stage_demands
+from swarmflow.compute.demands import StageDemands, graph_demands, stage_demands
 from swarmflow.compute.layout import stage_layout
 from swarmflow.config import RunConfig, read
 from swarmflow.errors import ConfigError, DataError, SwarmflowError
 from swarmflow.files import existing_parent, free_bytes, readable_size
 from swarmflow.manifest import Manifest
-from swarmflow.preparation.manifests import manifest_of
+from swarmflow.preparation.manifests import graph_manifest_of, manifest_of
 from swarmflow.preparation.model_check import check_model
 from trainers.corpus import Sample, sample
 from trainers.data import check_enough, check_vocabulary, sources_of
 from trainers.needs import disk_needs, shortfalls
+from trainers.plan import examined_module
+from trainers.records import open_records
 from trainers.sources import CorpusSource
 from trainers.tokens import open_tokenizer
 
@@ -45,23 +48,45 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
         return [], [], [str(error)]
     if config is None:
         return [], [], lines
-    checked = check_model(config)
-    model = checked.model
-    facts, wrong = _data(config, checked.vocab_size)
-    problems = [*checked.problems, *wrong]
-    demands: list[StageDemands] = []
-    if model is not None:
-        manifest = manifest_of(config, model, corpus_digest="", run_id="")
-        demands = stage_demands(manifest, model.examined.activations)
-        facts = [("model", _model_line(config, manifest, demands)), *facts]
+    manifest, demands, facts, problems = _module(config) if config.model.module is not None else _model(config)
     wrong = _output(config)
     problems += wrong
-    if model is not None and not wrong:
+    if manifest is not None and not wrong:
         state = state_dir or config.run.output / "state" / "trainer-0"
         needs = disk_needs(manifest, config)
         facts.append(("disk", f"up to {needs}; free: {readable_size(free_bytes(config.run.output))}"))
         lines = shortfalls(needs, state / "checkpoints", config.run.output)
     return [("run", _steps(config)), *facts], demands, [*(str(problem) for problem in problems), *lines]
+
+
+Checked = tuple[Manifest | None, list[StageDemands], Facts, list[SwarmflowError]]
+
+
+def _model(config: RunConfig) -> Checked:
+    """Check a model and its text."""
+    checked = check_model(config)
+    facts, wrong = _data(config, checked.vocab_size)
+    problems = [*checked.problems, *wrong]
+    if checked.model is None:
+        return None, [], facts, problems
+    manifest = manifest_of(config, checked.model, corpus_digest="", run_id="")
+    demands = stage_demands(manifest, checked.model.examined.activations)
+    return manifest, demands, [("model", _model_line(config, manifest, demands)), *facts], problems
+
+
+def _module(config: RunConfig) -> Checked:
+    """Check a module and its records."""
+    try:
+        records = open_records(config)
+        facts: Facts = [("data", f"{config.data.dataset or config.data.path}: {records.summary}")]
+        examined = examined_module(config, records)
+    except SwarmflowError as error:
+        return None, [], [], [error]
+    manifest = graph_manifest_of(config, examined, corpus_digest="", run_id="")
+    count = sum(math.prod(each.shape) for each in examined.model.parameters)
+    cut = f", cut before {', '.join(map(str, examined.cut))}" if examined.cut else ""
+    line = f"{config.model.module}, {examined.model.operators} operators{cut}, {count:,} parameters"
+    return manifest, graph_demands(manifest, examined.activation_bytes), [("model", line), *facts], []
 
 
 def table(demands: Sequence[StageDemands]) -> list[str]:
@@ -89,9 +114,10 @@ def table(demands: Sequence[StageDemands]) -> list[str]:
 
 def _steps(config: RunConfig) -> str:
     train = config.train
+    each = "records" if config.model.module is not None else f"sequences of {config.data.seq_len} tokens"
     return (
         f"{config.run.name}: {train.steps} steps of {train.microbatches} microbatches of {train.microbatch_sequences} "
-        f"sequences of {config.data.seq_len} tokens"
+        f"{each}"
     )
 
 
