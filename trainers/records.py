@@ -74,7 +74,8 @@ class Records:
             yield self._packed(self._alike(self._validation[first : first + width]))
 
     def save_tokenizer(self, folder: Path) -> None:
-        """Write nothing: there is no tokenizer."""
+        """Make the folder, and write nothing into it: there is no tokenizer."""
+        folder.mkdir(parents=True, exist_ok=True)
 
     def _packed(self, tensors: Tensors) -> Batch:
         return pack(self._early, tensors), pack(self._late, tensors)

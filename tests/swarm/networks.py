@@ -42,3 +42,17 @@ def collate(records: list[dict[str, Any]]) -> dict[str, Tensor]:
     """The features and labels of some records."""
     features = torch.tensor([record["features"] for record in records], dtype=torch.float32)
     return {"features": features, "label": torch.tensor([record["label"] for record in records])}
+
+
+def collate_images(records: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Images of 16 x 16 pixels in three colours, and their labels."""
+    pixels = torch.tensor([record["pixels"] for record in records], dtype=torch.float32)
+    labels = torch.tensor([record["label"] for record in records])
+    return {"pixel_values": pixels.view(-1, 3, 16, 16) / 255.0, "labels": labels}
+
+
+def collate_sentences(records: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """The words that an encoder reads, some of them not, and those that a decoder writes."""
+    words = torch.tensor([record["words"] for record in records])
+    read = words[:, :8]
+    return {"input_ids": read, "attention_mask": (read % 7 > 0).long(), "labels": words[:, 8:].contiguous()}
