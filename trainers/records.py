@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -52,8 +53,13 @@ class Records:
         self._late: Sequence[BatchTensor] = ()
 
     def fit(self, manifest: Manifest) -> None:
-        """Pack microbatches as the stages of this run take them from now on."""
+        """Pack microbatches as the stages of this run take them from now on. Raises DataError: its batch is another."""
         model = graph_model(manifest.model)
+        if [replace(each, last_use=-1) for each in model.inputs] != self.inputs:
+            raise DataError(
+                f"data.collate = {self._name!r} makes {_form(self.inputs)} here, and {_form(model.inputs)} where the "
+                "run began: install the same version of its package"
+            )
         self._early, self._late = model.early(manifest.cut), model.late(manifest.cut)
 
     def microbatch(self, step: int, index: int) -> Batch:

@@ -14,10 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from swarmflow.compute.codec import encode_tokens
-from swarmflow.compute.graphs.description import BatchTensor
+from swarmflow.compute.graphs.description import BatchTensor, GraphModel, graph_as_json
 from swarmflow.config import load
 from swarmflow.errors import DataError, FrameError
+from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.microbatch_format import unpack
+from tests.runtime.manifests import manifest
 from trainers.records import Records, open_records, pack
 
 HERE = "tests.trainers.test_records"
@@ -89,6 +91,17 @@ def test_records_that_make_no_batch_are_refused(
 def test_a_batch_of_another_shape_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"value is float64|returns value \w+ \[3\], and value \w+ \[1\]"):
         opened(tmp_path, "growing").tensors(0, 1)
+
+
+def test_a_collate_function_of_another_version_is_refused(tmp_path: Path) -> None:
+    def of(*inputs: BatchTensor) -> Manifest:
+        return manifest(model=graph_as_json(GraphModel("a:b", {}, 2, inputs, (), (0,), "")), cut=())
+
+    records = opened(tmp_path)
+    records.fit(of(BatchTensor("value", (2,), "int64", 0)))
+    assert [part.shape for part in records.microbatch(0, 0)] == [(1, 4), (1, 0)]
+    with pytest.raises(DataError, match=r"makes value int64 \[2\] here, and value int64 \[3\] where the run began"):
+        records.fit(of(BatchTensor("value", (3,), "int64", 0)))
 
 
 @given(st.data())

@@ -16,6 +16,7 @@ from swarmflow.files import existing_parent, free_bytes, readable_size
 from swarmflow.manifest import Manifest
 from swarmflow.preparation.manifests import graph_manifest_of, manifest_of
 from swarmflow.preparation.model_check import check_model
+from trainers.check.operators import operator_lines
 from trainers.corpus import Sample, sample
 from trainers.data import check_enough, check_vocabulary, sources_of
 from trainers.needs import disk_needs, shortfalls
@@ -29,9 +30,12 @@ SAMPLE_BYTES = 1 << 22  # of text that is tokenized: all of a small corpus, the 
 Facts = list[tuple[str, str]]
 
 
-def main(run_toml: Path, state_dir: Path | None) -> int:
-    """Print the facts about a run and its problems; return 1 where there are any, else 0."""
-    facts, demands, problems = check_run(run_toml, state_dir)
+def main(run_toml: Path, state_dir: Path | None, *, operators: bool = False) -> int:
+    """Print the facts about a run and its problems; return 1 where there are any, else 0.
+
+    operators: of a module, list them.
+    """
+    facts, demands, problems = check_run(run_toml, state_dir, operators=operators)
     print("\n".join([*(f"{name:<10} {text}" for name, text in facts), *table(demands)]), flush=True)
     for problem in problems:
         print(f"swarmflow: {problem}", file=sys.stderr, flush=True)
@@ -40,7 +44,9 @@ def main(run_toml: Path, state_dir: Path | None) -> int:
     return 1 if problems else 0
 
 
-def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[StageDemands], list[str]]:
+def check_run(
+    run_toml: Path, state_dir: Path | None, *, operators: bool = False
+) -> tuple[Facts, list[StageDemands], list[str]]:
     """Return the facts about a run (name, text), the needs of its stages, and a line for each problem."""
     try:
         config, lines = read(run_toml)
@@ -48,7 +54,9 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
         return [], [], [str(error)]
     if config is None:
         return [], [], lines
-    manifest, demands, facts, problems = _module(config) if config.model.module is not None else _model(config)
+    manifest, demands, facts, problems = (
+        _module(config, operators=operators) if config.model.module is not None else _model(config)
+    )
     wrong = _output(config)
     problems += wrong
     if manifest is not None and not wrong:
@@ -74,7 +82,7 @@ def _model(config: RunConfig) -> Checked:
     return manifest, demands, [("model", _model_line(config, manifest, demands)), *facts], problems
 
 
-def _module(config: RunConfig) -> Checked:
+def _module(config: RunConfig, *, operators: bool) -> Checked:
     """Check a module and its records."""
     try:
         records = open_records(config)
@@ -86,7 +94,10 @@ def _module(config: RunConfig) -> Checked:
     count = sum(math.prod(each.shape) for each in examined.model.parameters)
     cut = f", cut before {', '.join(map(str, examined.cut))}" if examined.cut else ""
     line = f"{config.model.module}, {examined.model.operators} operators{cut}, {count:,} parameters"
-    return manifest, graph_demands(manifest, examined.activation_bytes), [("model", line), *facts], []
+    facts = [("model", line), *facts]
+    if operators:
+        facts.append(("operators", "\n".join(("", *operator_lines(examined)))))
+    return manifest, graph_demands(manifest, examined.activation_bytes), facts, []
 
 
 def table(demands: Sequence[StageDemands]) -> list[str]:

@@ -186,11 +186,15 @@ def _detach_what_has_no_gradient(exported: fx.GraphModule) -> None:
     for node in list(exported.graph.nodes):
         if node.target is _GRAD_MODE and node.args[0] is False:
             for output in list(node.users):
-                with exported.graph.inserting_after(output):
-                    detached = exported.graph.call_function(torch.ops.aten.detach.default, (output,))
-                detached.meta = dict(output.meta)
-                output.replace_all_uses_with(detached, delete_user_cb=lambda user, own=detached: user is not own)
+                _detach(exported.graph, output)
     exported.recompile()
+
+
+def _detach(graph: fx.Graph, output: fx.Node) -> None:
+    with graph.inserting_after(output):
+        detached = graph.call_function(torch.ops.aten.detach.default, (output,))
+    detached.meta = dict(output.meta)
+    output.replace_all_uses_with(detached, delete_user_cb=lambda user: user is not detached)
 
 
 def _graph_of(program: ExportedProgram, built: LossModule, inputs: Sequence[BatchTensor], name: str) -> OperatorGraph:
@@ -209,6 +213,8 @@ def _graph_of(program: ExportedProgram, built: LossModule, inputs: Sequence[Batc
             continue
         target = (spec.target or "").removeprefix(_PREFIX)
         if spec.kind is InputKind.USER_INPUT:
+            if node.name not in specs:
+                raise ModelError(f"{name}: a tensor of its batch has a name that torch.export changes to {node.name!r}")
             batch[node] = specs[node.name]
         elif spec.kind is InputKind.PARAMETER and values[target].requires_grad:
             parameters[node] = target
@@ -256,11 +262,11 @@ def _refuse(order: Iterable[fx.Node], name: str) -> None:
         if node.target is operator.getitem:
             continue
         if not isinstance(node.target, torch._ops.OpOverload):
-            raise ModelError(f"{name}: its operator {node.target} is not supported{_where(node)}")
+            raise ModelError(f"{name}: its operator {node.target} is not supported{_within(node)}")
         if torch.Tag.nondeterministic_seeded in node.target.tags and not _without_dropout(node):
-            raise ModelError(f"{name}: its operator {node.target} draws random numbers{_where(node)}; leave it out")
+            raise ModelError(f"{name}: its operator {node.target} draws random numbers{_within(node)}; leave it out")
         if node.target is torch.ops.aten.as_strided.default:
-            raise ModelError(f"{name}: its operator {node.target} depends on the layout in memory{_where(node)}")
+            raise ModelError(f"{name}: its operator {node.target} depends on the layout in memory{_within(node)}")
 
 
 def _without_dropout(node: fx.Node) -> bool:
@@ -270,10 +276,15 @@ def _without_dropout(node: fx.Node) -> bool:
     return node.target is fused and isinstance(dropout, float) and dropout == 0.0
 
 
-def _where(node: fx.Node) -> str:
+def where(node: fx.Node) -> str:
+    """Return the name of the user's submodule that calls an operator; empty: the module itself."""
     stack = node.meta.get("nn_module_stack") or {}
-    names = [str(path).removeprefix(_PREFIX) for path, _ in stack.values()]
-    return f" (in {names[-1]})" if names and names[-1] else ""
+    names = [str(path) for path, _ in stack.values()]
+    return names[-1].removeprefix("module").removeprefix(".") if names else ""
+
+
+def _within(node: fx.Node) -> str:
+    return f" (in {where(node)})" if where(node) else ""
 
 
 def _with_shared_first(

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from swarmflow.compute.families import one_line
-from swarmflow.compute.graphs.capture import OperatorGraph, capture
+from swarmflow.compute.graphs.capture import OperatorGraph, capture, where
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, GraphParameter
 from swarmflow.compute.graphs.stage import GraphStage
 from swarmflow.compute.graphs.user_functions import build_module
-from swarmflow.compute.graphs.workload import OperatorWorkload, gradients_of, measure, where
+from swarmflow.compute.graphs.workload import OperatorWorkload, gradients_of, measure
 from swarmflow.compute.grouped_stage import GraphInput
 from swarmflow.compute.runner import StageRunner
 from swarmflow.errors import ModelError

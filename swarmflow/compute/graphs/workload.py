@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils.flop_counter import FlopCounterMode
 
-from swarmflow.compute.graphs.capture import OperatorGraph
+from swarmflow.compute.graphs.capture import OperatorGraph, where
 from swarmflow.compute.graphs.user_functions import LossModule, without_dropout
 
 _TRIALS = 3
@@ -42,7 +43,7 @@ def measure(graph: OperatorGraph, batch: Mapping[str, Tensor]) -> list[OperatorW
         value = node.meta.get("val")
         found.append(
             OperatorWorkload(
-                str(node.target),
+                str(node.target) if isinstance(node.target, torch._ops.OpOverload) else operator.getitem.__name__,
                 where(node),
                 (1 + _BACKWARD) * min(trial[node] for trial in taken),
                 (1 + _BACKWARD) * 1e-9 * flops[node],
@@ -50,13 +51,6 @@ def measure(graph: OperatorGraph, batch: Mapping[str, Tensor]) -> list[OperatorW
             )
         )
     return found
-
-
-def where(node: fx.Node) -> str:
-    """Return the name of the user's submodule that calls an operator; empty: the module itself."""
-    stack = node.meta.get("nn_module_stack") or {}
-    names = [str(path) for path, _ in stack.values()]
-    return names[-1].removeprefix("module").removeprefix(".") if names else ""
 
 
 def _run(

@@ -85,9 +85,13 @@ class Odd(nn.Module):
             case "shared":
                 hidden = self.first(hidden)
             case "no_grad":
-                with torch.no_grad():
+                with torch.no_grad(), torch.autocast("cpu", enabled=False):
                     scale = hidden * 2
                 hidden = hidden * scale + hidden.detach()
+            case "lost":  # torch.export forgets that there is no gradient
+                with torch.autocast("cpu", enabled=False), torch.no_grad():
+                    scale = hidden * 2
+                hidden = hidden * scale
             case "in_place":
                 hidden = nn.functional.hardtanh(hidden * 1.5, inplace=True)
                 hidden = hidden * 2

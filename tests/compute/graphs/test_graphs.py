@@ -114,6 +114,17 @@ def cuts_of(model: GraphModel, stages: int, count: int) -> list[tuple[int, ...]]
     return random.Random(SEED).sample(possible, min(count, len(possible)))
 
 
+def assert_placed(graph: OperatorGraph, model: GraphModel, cut: Sequence[int], inputs: Sequence[BatchTensor]) -> None:
+    """Runs the stages on another device than the one on which the graph was captured; values they have none there."""
+    meta = torch.device("meta")
+    batch = {each.name: torch.zeros(each.shape, dtype=getattr(torch, each.dtype), device=meta) for each in inputs}
+    boundary: Tensor | None = None
+    for number in range(len(cut) + 1):
+        stage = GraphStage(graph, model, cut, number, meta, None)
+        boundary = stage.trunk(stage.enter(GraphInput(boundary, batch))[1])
+        assert boundary.device == meta
+
+
 def assert_same(found: tuple[float, Gradients], wanted: tuple[float, Gradients]) -> None:
     assert found[0] == pytest.approx(wanted[0], rel=1e-5)
     for name, gradient in found[1].items():
@@ -148,6 +159,7 @@ def test_models_that_are_no_decoders_are_cut_by_their_graphs(kind: str, inputs: 
     cuts = cuts_of(model, 3, 5)
     for cut in cuts:
         assert_same(in_stages(graph, model, cut, batch), wanted)
+        assert_placed(graph, model, cut, inputs)
     shares = [TIED in model.layout(cut, 0).groups for cut in cuts]
     assert all(shares) if kind == "t5" else not any(shares)
 
