@@ -45,7 +45,6 @@ class Records:
         self._training = training
         self._validation = validation
         self.digest = _digest(name, order.microbatch_sequences, training)
-        self.validation_digest = _digest(name, order.microbatch_sequences, validation) if validation else None
         self.summary = f"{len(training)} records"
         self.first = self._tensors([training[place] for place in order.of_microbatch(0, 0)])
         self.inputs = [BatchTensor(key, each.shape, each.dtype.name) for key, each in self.first.items()]

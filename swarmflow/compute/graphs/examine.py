@@ -146,9 +146,10 @@ def _compare(
         for key, _, own in stage.named_parameters():
             assert own is not None, "nothing is rounded"
             found[key] = own if key not in found else found[key] + own
+    # A gradient may be a rounding error of larger ones alone: that of a bias before a batch normalisation is.
+    largest = max((float(each.abs().max()) for each in gradients.values()), default=0.0)
     for key, own in found.items():
         other = gradients.get(key, torch.zeros_like(own))
-        scale = float(other.abs().max())
-        if not torch.allclose(own, other, rtol=1e-2, atol=1e-3 * scale + 1e-7):
+        if not torch.allclose(own, other, rtol=1e-2, atol=1e-4 * largest):
             raise ModelError(f"{name}: cut into stages the gradient of {key} is another one than by itself")
     return tuple(kept)
