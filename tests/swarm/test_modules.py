@@ -54,6 +54,12 @@ def settings(
     }
 
 
+def drawn_records() -> list[Record]:
+    """Random features and labels."""
+    drawn = random.Random(0)
+    return [{"features": [drawn.gauss(0, 1) for _ in range(8)], "label": drawn.randrange(5)} for _ in range(RECORDS)]
+
+
 def plain_loop(
     make: Callable[[], nn.Module],
     records: list[Record],
@@ -112,8 +118,7 @@ def assert_learnt(swarm: LocalSwarm, wanted: Learnt) -> dict[str, Tensor]:
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_swarm_learns_a_network_of_two_branches_whoever_dies(tmp_path: Path, forks: ForkServer) -> None:
-    drawn = random.Random(0)
-    records = [{"features": [drawn.gauss(0, 1) for _ in range(8)], "label": drawn.randrange(5)} for _ in range(RECORDS)]
+    records = drawn_records()
     run = settings(tmp_path, records, NAME, {"width": WIDTH}, "collate", STEPS)
     with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
         swarm.start_trainer()
@@ -162,3 +167,27 @@ def test_a_swarm_learns_models_of_transformers_that_are_no_decoders(
     wanted = plain_loop(lambda: of_transformers(kind, ITEMS), records, collated, 10)
     found = assert_learnt(swarm, wanted)
     assert len({tensor.data_ptr() for tensor in wanted[0].values()}) == len(found)
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+@pytest.mark.extended
+@pytest.mark.parametrize("accumulate", ["exact", "fp32"])  # fp32: rounded blockwise before they add up
+def test_deaths_change_no_bit_of_what_is_learnt(accumulate: str, tmp_path: Path, forks: ForkServer) -> None:
+    """With compressed boundaries and sums that do not depend on their order."""
+    run = settings(tmp_path, drawn_records(), NAME, {"width": WIDTH}, "collate", STEPS)
+    run["model"] = {"module": NAME, "module_config": {"width": WIDTH}, "cut": ["left.1", "right"]}
+    run["train"] |= {"codec": "blockwise8", "reduce_codec": "blockwise16", "accumulate": accumulate}
+    found: list[list[bytes]] = []
+    for deaths in (False, True):
+        with LocalSwarm(tmp_path / f"deaths-{deaths}", run, forks=forks) as swarm:
+            swarm.start_trainer()
+            for number in range(2 * STAGES):
+                swarm.start_peer("--trust-module", NAME, stage=number % STAGES)
+            for after, victim in ((5, 1), (12, 5)) if deaths else ():
+                swarm.wait_steps(after, FINISH_S)
+                swarm.peers[victim].kill()
+            swarm.wait_finished(FINISH_S)
+        found.append([file.read_bytes() for file in sorted((swarm.output / "final").glob("*.safetensors"))])
+    assert len(found[0]) == STAGES
+    assert found[0] == found[1]
