@@ -2,50 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
 from peers.fitting import MemoryBudget
 from swarmflow.compute.blocks import alignment
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.flat import rounding_of
+from swarmflow.compute.graphs.capture import recapture
+from swarmflow.compute.graphs.description import graph_model, is_graph
+from swarmflow.compute.graphs.stage import GraphStage
+from swarmflow.compute.graphs.user_functions import first_values, load_function
+from swarmflow.compute.grouped_stage import GroupedStage
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
+from swarmflow.compute.weights import init_stage
+from swarmflow.config_check import FUNCTION
+from swarmflow.errors import ConfigError, ModelError
 from swarmflow.manifest import Manifest
+from swarmflow.runtime.execution.microbatch_format import format_of
 from swarmflow.runtime.execution.served import Served
 
 
 def build(manifest: Manifest, budget: MemoryBudget, number: int) -> tuple[Served, int]:
     """Return a stage with zeros for weights, and the bytes of a held microbatch. Raises NoMemoryError."""
     budget.check_stage(manifest, number)
-    runners = tuple(_runner(manifest, budget.device, number) for _ in range(1 + manifest.delay))
+    runners = _runners(manifest, budget.device, number)
     optimizer = make_optimizer(OptimizerSettings.of(manifest))
-    one_bytes = _microbatch_bytes(manifest, budget.device, runners[0])
+    one_bytes = _microbatch_bytes(manifest, runners[0])
     budget.check_microbatches(manifest, number, one_bytes)
     for group in runners[0].stage.groups.values():
         group.allocate(optimizer.state_names())
     return Served(runners, optimizer, -1), one_bytes
 
 
-def _runner(manifest: Manifest, device: torch.device, number: int) -> StageRunner:
-    rounding = rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches)
-    stage = build_stage(
-        manifest.model,
-        manifest.cut,
-        number,
-        device=device,
-        dropout=manifest.dropout,
-        rounding=rounding,
-        align=alignment(manifest.state_bits),
-        boundary=manifest.boundary,
-    )
-    return StageRunner(stage, manifest.precision)
+def check_trusted(manifest: Manifest, trusted: Sequence[str]) -> None:
+    """Import the function that makes the run's module, if it has one. Raises ConfigError, ModelError.
+
+    trusted: functions that this peer's user lets it import; the code of a stranger is never run.
+    """
+    if not is_graph(manifest.model):
+        return
+    name = graph_model(manifest.model).module
+    if not FUNCTION.fullmatch(name):
+        raise ModelError("the run's manifest names its module in a way that is impossible")
+    if name not in trusted:
+        raise ConfigError(
+            f"this run trains the module that {name} makes: the peer would run that code of your installed packages; "
+            f"if you trust it, add --trust-module {name}"
+        )
+    load_function(name, "model.module")
 
 
-def _microbatch_bytes(manifest: Manifest, device: torch.device, runner: StageRunner) -> int:
+def initialize(served: Served, manifest: Manifest) -> None:
+    """Set the weights of version 0, which the run's seed gives."""
+    stage = served.runner(1).stage
+    if isinstance(stage, GraphStage):
+        model = graph_model(manifest.model)
+        stage.set_values(first_values(model.module, model.module_config, manifest.seed))
+    else:
+        init_stage(stage, manifest.seed)
+    served.begin()
+
+
+def _runners(manifest: Manifest, device: torch.device, number: int) -> tuple[StageRunner, ...]:
+    """Return a runner for each step that may be computed at a time."""
+    rounding = [
+        rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches)
+        for _ in range(1 + manifest.delay)
+    ]
+    align = alignment(manifest.state_bits)
+    stages: list[GroupedStage]
+    if is_graph(manifest.model):
+        model = graph_model(manifest.model)
+        graph = recapture(model, manifest.seed)
+        stages = [GraphStage(graph, model, manifest.cut, number, device, each, align) for each in rounding]
+    else:
+        stages = [
+            build_stage(
+                manifest.model,
+                manifest.cut,
+                number,
+                device=device,
+                dropout=manifest.dropout,
+                rounding=each,
+                align=align,
+                boundary=manifest.boundary,
+            )
+            for each in rounding
+        ]
+    return tuple(StageRunner(stage, manifest.precision) for stage in stages)
+
+
+def _microbatch_bytes(manifest: Manifest, runner: StageRunner) -> int:
     """Return the bytes of a held microbatch, measured before the stage's memory is touched, which sets the peak."""
     stage = runner.stage
-    rows = (manifest.microbatch_sequences, manifest.seq_len)
-    x = torch.zeros(rows, dtype=torch.int64) if stage.first else torch.zeros((*rows, stage.boundary_width))
     draw = DrawKey(manifest.seed, 0, 0) if stage.dropout else None
-    return max(1, runner.activation_bytes(x.to(device), draw))
+    return max(1, runner.activation_bytes(format_of(manifest).trial(stage), draw))

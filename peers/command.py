@@ -56,6 +56,12 @@ log = logging.getLogger("swarmflow")
     type=click.FloatRange(min=0),
     help="Seconds after which it may be moved to a stage that needs it more; 0: it stays.",
 )
+@click.option(
+    "--trust-module",
+    multiple=True,
+    metavar="PACKAGE:FUNCTION",
+    help="Import this function if the run trains the module that it makes: it is code of the run's owner.",
+)
 @click.option("--stay", is_flag=True, help="Go on when the run is finished, and wait for it to be prolonged.")
 @click.option(
     "--log-format",

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from peers.building import build
+from peers.building import build, initialize
 from peers.copies import CopyKeeper
 from peers.fitting import MemoryBudget, NoMemoryError
 from peers.kept import BetweenLives, KeptStage
@@ -16,7 +16,6 @@ from peers.left import LeftState
 from swarmflow.activity import doing
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.layout import OWN
-from swarmflow.compute.weights import init_stage
 from swarmflow.core.protocol.actions import ExpectRoot, LoadState, Rejoin, Resume, StoreState, WriteStage
 from swarmflow.core.protocol.events import (
     Progressed,
@@ -304,7 +303,7 @@ class StageLoader:
 
     async def _fill(self, action: LoadState, served: Served) -> None:
         if not action.donors:
-            await self._compute.call(_FIRST, lambda: self._init(served))
+            await self._compute.call(_FIRST, lambda: initialize(served, self._manifest))
             return
         state = served.state_of(action.version)
         args = action.donors, action.stage, action.version, state.elements(), state.write
@@ -317,11 +316,6 @@ class StageLoader:
             await first_donor(self._session.requests, *args, progressed)
         if action.version == 0:
             await self._compute.call(_FIRST, served.begin)
-
-    def _init(self, served: Served) -> None:
-        """Set the weights that the run's seed gives."""
-        init_stage(served.runner(1).stage, self._manifest.seed)
-        served.begin()
 
     def _listing(self, stage: int, version: int, root: str) -> Listing:
         served = self._serving(stage, version, root)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from swarmflow.config_check import FUNCTION
 from swarmflow.errors import ConfigError
 from swarmflow.quantities import parse_size, parse_upload
 from swarmflow.runtime.execution.metrics_server import read_token
@@ -38,6 +39,7 @@ class PeerOptions:
     recompute: bool
     rebalance_period: float
     stay: bool
+    trust_module: tuple[str, ...] = ()  # that may be imported, "package:function"
     log_format: str = "auto"
 
     @classmethod
@@ -53,6 +55,9 @@ class PeerOptions:
             raise ConfigError(
                 f"--device {device}: allowed are auto, cpu and cuda:N{did_you_mean(device, ('auto', 'cpu', 'cuda'))}"
             )
+        for name in values["trust_module"]:
+            if not FUNCTION.fullmatch(name):
+                raise ConfigError(f"--trust-module {name}: must be the run's model.module, PACKAGE:FUNCTION")
         return cls(
             **{
                 **values,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
+from peers.building import check_trusted
 from peers.copies import CopyKeeper
 from peers.ending import Signals, run_lives
 from peers.fitting import MemoryBudget
@@ -216,6 +217,7 @@ class _Life:
     async def begin(self, found: FoundRun, memory: JoinedRun, copies: CopyKeeper) -> None:
         """Begin in a known run: read the disk, make the workers and the machine, and join."""
         session, own, manifest = self._session, self._own, found.manifest
+        check_trusted(manifest, self._options.trust_module)
         session.fit(manifest)
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
         self._workers = [compute, codec]

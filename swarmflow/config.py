@@ -35,17 +35,20 @@ class RunSection:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelSection:
-    """[model]: exactly one of `path` (a Hugging Face folder, absolute once loaded) and `config` is set.
+    """[model]: exactly one of `path` (a Hugging Face folder, absolute once loaded), `config` and `module` is set.
 
-    cut: the first block of stages 1 .. stages - 1, or None where the run measures an even cut. stages: always set by
-    `load`, also when only `cut` was given. boundary: as `Boundary.parse` reads it; None: hidden states travel whole.
-    shared_blocks: the groups of blocks that share their weights, or None.
+    module: "package:function", which returns a torch.nn.Module; module_config: its keyword arguments. cut: the first
+    block of stages 1 .. stages - 1, or None where the run measures an even cut; of a module the first operators, or the
+    names of submodules. stages: always set by `load`, also when only `cut` was given. boundary: as `Boundary.parse`
+    reads it; None: hidden states travel whole. shared_blocks: the groups of blocks that share their weights, or None.
     """
 
     path: Annotated[Path | None, check.text] = None
     config: Annotated[Mapping[str, object] | None, check.model_table] = None
+    module: Annotated[str | None, check.function_name] = None
+    module_config: Annotated[Mapping[str, object] | None, check.json_table] = None
     stages: Annotated[int, check.integer(1)] = 1
-    cut: Annotated[tuple[int, ...] | None, check.block_numbers] = None
+    cut: Annotated[tuple[int, ...] | tuple[str, ...] | None, check.cut_places] = None
     dropout: Annotated[bool, check.boolean] = False
     shared_blocks: Annotated[int | None, check.integer(1)] = None
     boundary: Annotated[str | None, check.boundary] = None
@@ -55,10 +58,19 @@ class ModelSection:
         """The boundary, as a value."""
         return Boundary.parse(self.boundary) if self.boundary is not None else None
 
+    @property
+    def numbered_cut(self) -> tuple[int, ...] | None:
+        """The cut in numbers; None: it is to be measured, or given by names."""
+        places = tuple(place for place in self.cut or () if isinstance(place, int))
+        return None if self.cut is None or len(places) < len(self.cut) else places
+
 
 @dataclass(frozen=True, kw_only=True)
 class DataSection:
-    """[data]: exactly one of `path` (file, folder or glob, absolute once loaded) and `dataset` is set."""
+    """[data]: exactly one of `path` (file, folder or glob, absolute once loaded) and `dataset` is set.
+
+    collate: "package:function" of a run with model.module: records -> the named tensors of a microbatch.
+    """
 
     path: Annotated[str | None, check.text] = None
     dataset: Annotated[str | None, check.text] = None
@@ -69,6 +81,7 @@ class DataSection:
     seq_len: Annotated[int, check.integer(1)] = 128
     order: Annotated[str, check.choice("sequential", "shuffled")] = "sequential"
     validation_path: Annotated[str | None, check.text] = None
+    collate: Annotated[str | None, check.function_name] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +235,7 @@ def _check_train(config: RunConfig) -> list[str]:
         )
     if train.codec == "adatopk" and train.delay:
         problems.append('train.delay = 1: the codec "adatopk" needs train.delay = 0; or another train.codec')
-    return problems + [f"timeouts.{line}" for line in config.timeouts.problems()]
+    return [*problems, *_check_together(config), *(f"timeouts.{line}" for line in config.timeouts.problems())]
 
 
 def fingerprint(config: RunConfig) -> dict[str, object]:
@@ -248,10 +261,23 @@ def first_difference(before: Mapping[str, object], now: Mapping[str, object]) ->
 
 
 def _check_model(model: dict[str, Any]) -> None:
-    if "path" in model and "config" in model:
-        raise check.Disallowed("model.path and model.config are both given: keep one of them")
-    if "path" not in model and "config" not in model:
-        raise check.Disallowed("[model] needs path (a Hugging Face folder) or config (a table with a model_type)")
+    given = [name for name in ("path", "config", "module") if name in model]
+    if len(given) > 1:
+        raise check.Disallowed(f"model.{given[0]} and model.{given[1]} are both given: keep one of them")
+    if not given:
+        raise check.Disallowed(
+            "[model] needs path (a Hugging Face folder), config (a table with a model_type) or module (a function)"
+        )
+    if "module_config" in model and "module" not in model:
+        raise check.Disallowed("model.module_config is given: goes only with model.module")
+    for name in ("shared_blocks", "boundary"):
+        if name in model and "module" in model:
+            value = check.shown(model[name])
+            raise check.Disallowed(f"model.{name} = {value}: is for the blocks of a decoder, not for a model.module")
+    if model.get("dropout") and "module" in model:
+        raise check.Disallowed("model.dropout = true: a model.module is trained without dropout; leave it out")
+    if "module" not in model and any(isinstance(place, str) for place in model.get("cut", ())):
+        raise check.Disallowed(f"model.cut = {check.shown(model['cut'])}: names go only with model.module")
     if "stages" not in model and "cut" not in model:
         raise check.Disallowed("[model] needs stages (their number) or cut (the first block of stages 1, 2, ...)")
     if "cut" in model:
@@ -276,6 +302,26 @@ def _check_data(data: dict[str, Any]) -> None:
     for name in ("dataset_config", "split"):
         if name in data and "dataset" not in data:
             raise check.Disallowed(f"data.{name} = {check.shown(data[name])}: goes only with data.dataset")
+
+
+def _check_together(config: RunConfig) -> list[str]:
+    """What [model] module needs of other sections, and what goes only without it."""
+    model, data, train = config.model, config.data, config.train
+    if model.module is None:
+        return [f"data.collate = {check.shown(data.collate)}: goes only with model.module"] if data.collate else []
+    problems: list[str] = []
+    if data.collate is None:
+        problems.append(f"model.module = {check.shown(model.module)}: needs data.collate, which makes its batches")
+    if train.precision != "fp32":
+        problems.append(f'train.precision = "{train.precision}": a model.module is trained in fp32')
+    if train.codec == "adatopk":
+        problems.append(f'train.codec = "{train.codec}": chooses among the numbers of a token; take another one')
+    text = DataSection()
+    for name in ("text_field", "tokenizer", "seq_len"):
+        if getattr(data, name) != getattr(text, name):
+            value = check.shown(getattr(data, name))
+            problems.append(f"data.{name} = {value}: is for text; data.collate makes the batches of a model.module")
+    return problems
 
 
 def _check_optimizer(optimizer: dict[str, Any]) -> None:

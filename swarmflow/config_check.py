@@ -24,6 +24,7 @@ Check = Callable[[object], Any]
 COUNT_MAX = 2**31 - 1
 SEED_MAX = 2**63 - 1
 _SHOWN_CHARS_MAX = 80
+FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -173,6 +174,34 @@ def model_table(value: object) -> Mapping[str, object]:
     except (TypeError, ValueError) as error:
         raise Disallowed("a table of strings, finite numbers, true, false, lists and tables") from error
     return value
+
+
+def function_name(value: object) -> str:
+    """The name of a function that can be imported: its package, a colon, its own name."""
+    if not isinstance(value, str) or not FUNCTION.fullmatch(value):
+        raise Disallowed('the name of a function in a package, such as "my_package.networks:two_branches"')
+    return value
+
+
+def json_table(value: object) -> Mapping[str, object]:
+    """A table of JSON values."""
+    try:
+        if isinstance(value, dict):
+            json.dumps(value, allow_nan=False)
+            return value
+    except (TypeError, ValueError):
+        pass
+    raise Disallowed("a table of strings, finite numbers, true, false, lists and tables")
+
+
+def cut_places(value: object) -> tuple[int, ...] | tuple[str, ...]:
+    """As `block_numbers`, or the names of a module's submodules, before each of which it is cut."""
+    if isinstance(value, list) and value and all(isinstance(item, str) and item for item in value):
+        return tuple(value)
+    try:
+        return block_numbers(value)
+    except Disallowed as error:
+        raise Disallowed(f"{error}; for model.module, the names of its submodules are allowed too") from error
 
 
 def shown(value: object) -> str:

@@ -25,11 +25,13 @@ _BYTES = {"blockwise8": 1, "fp16": 2, "none": 4, ADAPTIVE: 1}  # of a number on 
 class Manifest:
     """One run. Every process of a run holds the same bytes of it; its fingerprint says so.
 
-    run_id: random, names the run in the DHT. model: config.json of the model. cut: first block of stages 1, 2, ...
-    costs: measured seconds of each stage for one microbatch, relative. parameters: of each stage, a tied weight counted
-    on both. export_dtype: of the numbers in exports. config: fingerprint of RUN.toml, key by key. corpus: digest of the
-    data. from_seed: fresh weights, drawn by each peer from `seed`; else the trainers hold version 0. timeouts: of all
-    its processes. boundary: how the tensors between its stages are compressed, None: not by what is learnt.
+    run_id: random, names the run in the DHT. model: config.json of the model, or a module's graph. cut: first block, or
+    operator, of stages 1, 2, ... costs: measured seconds of each stage for one microbatch, relative. parameters: of
+    each stage, a tied weight counted on both. Of a module, seq_len is 1, vocab_size 0, and hidden_size what crosses the
+    widest boundary for one item. export_dtype: of the numbers in exports. config: fingerprint of RUN.toml, key by key.
+    corpus: digest of the data. from_seed: fresh weights, drawn by each peer from `seed`; else the trainers hold version
+    0. timeouts: of all its processes. boundary: how the tensors between its stages are compressed, None: not by what is
+    learnt.
     """
 
     run_id: str
@@ -71,6 +73,7 @@ class Manifest:
     shared: tuple[SharedWeights, ...] = ()  # of blocks that the edge of a stage separates; not the tied weight
     # Of each stage where each block counts its own parameters, as computed with; empty: as `parameters`.
     computed_parameters: tuple[int, ...] = ()
+    microbatch_gigaflops: float = 0.0  # counted, forward and backward; 0: they follow from the parameters
 
     @property
     def stages(self) -> int:
@@ -85,11 +88,15 @@ class Manifest:
     @property
     def plan(self) -> Plan:
         """What the machines of the core need to know of it."""
-        boundary_bytes = self.microbatch_sequences * self.seq_len * self.boundary_width * _BYTES[self.codec]
+        boundary_bytes = self.boundary_bytes(self.microbatch_sequences * self.seq_len * self.boundary_width)
         shared = (*self.shared, *(tied_ends(self.stages) if self.tied else ()))
         how = shared, self.gigaflops, self.router, boundary_bytes, self.delay, self.timeouts
         ratio = self.compression_ratio if self.codec == ADAPTIVE else 0.0
         return Plan(self.stages, self.microbatches, *how, tuple(map(self.piece.usual_bytes, self.parameters)), ratio)
+
+    def boundary_bytes(self, elements: int) -> int:
+        """Return about how many bytes so many elements of a boundary tensor take on the wire."""
+        return elements * _BYTES[self.codec]
 
     @property
     def tensor_bytes_max(self) -> int:
@@ -100,11 +107,12 @@ class Manifest:
     def gigaflops(self) -> tuple[float, ...]:
         """The operations of a microbatch at each stage, forward and backward, in units of 10^9.
 
-        Six a token and parameter (Kaplan et al., Scaling Laws for Neural Language Models), without the embedding's
-        table; divided among the stages as their measured seconds are.
+        If not counted, six a token and parameter (Kaplan et al., Scaling Laws for Neural Language Models), without the
+        embedding's table; divided among the stages as their measured seconds are.
         """
         tokens = self.microbatch_sequences * self.seq_len
         total = 6e-9 * tokens * (sum(self.computed_parameters or self.parameters) - self.vocab_size * self.hidden_size)
+        total = self.microbatch_gigaflops or total
         costs = self.costs or (1.0,) * self.stages
         return tuple(total * cost / sum(costs) for cost in costs)
 

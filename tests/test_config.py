@@ -312,3 +312,44 @@ def test_the_documentation_lists_exactly_the_values_that_a_key_may_have() -> Non
             else:
                 assert documented == [], key
     assert compared >= 6
+
+
+MODULE = '[model]\nmodule = "a.b:c"\nstages = 2\n[data]\npath = "records.jsonl"\ncollate = "a.b:d"\n'
+
+
+def test_a_run_of_a_module(tmp_path: Path) -> None:
+    config = loaded(tmp_path, MODULE.replace("stages = 2", 'cut = ["layers.2"]\nmodule_config = { width = 8 }'))
+    assert (config.model.module, config.model.module_config) == ("a.b:c", {"width": 8})
+    assert (config.model.cut, config.model.numbered_cut, config.model.stages) == (("layers.2",), None, 2)
+    assert loaded(tmp_path, MODULE.replace("stages = 2", "cut = [4]")).model.numbered_cut == (4,)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "expected"),
+    [
+        ('"a.b:c"', '"a.b"', 'model.module = "a.b": must be the name of a function in a package'),
+        ('"a.b:d"', '"a/b:d"', 'data.collate = "a/b:d": must be the name of a function in a package'),
+        ("stages = 2", 'path = "x"\nstages = 2', "model.path and model.module are both given: keep one of them"),
+        ("stages = 2", "dropout = true\nstages = 2", "model.dropout = true: a model.module is trained without dropout"),
+        ("stages = 2", "module_config = 3\nstages = 2", "model.module_config = 3: must be a table of strings"),
+        (
+            "stages = 2",
+            'cut = [1, "a"]',
+            "must be a list of positive block numbers, each larger than the one before; for",
+        ),
+        ('collate = "a.b:d"\n', "", 'model.module = "a.b:c": needs data.collate'),
+        ('collate = "a.b:d"\n', 'collate = "a.b:d"\nseq_len = 5\n', "data.seq_len = 5: is for text"),
+        ('collate = "a.b:d"\n', 'collate = "a.b:d"\n[train]\nprecision = "bf16"', "a model.module is trained in fp32"),
+        (
+            'collate = "a.b:d"\n',
+            'collate = "a.b:d"\n[train]\ncodec = "adatopk"',
+            "chooses among the numbers of a token",
+        ),
+        ('module = "a.b:c"', 'path = "x"', 'data.collate = "a.b:d": goes only with model.module'),
+        ('module = "a.b:c"', 'path = "x"\nmodule_config = {}', "model.module_config is given: goes only with"),
+        ('module = "a.b:c"\nstages = 2', 'path = "x"\ncut = ["a"]', ": names go only with model.module"),
+    ],
+)
+def test_what_does_not_go_with_a_module_is_refused(tmp_path: Path, before: str, after: str, expected: str) -> None:
+    assert before in MODULE
+    assert expected in refusal(tmp_path, MODULE.replace(before, after))

@@ -21,17 +21,23 @@ from swarmflow.ownership import is_intact
 from swarmflow.runtime.execution.session import Session, log
 from swarmflow.runtime.execution.state_transfer import Listing, copy_stage, serve_state
 from swarmflow.runtime.operations.exporting import content_id, export_checkpoint, state_tensor_lengths
-from trainers.data import Corpus
 from trainers.exports import exports_bytes, final_folder, prune_exports, step_folder
 from trainers.found import parts
 from trainers.state import StateFolder
+from trainers.training_data import TrainingData
 
 
 class Checkpoints:
     """The versions that one trainer holds."""
 
     def __init__(
-        self, manifest: Manifest, folder: StateFolder, run: RunSection, weights: Path | None, corpus: Corpus, every: int
+        self,
+        manifest: Manifest,
+        folder: StateFolder,
+        run: RunSection,
+        weights: Path | None,
+        corpus: TrainingData,
+        every: int,
     ) -> None:
         self._manifest = manifest
         self._folder = folder

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from swarmflow.config import DataSection, RunConfig
 from swarmflow.errors import DataError
+from swarmflow.manifest import Manifest
 from trainers.corpus import TokenCache, open_cache
 from trainers.order import SequenceOrder
 from trainers.sources import CorpusSource, dataset_source, file_source
@@ -43,6 +44,7 @@ class Corpus:
         self._validation = None if validation is None else validation.tokens
         self.tokens = len(self._training)
         self.sequences = order.sequences
+        self.summary = f"{self.tokens} tokens, {self.sequences} sequences of {seq_len}"
         # Of all that a batch depends on but the order: equal wherever data, tokenizer and seq_len are.
         self.digest = _digest(training, tokenizer, seq_len)
         self.validation_digest = None if validation is None else _digest(validation, tokenizer, seq_len)
@@ -51,6 +53,9 @@ class Corpus:
     def vocab_size(self) -> int:
         """The size of the tokenizer's vocabulary: every id is below it."""
         return self._tokenizer.vocab_size
+
+    def fit(self, manifest: Manifest) -> None:
+        """Do nothing: every cut of a model takes the same microbatches."""
 
     def microbatch(self, step: int, index: int) -> Batch:
         """Return inputs and targets of microbatch `index` of step `step` (both from 0): int32 [B, T] each.

@@ -50,10 +50,10 @@ from swarmflow.view.step_line import step_line
 from swarmflow.view.timeline import Timeline
 from trainers.answers import TrainerAnswers
 from trainers.checkpoints import Checkpoints
-from trainers.data import Corpus
 from trainers.found import OnDisk
 from trainers.state import StateFolder
 from trainers.steplog import StepLog
+from trainers.training_data import TrainingData
 
 _MEASURE_EVERY_S = 1.0
 FORMER_PEERS_MAX = 256  # names of peers that are kept
@@ -67,7 +67,7 @@ class TrainerLife:
         self,
         session: Session,
         config: RunConfig,
-        corpus: Corpus,
+        corpus: TrainingData,
         folder: StateFolder,
         steplog: StepLog | None,
         timeline: Timeline,
@@ -175,6 +175,7 @@ class TrainerLife:
     def _begin(self, manifest: Manifest, disk: OnDisk) -> None:
         self._manifest = manifest
         self._session.fit(manifest)
+        self._corpus.fit(manifest)
         self.version = disk.version
         weights = None if manifest.from_seed else self._config.model.path
         chosen = self._config.run.export_every

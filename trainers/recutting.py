@@ -51,6 +51,7 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
         tied=made.tied,
         shared=made.shared,
         computed_parameters=made.computed_parameters,
+        hidden_size=made.hidden_size,
         config=made.config,
         cuts=before.cuts + 1,
     )

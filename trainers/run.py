@@ -21,12 +21,12 @@ from swarmflow.runtime.operations.folders import shared_folder
 from swarmflow.runtime.transport.invite import Invite, is_invite
 from swarmflow.view.timeline import Timeline
 from trainers.authority import TrainerAuthority
-from trainers.data import Corpus, open_corpus
 from trainers.found import check_joins, earlier_manifest, has_begun, newest_version
 from trainers.lock import FolderLock
 from trainers.options import TrainerOptions
 from trainers.state import StateFolder
 from trainers.steplog import StepLog
+from trainers.training_data import TrainingData, open_data
 
 log = logging.getLogger("swarmflow")
 
@@ -39,7 +39,7 @@ class Run:
 
     options: TrainerOptions
     config: RunConfig
-    corpus: Corpus
+    corpus: TrainingData
     folder: StateFolder
     authority: TrainerAuthority
     metrics: Metrics
@@ -61,8 +61,8 @@ class Run:
         with doing("taking the state folder, unless another trainer uses it"):
             folder = StateFolder.open(stack, options.state_dir, config.run.output)
         with doing("reading the data and its tokenizer"):
-            corpus = open_corpus(config, vocabulary, config.run.output / "state" / "cache")
-        log.info("data: %d tokens, %d sequences of %d", corpus.tokens, corpus.sequences, config.data.seq_len)
+            corpus = open_data(config, vocabulary, config.run.output / "state" / "cache")
+        log.info("data: %s", corpus.summary)
         steplog = StepLog(options.json_file) if options.json_file else None
         if steplog is not None:
             stack.callback(steplog.close)
@@ -156,8 +156,8 @@ class Run:
 
     def is_cut_otherwise(self, manifest: Manifest) -> bool:
         """Whether RUN.toml asks for another cut than the run's."""
-        if self.config.model.cut is not None:
-            return self.config.model.cut != manifest.cut
+        if self.config.model.numbered_cut is not None:
+            return self.config.model.numbered_cut != manifest.cut
         now = fingerprint(self.config)
         return any(manifest.config.get(key) != now.get(key) for key in CUT_KEYS)
 

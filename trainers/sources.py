@@ -58,6 +58,29 @@ def file_source(path: str, text_field: str) -> CorpusSource:
     return CorpusSource(path, (f"field {text_field}", *identity), pieces)
 
 
+def file_records(path: str) -> Iterator[tuple[str, object]]:
+    """Yield the records of the files that `file_source` names, each with its place, for messages.
+
+    Raises DataError: no file, one that is neither JSON lines nor parquet, or that cannot be read.
+    """
+    for file in find_files(path):
+        suffix = Path(file).suffix.lower()
+        if suffix not in _JSON_SUFFIXES and suffix != ".parquet":
+            raise DataError(f"{file} holds no records; give .jsonl, .ndjson, .json (an object a line) or .parquet")
+        try:
+            for number, record in _json_records(file) if suffix in _JSON_SUFFIXES else _parquet_records(file):
+                yield f"{file}, record {number}", record
+        except OSError as error:
+            raise DataError(f"cannot read {file}: {error.strerror or error}") from error
+
+
+def set_records(name: str, config_name: str | None, split: str) -> Iterator[tuple[str, object]]:
+    """Yield the records of a data set that `datasets` streams, each with its place. Raises DataError."""
+    _check_reach(name)
+    for number, record in _dataset_records(name, config_name, split):
+        yield f"data set {name}, record {number}", record
+
+
 def dataset_source(name: str, config_name: str | None, split: str, text_field: str) -> CorpusSource:
     """Return the source of a data set that `datasets` streams: a name on the hub, or a local folder (an absolute path).
 
@@ -70,10 +93,7 @@ def dataset_source(name: str, config_name: str | None, split: str, text_field: s
     identity = (f"dataset {name} {config_name} {split}", f"field {text_field}", *files)
 
     def pieces() -> Iterator[Piece]:
-        if not local and not hub_in_reach():
-            raise DataError(
-                f"data set {name}: the hub is out of reach; give data.path, or a local folder as data.dataset"
-            )
+        _check_reach(name)
         yield from _record_pieces(f"data set {name}", _dataset_records(name, config_name, split), text_field)
 
     return CorpusSource(name, identity, pieces)
@@ -93,6 +113,11 @@ def cut_pieces(where: str, blocks: Iterable[bytes]) -> Iterator[Piece]:
             del buffer[:size]
     if buffer:
         yield Piece(where, bytes(buffer))
+
+
+def _check_reach(name: str) -> None:
+    if not os.path.isabs(name) and not hub_in_reach():
+        raise DataError(f"data set {name}: the hub is out of reach; give data.path, or a local folder as data.dataset")
 
 
 def _piece_size(buffer: bytearray) -> int | None:
@@ -200,7 +225,8 @@ def _json_records(file: str) -> Iterator[tuple[int, object]]:
             yield number, record
 
 
-def _parquet_records(file: str, text_field: str) -> Iterator[tuple[int, object]]:
+def _parquet_records(file: str, text_field: str | None = None) -> Iterator[tuple[int, object]]:
+    """Yield rows with this column alone; None: with all."""
     import pyarrow
     import pyarrow.parquet
 
@@ -208,11 +234,12 @@ def _parquet_records(file: str, text_field: str) -> Iterator[tuple[int, object]]
     try:
         with pyarrow.parquet.ParquetFile(file) as table:
             fields = table.schema_arrow.names
-            if text_field not in fields:
+            if text_field is not None and text_field not in fields:
                 raise DataError(
                     f"{file} has no column {text_field!r} (it has {', '.join(fields)}); set data.text_field"
                 )
-            for batch in table.iter_batches(batch_size=1024, columns=[text_field]):
+            columns = None if text_field is None else [text_field]
+            for batch in table.iter_batches(batch_size=1024, columns=columns):
                 for record in batch.to_pylist():
                     number += 1
                     yield number, record

@@ -223,6 +223,16 @@ def decode_tokens(
     return tokens.to(device=device, dtype=torch.int64).reshape(tuple(shape))
 
 
+def decode_words(buffer: WireBytes, shape: Sequence[int]) -> Tensor:
+    """The words (int32, flat) whose wire form, as `encode_tokens` writes it, is `buffer`: any bits.
+
+    Raises FrameError where codec, shape or length differ from what is expected.
+    """
+    expected = _header(_TOKENS_CODEC_ID, torch.int32, shape)
+    data = _checked_data(buffer, expected, tokens_wire_bytes(shape), "words")
+    return tensor_of(data, math.prod(shape), torch.int32)
+
+
 def _header_bytes(dimensions: int) -> int:
     return _HEADER.size + 4 * dimensions
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from swarmflow.compute.blocks import BLOCK_ELEMENTS, alignment, grid_blocks
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat import rounding_of
+from swarmflow.compute.graphs.description import graph_model
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import StageLayout, blocks_of, layout_in_run, layout_of
 from swarmflow.compute.microbatch_gradient import kept_blocks
@@ -72,6 +73,9 @@ class StageDemands:
     state_bytes: int
 
 
+NOTHING = Activations((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
+
+
 def measure_activations(
     config: Mapping[str, Any], precision: str, dropout: bool, boundary: Boundary | None = None
 ) -> Activations:
@@ -98,6 +102,27 @@ def stage_demands(manifest: Manifest, activations: Activations) -> list[StageDem
     return [
         _demands(manifest, layout, blocks_of(manifest.cut, blocks, layout.stage), activations) for layout in layouts
     ]
+
+
+def graph_demands(manifest: Manifest, activation_bytes: Sequence[int]) -> list[StageDemands]:
+    """As `stage_demands`, of a module. activation_bytes: that each stage keeps of a microbatch. Raises ModelError."""
+    model, cut = graph_model(manifest.model), manifest.cut
+    edges = (0, *cut, model.operators)
+    wire = [manifest.boundary_bytes(model.boundary(cut, number)) for number in range(len(cut))]
+    early, late = (4 * sum(each.words for each in some) for some in (model.early(cut), model.late(cut)))
+    found = []
+    for stage, kept in enumerate(activation_bytes):
+        layout, last = model.layout(cut, stage, alignment(manifest.state_bits)), stage == len(cut)
+        before, after = wire[stage - 1] if stage else early, 0 if last else wire[stage] + late
+        found.append(
+            replace(
+                _demands(manifest, layout, range(edges[stage], edges[stage + 1]), NOTHING),
+                microbatch_bytes=kept,
+                sent_bytes=(wire[stage - 1] if stage else 0) + after,
+                received_bytes=before + late + (0 if last else wire[stage]),
+            )
+        )
+    return found
 
 
 def blocks_bytes(manifest: Manifest, activations: Activations, first: int, stop: int, blocks: int) -> int:

@@ -19,6 +19,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 from swarmflow.boundary import Boundary
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat_tensors import bytes_of, memory_of
+from swarmflow.compute.graphs.description import GraphModel, graph_model, is_graph
 from swarmflow.compute.layout import TIED, StageLayout, TensorSlot, layout_of
 from swarmflow.compute.sharing import SHARED_BLOCKS
 from swarmflow.compute.tensorfile import ITEM_BYTES, TensorFileWriter, sync_folder
@@ -50,6 +51,8 @@ def export_stagewise(
 ) -> None:
     """Writes the model to `out`; where no boundary is learnt, `AutoModelForCausalLM.from_pretrained(out)` loads it.
 
+    Of a module, the trained parameters under their names in its state_dict, and `module.json`, which names it.
+
     read: stage -> reader of its flat parameters, asked for one stage after another. save_tokenizer: writes the
     tokenizer's files into the folder that it is given. dtype: of the numbers that are written, to which parameters are
     rounded. align: as in `stage_layout`. run: its id. content: names what is exported. The folder is made beside `out`
@@ -59,15 +62,10 @@ def export_stagewise(
     """
     check_replaceable(out, KIND, run)
     out = Path(os.path.realpath(out))
-    made = to_config(config)
-    anatomy = dissect(made)
-    layouts = [layout_of(anatomy, cut, stage, align, boundary) for stage in range(len(cut) + 1)]
+    layouts, write_description = _described(config, cut, dtype, align, boundary)
     try:
         with draft_of(out, run) as draft:
-            if boundary is None:
-                _write_config(made, type(anatomy.model).__name__, dtype, draft)
-            else:
-                _write_stages(config, cut, boundary, draft)
+            write_description(draft)
             _write_weights(layouts, read, dtype, draft, None if boundary is None else "stage")
             if save_tokenizer is not None:
                 save_tokenizer(draft)
@@ -77,6 +75,27 @@ def export_stagewise(
             sync_folder(out.parent)
     except OSError as error:
         raise CheckpointError(f"{out} cannot be written: {error.strerror or error}") from error
+
+
+def _described(
+    config: Mapping[str, Any], cut: Sequence[int], dtype: str, align: int, boundary: Boundary | None
+) -> tuple[list[StageLayout], Callable[[Path], None]]:
+    """Return the layouts of all stages, and what writes the description of the model into a folder."""
+    if is_graph(config):
+        model = graph_model(config)
+        layouts = [model.layout(cut, stage, align) for stage in range(len(cut) + 1)]
+        return layouts, lambda folder: _write_module(model, folder)
+    made = to_config(config)
+    anatomy = dissect(made)
+    layouts = [layout_of(anatomy, cut, stage, align, boundary) for stage in range(len(cut) + 1)]
+    if boundary is not None:
+        return layouts, lambda folder: _write_stages(config, cut, boundary, folder)
+    return layouts, lambda folder: _write_config(made, type(anatomy.model).__name__, dtype, folder)
+
+
+def _write_module(model: GraphModel, folder: Path) -> None:
+    described = {"module": model.module, "module_config": model.module_config}
+    (folder / "module.json").write_text(json.dumps(described, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_config(config: PreTrainedConfig, architecture: str, dtype: str, folder: Path) -> None:

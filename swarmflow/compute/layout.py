@@ -16,85 +16,26 @@ from swarmflow.boundary import Boundary
 from swarmflow.compute.blocks import alignment
 from swarmflow.compute.boundary_layers import ExpandingHalf, halves_of, is_of_boundary
 from swarmflow.compute.families import Anatomy, dissect, stored_names, to_config
+from swarmflow.compute.graphs.description import graph_model, is_graph
+from swarmflow.compute.layout_types import OWN, TIED, StageLayout, TensorSlot
 from swarmflow.errors import ModelError
 from swarmflow.manifest import Manifest
 
-OWN = "own"
-TIED = "tied"
+__all__ = [
+    "OWN",
+    "TIED",
+    "StageLayout",
+    "TensorSlot",
+    "blocks_of",
+    "check_cut",
+    "layout_in_run",
+    "layout_of",
+    "shared_name",
+    "stage_layout",
+]
+
 _SHARED = "shared-"
 MODELS_CACHED = 8  # layouts of whole models: a process works with one, and with small ones to examine it
-
-
-@dataclass(frozen=True)
-class TensorSlot:
-    """One parameter: its name in the whole Hugging Face model, its shape, its first element in the flat buffer.
-
-    single_gradient: whether one backward pass gives the whole gradient of a microbatch, at once. The head has several,
-    one for each piece of its logits, and so have blocks that share their weights. holders: the full names under which
-    the modules of the stage have it; empty: unknown. name is the first one of the whole model, which may be another.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    offset: int
-    single_gradient: bool = False
-    holders: tuple[str, ...] = ()
-
-    @property
-    def elements(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def stop(self) -> int:
-        return self.offset + self.elements
-
-
-@dataclass(frozen=True)
-class StageLayout:
-    """The flat layout of one stage: reduction group -> its parameters, in the order of the whole model.
-
-    The group `own` holds what no other stage has. The group `tied` holds the tied weight alone and exists only on the
-    first and on the last of several stages. Blocks that share their weights are in `own` where they are all on this
-    stage; the group `shared-N` holds the weights of the N-th of them (from 0), cut by the edge of a stage, and exists
-    on each stage with such a block. tied, tied_alias: the tied weight's name, and the name of the head's weight that
-    checkpoints may use instead. stored: name -> name in the family's checkpoints where that is another one. prefix: the
-    base model's name, which some checkpoints leave out. spread: group -> the stages that have it, but for `own`.
-    boundary: what compresses between the stages, if it is learnt.
-    """
-
-    stage: int
-    stages: int
-    groups: Mapping[str, tuple[TensorSlot, ...]]
-    stored: Mapping[str, str]
-    prefix: str
-    tied: str | None
-    tied_alias: str | None
-    spread: Mapping[str, tuple[int, ...]]
-    boundary: Boundary | None = None
-
-    def elements(self, group: str) -> int:
-        """Number of elements of a group's flat buffer."""
-        entries = self.groups[group]
-        return entries[-1].stop if entries else 0
-
-    @property
-    def parameters(self) -> int:
-        """Number of parameters of the stage, those included that other stages have too."""
-        return sum(slot.elements for slots in self.groups.values() for slot in slots)
-
-    @property
-    def all_elements(self) -> int:
-        """Number of elements of the flat buffers of all groups."""
-        return sum(self.elements(group) for group in self.groups)
-
-    @property
-    def stored_parameters(self) -> int:
-        """Number of parameters of the stage where each block has its own, as in exports and as computed with."""
-        return sum(slot.elements * len(self.stored_of(slot)) for slots in self.groups.values() for slot in slots)
-
-    def stored_of(self, slot: TensorSlot) -> tuple[str, ...]:
-        """Return the names of the model's tensors on this stage that are this parameter; a tied weight has one."""
-        return (slot.name,) if slot.name == self.tied or not slot.holders else slot.holders
 
 
 def shared_name(group: int) -> str:
@@ -128,9 +69,12 @@ def stage_layout(
 ) -> StageLayout:
     """The layout of one stage, computed on the meta device (no weights in memory). Raises ModelError.
 
-    align: every parameter begins at a multiple of it; what lies between two parameters is and stays zero. boundary:
-    what compresses between the stages, if it is learnt.
+    config: of a Hugging Face model, or of a module (`graphs/description.py`). align: every parameter begins at a
+    multiple of it; what lies between two parameters is and stays zero. boundary: what compresses between the stages of
+    a model, if it is learnt.
     """
+    if is_graph(config):
+        return graph_model(config).layout(cut, stage, align)
     return _cut_out(_model_layout(json.dumps(config, sort_keys=True)), cut, stage, align, boundary)
 
 

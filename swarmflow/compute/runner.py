@@ -15,6 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.finite import NotFiniteError, finite
+from swarmflow.compute.grouped_stage import GroupedStage, StageInput
 from swarmflow.compute.precision import HalfWeights
 from swarmflow.compute.split_backward import SplitBackward, split
 from swarmflow.compute.stage import Stage
@@ -39,12 +40,16 @@ class StageRunner:
     precision: "fp32", or "bf16" for torch's autocast over fp32 master weights, with one bf16 copy of the matrices.
     """
 
-    def __init__(self, stage: Stage, precision: str = "fp32") -> None:
+    def __init__(self, stage: GroupedStage, precision: str = "fp32") -> None:
         if precision not in ("fp32", "bf16"):
             raise ValueError(f"precision {precision!r}; allowed: fp32, bf16")
         self.stage = stage
         self.precision = precision
-        self._half = HalfWeights(stage) if precision == "bf16" else None
+        self._half: HalfWeights | None = None
+        if precision == "bf16":
+            if not isinstance(stage, Stage):
+                raise ValueError("stages of a module compute in fp32")
+            self._half = HalfWeights(stage)
         self._graphs: dict[Hashable, _Held] = {}
         self._begun: dict[Hashable, SplitBackward] = {}
         self._hooks: list[RemovableHandle] = []
@@ -55,7 +60,7 @@ class StageRunner:
         """Number of microbatches whose graphs are kept."""
         return len(self._graphs) + len(self._begun)
 
-    def forward(self, key: Hashable, x: Tensor, draw: DrawKey | None = None) -> Tensor:
+    def forward(self, key: Hashable, x: StageInput, draw: DrawKey | None = None) -> Tensor:
         """Tokens int [B, T] (stage 0) or hidden [B, T, H] -> hidden [B, T, H], keeping the graph under `key`.
 
         draw: seeds dropout; needed where it is on. A graph already kept under the key is replaced.
@@ -64,7 +69,7 @@ class StageRunner:
         self._graphs[key] = _Held(leaf, get_gradient_edge(output))
         return output.detach()
 
-    def recompute(self, x: Tensor, draw: DrawKey | None = None) -> Tensor:
+    def recompute(self, x: StageInput, draw: DrawKey | None = None) -> Tensor:
         """The output of `forward`, to the bit, keeping nothing.
 
         It builds the graph all the same: without one torch may choose other kernels, whose results round differently.
@@ -109,7 +114,7 @@ class StageRunner:
     def loss(
         self,
         key: Hashable,
-        x: Tensor,
+        x: StageInput,
         targets: Tensor,
         draw: DrawKey | None = None,
         number: int = 0,
@@ -126,7 +131,7 @@ class StageRunner:
 
     def replay(
         self,
-        x: Tensor,
+        x: StageInput,
         weight: int,
         *,
         grad: Tensor | None = None,
@@ -153,15 +158,15 @@ class StageRunner:
         return None if leaf is None or weight < 0 else leaf.grad
 
     @torch.no_grad()
-    def evaluate(self, x: Tensor, targets: Tensor | None = None) -> Tensor | tuple[float, int]:
+    def evaluate(self, x: StageInput, targets: Tensor | None = None) -> Tensor | tuple[float, int]:
         """Forward only, without dropout and without a graph: hidden [B, T, H], or (sum of the losses, tokens)."""
         with self._precision():
-            hidden = self.stage.trunk(x.to(self.stage.device))
+            hidden = self.stage.trunk(self.stage.enter(x)[1])
             if targets is None:
                 return hidden
             targets = targets.to(self.stage.device)
             pieces = self.stage.pieces(hidden, targets)
-            return sum(float(self.stage.head_loss(*piece)) for piece in pieces), targets.numel()
+            return sum(float(self.stage.head_loss(*piece)) for piece in pieces), self.stage.count(targets)
 
     def drop(self, key: Hashable) -> None:
         """Free the graph of the microbatch `key`, if it is kept."""
@@ -199,7 +204,7 @@ class StageRunner:
         if self._half is not None:
             self._half.forget()
 
-    def activation_bytes(self, x: Tensor, draw: DrawKey | None = None) -> int:
+    def activation_bytes(self, x: StageInput, draw: DrawKey | None = None) -> int:
         """Run a trial forward; return the bytes that its graph keeps for the backward, without the weights."""
         weights = {group.params.untyped_storage().data_ptr() for group in self.stage.groups.values()}
         weights |= self._half.storages if self._half is not None else set()
@@ -212,7 +217,13 @@ class StageRunner:
         return total
 
     def _loss(
-        self, x: Tensor, targets: Tensor, draw: DrawKey | None, weight: int, number: int, defer: Hashable | None = None
+        self,
+        x: StageInput,
+        targets: Tensor,
+        draw: DrawKey | None,
+        weight: int,
+        number: int,
+        defer: Hashable | None = None,
     ) -> tuple[float, int, Tensor | None]:
         targets = targets.to(self.stage.device)
         leaf, hidden = self._forward(x, draw)
@@ -224,7 +235,7 @@ class StageRunner:
             if defer is None or not self._defer(defer, get_gradient_edge(hidden), top.grad, leaf):
                 torch.autograd.backward(hidden, top.grad, inputs=_only(leaf, weight))
             self._check(leaf)
-        return total, targets.numel(), None if leaf is None else leaf.grad
+        return total, self.stage.count(targets), None if leaf is None else leaf.grad
 
     def _head(self, top: Tensor, targets: Tensor, weight: int) -> float:
         """Forward and backward of the head, piece by piece; return the sum of the losses. Raises NotFiniteError."""
@@ -252,20 +263,19 @@ class StageRunner:
         """Return the factor of a gradient in autograd: the weight in fp32. `Stage.gathering` applies it to integers."""
         return float(weight) if self.stage.rounding is None and weight else 1.0
 
-    def _forward(self, x: Tensor, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:
+    def _forward(self, x: StageInput, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:
         """Return (the input as autograd leaf, None on stage 0; hidden [B, T, H] with its graph)."""
         leaf, entered = self._enter(x, draw)
         with self._precision():
             return leaf, self.stage.trunk(entered, draw)
 
-    def _enter(self, x: Tensor, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:
+    def _enter(self, x: StageInput, draw: DrawKey | None) -> tuple[Tensor | None, StageInput]:
         if self.stage.dropout and draw is None:
             raise ValueError("dropout is on: training needs the key that seeds it")
-        x = x.to(self.stage.device)
-        if self.stage.first:
-            return None, x
-        leaf = x.detach().requires_grad_()
-        return leaf, leaf * (leaf != 0) if self._sparse else leaf
+        leaf, entered = self.stage.enter(x)
+        if self._sparse and leaf is not None and isinstance(entered, Tensor):
+            entered = leaf * (leaf != 0)
+        return leaf, entered
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self._half is None:

@@ -21,11 +21,11 @@ from transformers.utils.generic import ModelOutput
 from swarmflow.boundary import Boundary
 from swarmflow.compute.boundary_layers import CompressingHalf, ExpandingHalf, attach, halves_of
 from swarmflow.compute.dropout import DrawKey, SeededDropout
-from swarmflow.compute.exact import ExponentOverflowError, FixedPoint
+from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.families import Anatomy, dissect, init_module, to_config, unsupported
-from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.grid import Blockwise
+from swarmflow.compute.grouped_stage import GroupedStage, StageInput
 from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
 
 # Logits of at most this many elements exist at once (64 MiB in fp32), however large vocabulary and batch are.
@@ -58,17 +58,14 @@ class _PassThrough(nn.Module):
         return self.output_type(last_hidden_state=inputs_embeds)
 
 
-class Stage:
+class Stage(GroupedStage):
     """Stage `layout.stage` of `layout.stages`, on one device, with zeros for weights until they are set.
 
-    groups: reduction group -> flat buffers. block_names: full names of its blocks. units: full name -> module of every
-    part of this stage that may have parameters (each block is one), which hold them under the names of the whole model.
-    model: transformers' causal model, of which only the head is left. tied: name of the weight that this stage shares
-    with another one, else None. drawn: the modules whose rules draw this stage's first parameters, by the names that
-    seed them: the units, and modules of other stages which the whole model names first where parameters are shared.
-    rounding: how gradients become integers, None where they add up in fp32. order: the names of the units as a token
-    passes them. halves: those of the boundaries around the stage, where these are learnt, by name; they are units too.
-    boundary_width: W, the numbers of a token that travel between stages.
+    block_names: full names of its blocks, each of which is a unit. model: transformers' causal model, of which only the
+    head is left. tied: name of the weight that this stage shares with another one, else None. drawn: the modules whose
+    rules draw this stage's first parameters, by the names that seed them: the units, and modules of other stages which
+    the whole model names first where parameters are shared. halves: those of the boundaries around the stage, where
+    these are learnt, by name; they are units too. boundary_width: W, the numbers of a token that travel between stages.
     """
 
     def __init__(
@@ -80,16 +77,8 @@ class Stage:
         dropout: bool,
         rounding: FixedPoint | Blockwise | None,
     ) -> None:
-        self.layout = layout
-        self.device = device
+        super().__init__(layout, device, rounding)
         self.blocks = blocks
-        self.first = layout.stage == 0
-        self.last = layout.stage == layout.stages - 1
-        self.rounding = rounding
-        self.groups = {
-            name: FlatGroup.empty(name, entries, device, rounding, len(layout.spread.get(name, (layout.stage,))))
-            for name, entries in layout.groups.items()
-        }
         self.tied = layout.tied if TIED in layout.groups else None
         self.model: PreTrainedModel = anatomy.model
         self.vocab_size = int(self.model.config.vocab_size)
@@ -114,73 +103,27 @@ class Stage:
         self._pass_through = _stand_in(anatomy)
         setattr(self.model, self.model.base_model_prefix, self._pass_through)
 
-    def named_parameters(self) -> Iterator[tuple[str, Tensor, Tensor | None]]:
-        """(name in the whole model, values, gradient), views of the flat buffers, in the order of the layout.
-
-        The gradient is None where it is rounded at once.
-        """
-        for group in self.groups.values():
-            for entry in group.entries:
-                yield entry.name, group.view(group.params, entry), group.gradient(entry)
-
     @property
     def dropout(self) -> bool:
         """Whether training drops anything, and so needs a key to draw from."""
         return self._dropout is not None
 
-    @contextlib.contextmanager
-    def gathering(self, weight: int = 1, number: int = 0) -> Iterator[None]:
-        """Add the gradients of the backward passes within to the sums, or take them away (-1): all of one microbatch.
+    def enter(self, x: StageInput) -> tuple[Tensor | None, StageInput]:
+        """Return the input as autograd leaf, None on stage 0, and what `trunk` takes; both on the device."""
+        assert isinstance(x, Tensor), "a stage of a decoder"
+        x = x.to(self.device)
+        if self.first:
+            return None, x
+        leaf = x.detach().requires_grad_()
+        return leaf, leaf
 
-        weight 0: there are no parameters' gradients. In fp32 autograd adds them itself, whatever the weight. number: of
-        the microbatch, over all steps; it sets how they are rounded blockwise. Raises ExponentOverflowError when one of
-        them does not fit, NotFiniteError when one is no number. After these, or any error within, sums that are rounded
-        blockwise are void: they may hold a part of the microbatch.
-        """
-        if self.rounding is None or not weight:
-            yield
-            return
-        groups = list(self.groups.values())
-        for group in groups:
-            group.begin_microbatch(weight, number)
-        try:
-            yield
-            if isinstance(self.rounding, FixedPoint):
-                self.rounding.check([group.grads for group in groups])
-            for group in groups:
-                group.add_microbatch(weight)
-        except ExponentOverflowError as error:
-            failure = error if error.finite else NotFiniteError("gradient", self.gradients_broken_in() or "")
-            self._abandon_microbatch()
-            raise failure from None
-        except BaseException:
-            self._abandon_microbatch()
-            raise
-
-    def gradients_broken_in(self) -> str | None:
-        """The unit in which a backward first met a gradient of parameters that is not finite; None: all are finite.
-
-        It is the last one that a token passes; of units that share their weights, the last one here.
-        """
-        broken = [name for group in self.groups.values() for name in group.not_finite()]
-        if not broken:
-            return None
-        slots = [slot for slots in self.layout.groups.values() for slot in slots if slot.name in broken]
-        held = [name for slot in slots for name in slot.holders]
-        units = [unit for unit in self.order if any(name.startswith(f"{unit}.") for name in held)]
-        return units[-1] if units else broken[-1]
-
-    def zero_grads(self) -> None:
-        """Sets all gradients to zero."""
-        for group in self.groups.values():
-            group.zero_grads()
-
-    def trunk(self, x: Tensor, draw: DrawKey | None = None) -> Tensor:
+    def trunk(self, x: StageInput, draw: DrawKey | None = None) -> Tensor:
         """The stage without the head: tokens int [B, T] (stage 0) or boundary [B, T, W] -> boundary [B, T, W].
 
         The last stage gives hidden [B, T, H]. draw: seeds the dropout of this microbatch; without it, or where dropout
         is off, nothing is dropped.
         """
+        assert isinstance(x, Tensor), "a stage of a decoder"
         x = self._through(ExpandingHalf, x)
         inputs = {"input_ids": x.long()} if self.first else {"inputs_embeds": x}
         with self._drawing(draw):
@@ -218,16 +161,16 @@ class Stage:
         for start in range(0, wanted.numel(), tokens):
             yield flat[:, start : start + tokens], wanted[start : start + tokens]
 
+    def count(self, targets: Tensor) -> int:
+        """Return how many targets there are."""
+        return targets.numel()
+
     def _through(self, kind: type[nn.Module], x: Tensor) -> Tensor:
         """Apply the half of this kind, if there is one."""
         for half in self.halves.values():
             if isinstance(half, kind):
                 x = half(x)
         return x
-
-    def _abandon_microbatch(self) -> None:
-        for group in self.groups.values():
-            group.abandon_microbatch()
 
     def _drawing(self, draw: DrawKey | None) -> contextlib.AbstractContextManager[object]:
         if self._dropout is None:

@@ -12,6 +12,7 @@ from swarmflow.compute.boundary_layers import is_of_boundary, new_values
 from swarmflow.compute.dropout import seed_of
 from swarmflow.compute.families import init_module
 from swarmflow.compute.flat_tensors import memory_of
+from swarmflow.compute.grouped_stage import GroupedStage
 from swarmflow.compute.layout import StageLayout, TensorSlot
 from swarmflow.compute.stage import Stage
 from swarmflow.compute.weights_folder import WeightsFolder
@@ -21,13 +22,14 @@ READ_ELEMENTS_MAX = 1 << 22
 
 
 @torch.no_grad()
-def init_stage(stage: Stage, seed: int) -> None:
+def init_stage(stage: GroupedStage, seed: int) -> None:
     """Fresh weights by the family's own rule (`_init_weights`), the same bits however the model is cut.
 
     Every module draws from a CPU generator seeded by (seed, its full name); the tied weight is drawn as the embedding,
     and blocks that share their weights are drawn as the first of them. The halves of boundaries have a rule of their
     own, `new_values`.
     """
+    assert isinstance(stage, Stage), "of a module: see graphs/stage.py"
     views = {name: values for name, values, _ in stage.named_parameters()}
     for name, values in new_halves(stage.layout, seed).items():
         views[name].copy_(values)

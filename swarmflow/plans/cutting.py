@@ -72,6 +72,11 @@ def find_cut(run_toml: Path, machines: Sequence[MachineKind], stages: int | None
     RUN.toml is wrong, or the machines cannot hold the model.
     """
     config = load(run_toml)
+    if config.model.module is not None:
+        raise ConfigError(
+            f"model.module = {config.model.module!r}: only the blocks of a decoder are cut for given machines; "
+            "swarmflow check shows how a module is cut for like ones"
+        )
     checked = check_model(config, measure=True)
     raise_all(checked.problems)
     model = checked.model

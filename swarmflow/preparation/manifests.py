@@ -1,13 +1,16 @@
-"""The manifest of a run: RUN.toml and its model, cut into stages."""
+"""The manifest of a run: RUN.toml and its model or module, cut into stages."""
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 
 from swarmflow import __version__
 from swarmflow.compute.families import stored_dtype, to_config
 from swarmflow.compute.flat import rounding_of
+from swarmflow.compute.graphs.description import graph_as_json
+from swarmflow.compute.graphs.examine import ExaminedGraph
 from swarmflow.compute.layout import TIED, StageLayout, stage_layout
 from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
 from swarmflow.compute.weights_folder import has_weights
@@ -20,25 +23,56 @@ from swarmflow.preparation.model_check import CheckedModel
 
 def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_id: str) -> Manifest:
     """Return the manifest of a run with this model and these data. Raises ModelError."""
-    train, optimizer = config.train, config.optimizer
     cut, costs = _cut(config, model)
     boundary = config.model.parsed_boundary
     layouts = [stage_layout(model.config, cut, stage, boundary=boundary) for stage in range(len(cut) + 1)]
     hidden_size = int(to_config(model.config).hidden_size)
+    described = replace(
+        _settings_of(config, corpus_digest, run_id),
+        model=model.config,
+        from_seed=config.model.path is None or not has_weights(config.model.path),
+        vocab_size=model.vocab_size,
+        hidden_size=hidden_size,
+        seq_len=config.data.seq_len,
+        tokenizer=config.data.tokenizer,
+        boundary=boundary,
+        shared=_shared(config, layouts),
+        computed_parameters=tuple(layout.stored_parameters for layout in layouts),
+    )
+    return _cut_into(described, cut, costs or _estimated_costs(layouts, model.vocab_size * hidden_size), layouts)
+
+
+def graph_manifest_of(config: RunConfig, examined: ExaminedGraph, corpus_digest: str, run_id: str) -> Manifest:
+    """Return the manifest of a run with this module and these data. Raises ModelError."""
+    model, cut = examined.model, examined.cut
+    layouts = [model.layout(cut, stage) for stage in range(len(cut) + 1)]
+    widest = max((model.boundary(cut, number) for number in range(len(cut))), default=0)
+    described = replace(
+        _settings_of(config, corpus_digest, run_id),
+        model=graph_as_json(model),
+        hidden_size=-(-widest // model.items),
+        microbatch_gigaflops=examined.gigaflops,
+    )
+    return _cut_into(described, cut, examined.costs, layouts)
+
+
+def _settings_of(config: RunConfig, corpus_digest: str, run_id: str) -> Manifest:
+    """Return a manifest with what RUN.toml says, and without its model."""
+    train, optimizer = config.train, config.optimizer
     return Manifest(
         run_id=run_id,
         name=config.run.name,
         software=__version__,
-        model=model.config,
-        cut=cut,
-        costs=costs or _estimated_costs(layouts, model.vocab_size * hidden_size),
-        parameters=tuple(layout.parameters for layout in layouts),
+        model={},
+        cut=(),
+        costs=(),
+        parameters=(),
         dropout=config.model.dropout,
-        from_seed=config.model.path is None or not has_weights(config.model.path),
+        from_seed=True,
         seed=train.seed,
-        vocab_size=model.vocab_size,
-        hidden_size=hidden_size,
-        seq_len=config.data.seq_len,
+        vocab_size=0,
+        hidden_size=0,
+        seq_len=1,
         microbatch_sequences=train.microbatch_sequences,
         microbatches=train.microbatches,
         optimizer=optimizer.name,
@@ -53,16 +87,13 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         reduce_codec=train.reduce_codec,
         delay=train.delay,
         router=train.router,
-        tied=TIED in layouts[0].groups,
-        tokenizer=config.data.tokenizer,
+        tied=False,
+        tokenizer="",
         corpus=corpus_digest,
         export_dtype=_export_dtype(config),
         config=fingerprint(config),
         timeouts=config.timeouts,
         state_bits=optimizer.state_bits,
-        boundary=boundary,
-        shared=_shared(config, layouts),
-        computed_parameters=tuple(layout.stored_parameters for layout in layouts),
     )
 
 
@@ -81,6 +112,13 @@ def _shared(config: RunConfig, layouts: Sequence[StageLayout]) -> tuple[SharedWe
     return shared
 
 
+def _cut_into(
+    described: Manifest, cut: tuple[int, ...], costs: tuple[float, ...], layouts: Sequence[StageLayout]
+) -> Manifest:
+    parameters = tuple(layout.parameters for layout in layouts)
+    return replace(described, cut=cut, costs=costs, parameters=parameters, tied=TIED in layouts[0].groups)
+
+
 def _export_dtype(config: RunConfig) -> str:
     """Return the dtype of a run's exports: fp32 for fresh weights, and for a source in a dtype that is not offered."""
     if config.run.export_dtype != "source":
@@ -93,7 +131,7 @@ def _export_dtype(config: RunConfig) -> str:
 def _cut(config: RunConfig, model: CheckedModel) -> tuple[tuple[int, ...], tuple[float, ...]]:
     costs = model.examined.costs
     if costs is None:
-        return tuple(config.model.cut or ()), ()
+        return config.model.numbered_cut or (), ()
     cut = plan_cut(model.config, config.model.stages, costs)
     return cut, _stage_costs(costs, cut, block_count(model.config))
 

@@ -100,8 +100,8 @@ def _unknown_keys(section: ModelSection) -> list[str]:
 
 def _check_stages(section: ModelSection, model: dict[str, object]) -> None:
     blocks = block_count(model)
-    if section.cut is not None:
-        check_cut(section.cut, blocks)
+    if section.numbered_cut is not None:
+        check_cut(section.numbered_cut, blocks)
     elif section.stages > blocks:
         raise ModelError(f"{section.stages} stages asked of a model with {blocks} blocks; allowed: 1 to {blocks}")
 

@@ -164,7 +164,8 @@ PACKAGES: dict[str, Package] = {
     ),
     "preparation": Package(
         "makes ready: a model is checked, cut, and described for everybody, before there is a run of it",
-        ("compute", "config", "core", "errors", "manifest"),
+        ("compute", "config", "core", "errors", "manifest", "planning"),
+        ("torch",),
     ),
     "plans": Package(
         "plans for a user: the stages of given machines, strategies beside each other, the cut of a model",
@@ -192,8 +193,8 @@ PACKAGES: dict[str, Package] = {
     "peers": Package(
         "the role of a peer",
         (
-            *("activity", "authority", "compute", "core", "errors", "suggestions", "files", "manifest", "quantities"),
-            *("runtime", "terminal", "view"),
+            *("activity", "authority", "compute", "config_check", "core", "errors", "suggestions", "files", "manifest"),
+            *("quantities", "runtime", "terminal", "view"),
         ),
         ("click", "msgspec", "torch", "uvloop"),
     ),
@@ -204,7 +205,7 @@ PACKAGES: dict[str, Package] = {
             *("monitoring", "page", "planning", "preparation", "runtime", "terminal", "view"),
         ),
         (
-            *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers"),
+            *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers", "torch"),
             *("transformers", "uvloop"),
         ),
     ),

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import get_gradient_edge
 
+from swarmflow.compute.grouped_stage import GroupedStage
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.split_backward import split
 from swarmflow.compute.stage import Stage
@@ -23,8 +24,9 @@ def runners(family: str, precision: str, stage: int, **rounding: object) -> tupl
     return made[0], made[1]
 
 
-def given(seed: int, stage: Stage) -> tuple[Tensor, Tensor]:
+def given(seed: int, stage: GroupedStage) -> tuple[Tensor, Tensor]:
     """An input, and the gradient of the output."""
+    assert isinstance(stage, Stage)
     generator = torch.Generator().manual_seed(seed)
     shape = (2, 7, stage.boundary_width)
     return torch.randn(shape, generator=generator), torch.randn(shape, generator=generator)
@@ -34,7 +36,7 @@ def targets(seed: int) -> Tensor:
     return torch.randint(VOCAB, (2, 7), generator=torch.Generator().manual_seed(seed))
 
 
-def assert_same(one: Stage, other: Stage) -> None:
+def assert_same(one: GroupedStage, other: GroupedStage) -> None:
     """Both have the same gradients, or the same sums of rounded ones, to the bit."""
     for name, group in one.groups.items():
         same = other.groups[name]

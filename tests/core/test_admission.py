@@ -181,7 +181,7 @@ def test_a_peer_that_would_be_idle_takes_what_it_has_no_memory_for_and_does_the_
         (UP, CreditAvailable(1))
     ]
     actions = receive(machine, UP, forward(1), (INPUT, TARGETS))
-    assert of_type(actions, RunForward) == [RunForward(microbatch(1), INPUT, keep=False)]
+    assert of_type(actions, RunForward) == [RunForward(microbatch(1), INPUT, TARGETS, keep=False)]
     assert machine.held == 1
     actions = computed(machine, ForwardComputed(microbatch(1), OUTPUT), 2.0)
     [(to, _)] = messages(actions, Forward)
@@ -326,7 +326,7 @@ def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_
     admission.now_s = 2.0
     admission.give_up(microbatch(2), FIRST_ATTEMPT)
     admission.arrive(microbatch(2), kept=True)
-    admission.timer.watch(Tick(), [RunForward(microbatch(2), INPUT)], 2.0)
+    admission.timer.watch(Tick(), [RunForward(microbatch(2), INPUT, TARGETS)], 2.0)
     admission.timer.watch(ForwardComputed(microbatch(2), INPUT), [], 2.4)
     for index in range(reserved_max):
         assert admission.free(insist=False), "0.4 s a pass, four passes or one, and 2 s on the way"

@@ -20,7 +20,7 @@ DATA, TARGETS = Ref(1), Ref(2)
 
 def test_work_that_waits_for_other_work_has_not_begun() -> None:
     pace = ComputeTimer()
-    run = [RunForward(microbatch(0), DATA), RunForward(microbatch(1), DATA)]
+    run = [RunForward(microbatch(0), DATA, DATA), RunForward(microbatch(1), DATA, DATA)]
     pace.watch(Tick(), list(run), 0.0)
     for index, now in ((0, 3.0), (1, 6.0)):
         pace.watch(ForwardComputed(microbatch(index), DATA), [], now)

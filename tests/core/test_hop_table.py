@@ -85,7 +85,7 @@ def test_the_way_of_a_microbatch() -> None:
     machine = hops()
     actions = receive(machine, UP, forward(), (INPUT, TARGETS))
     accepted = Accepted(microbatch(0), 1, FIRST_ATTEMPT, queued=1, work_s=machine.workload.work_s)
-    assert actions == [Send(UP, accepted), RunForward(microbatch(0), INPUT)]
+    assert actions == [Send(UP, accepted), RunForward(microbatch(0), INPUT, TARGETS)]
     assert machine.workload.work_s > 0.0, "of a forward and a backward pass, whose times are not known"
     actions = computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
     [sent] = [a for a in of_type(actions, Send) if isinstance(a.message, Forward)]

@@ -86,7 +86,7 @@ def test_a_lost_successor_gets_the_output_again_from_the_predecessors_input() ->
     assert not messages(actions, Forward)
     actions = machine.restorer.on_recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
     assert released(actions) == [AGAIN[1]]
-    assert of_type(actions, RunForward) == [RunForward(microbatch(0), AGAIN[0], keep=False, again=True)]
+    assert of_type(actions, RunForward) == [RunForward(microbatch(0), AGAIN[0], TARGETS, keep=False, again=True)]
     actions = computed(machine, ForwardComputed(microbatch(0), Ref(13, 10)), 4.0)
     [sent] = [a for a in of_type(actions, Send) if isinstance(a.message, Forward)]
     assert sent.to != holder

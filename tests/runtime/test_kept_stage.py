@@ -47,7 +47,7 @@ async def test_a_reduced_gradient_that_was_kept_makes_the_same_update(sums: str)
 async def test_what_belongs_to_a_step_without_a_ballot_is_freed() -> None:
     async with peers(manifest()) as (peer,):
         await peer.loss(0)
-        await peer.ask(RunForward(Microbatch(EPOCH, 1), peer.hidden(1)))
+        await peer.ask(RunForward(Microbatch(EPOCH, 1), peer.hidden(1), peer.tokens(1)))
         served = peer.host.served
         assert served is not None
         assert served.runner(EPOCH.step).held == 1

@@ -50,11 +50,11 @@ def spoil(peer: Peer, value: float = math.nan) -> None:
 async def test_what_a_peer_computes_and_is_not_finite_is_not_sent(codec: str, accumulate: str, value: float) -> None:
     of = manifest(codec=codec, accumulate=accumulate)
     async with peers(of, stage=0) as (first,):
-        assert isinstance(await first.ask(RunForward(FIRST, first.tokens(0))), ForwardComputed)
+        assert isinstance(await first.ask(RunForward(FIRST, first.tokens(0), first.tokens(0))), ForwardComputed)
         spoil(first, value)
         for careful in (False, True):
             first.driver.perform([Reset(careful=careful)])
-            event = await first.ask(RunForward(FIRST, first.tokens(0)))
+            event = await first.ask(RunForward(FIRST, first.tokens(0), first.tokens(0)))
             assert isinstance(event, ComputedNotFinite)
             assert (event.epoch, event.index, event.value) == (EPOCH, 0, "activation")
             assert event.layer == ("transformer.wpe" if careful else "")
@@ -73,8 +73,8 @@ async def test_what_comes_and_is_not_finite_is_refused_as_its_senders_mistake(co
     wire = codec_named(codec).encode(broken)
     of = manifest(codec=codec, accumulate=accumulate, cut=(1, 2))
     async with peers(of) as (peer,):
-        assert isinstance(await peer.ask(RunForward(FIRST, peer.keep(wire))), ComputeFailed)
-        assert isinstance(await peer.ask(RunForward(FIRST, peer.hidden(0))), ForwardComputed)
+        assert isinstance(await peer.ask(RunForward(FIRST, peer.keep(wire), peer.tokens(0))), ComputeFailed)
+        assert isinstance(await peer.ask(RunForward(FIRST, peer.hidden(0), peer.tokens(0))), ForwardComputed)
         assert isinstance(await peer.ask(RunBackward(FIRST, peer.keep(wire))), ComputeFailed)
         replay = RunReplay(FIRST, peer.hidden(0), peer.tokens(0), peer.keep(wire), 1)
         assert isinstance(await peer.ask(replay), ComputeFailed)

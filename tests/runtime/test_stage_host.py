@@ -176,7 +176,9 @@ async def test_a_replay_takes_away_and_adds_what_a_hop_added(stage: int, changes
             await peer.loss(index)
             return
         microbatch = Microbatch(EPOCH, index)
-        assert isinstance(await peer.ask(RunForward(microbatch, peer.tokens(index))), ForwardComputed)
+        assert isinstance(
+            await peer.ask(RunForward(microbatch, peer.tokens(index), peer.tokens(index))), ForwardComputed
+        )
         assert isinstance(await peer.ask(RunBackward(microbatch, peer.hidden(index))), BackwardComputed)
 
     def again(peer: Peer, index: int, weight: int) -> RunReplay:
@@ -207,7 +209,7 @@ async def test_without_a_graph_the_same_bits_come_out(stage: int, changes: dict[
 
     async def hop(peer: Peer, keep: bool) -> tuple[list[bytes], Sealed]:
         entered = peer.hidden(0) if stage > 0 else peer.tokens(0)
-        forward = await peer.ask(RunForward(microbatch, entered, keep))
+        forward = await peer.ask(RunForward(microbatch, entered, peer.tokens(0), keep))
         assert isinstance(forward, ForwardComputed)
         assert peer.host.served is not None
         assert peer.host.served.runner(EPOCH.step).held == keep
@@ -241,7 +243,7 @@ async def test_with_weight_0_the_same_bytes_come_out_and_nothing_is_accumulated(
             ended = await peer.ask(RunLoss(microbatch, entered(peer), peer.tokens(0)))
             assert isinstance(ended, LossComputed)
             return [held(peer, ended.gradient)]
-        forward = await peer.ask(RunForward(microbatch, entered(peer)))
+        forward = await peer.ask(RunForward(microbatch, entered(peer), peer.tokens(0)))
         assert isinstance(forward, ForwardComputed)
         backward = await peer.ask(RunBackward(microbatch, peer.hidden(1)))
         assert isinstance(backward, BackwardComputed)
@@ -250,7 +252,7 @@ async def test_with_weight_0_the_same_bytes_come_out_and_nothing_is_accumulated(
     async def again(peer: Peer) -> list[bytes]:
         found = []
         if stage < 2:
-            forward = await peer.ask(RunForward(microbatch, entered(peer), keep=False, again=True))
+            forward = await peer.ask(RunForward(microbatch, entered(peer), peer.tokens(0), keep=False, again=True))
             assert isinstance(forward, ForwardComputed)
             found.append(held(peer, forward.output))
         if stage > 0:

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from swarmflow.compute.demands import StageDemands, stage_demands
+from swarmflow.compute.demands import StageDemands, graph_demands, stage_demands
 from swarmflow.compute.export import export_note
 from swarmflow.compute.layout import stage_layout
 from swarmflow.config import RunConfig, read
 from swarmflow.errors import ConfigError, DataError, ModelError, SwarmflowError
 from swarmflow.files import existing_parent, free_bytes, readable_size
 from swarmflow.manifest import Manifest
-from swarmflow.preparation.manifests import manifest_of
+from swarmflow.preparation.manifests import graph_manifest_of, manifest_of
 from swarmflow.preparation.model_check import check_model
+from trainers.check.operators import operator_lines
 from trainers.corpus import Sample, sample
 from trainers.data import check_enough, check_vocabulary, sources_of
 from trainers.needs import disk_needs, shortfalls
+from trainers.plan import examined_module
+from trainers.records import open_records
 from trainers.sources import CorpusSource
 from trainers.tokens import open_tokenizer
 
@@ -27,9 +31,12 @@ SAMPLE_BYTES = 1 << 22  # of text that is tokenized: all of a small corpus, the 
 Facts = list[tuple[str, str]]
 
 
-def main(run_toml: Path, state_dir: Path | None) -> int:
-    """Print the facts about a run and its problems; return 1 where there are any, else 0."""
-    facts, demands, problems = check_run(run_toml, state_dir)
+def main(run_toml: Path, state_dir: Path | None, *, operators: bool = False) -> int:
+    """Print the facts about a run and its problems; return 1 where there are any, else 0.
+
+    operators: of a module, list them.
+    """
+    facts, demands, problems = check_run(run_toml, state_dir, operators=operators)
     print("\n".join([*(f"{name:<10} {text}" for name, text in facts), *table(demands)]), flush=True)
     for problem in problems:
         print(f"swarmflow: {problem}", file=sys.stderr, flush=True)
@@ -38,7 +45,9 @@ def main(run_toml: Path, state_dir: Path | None) -> int:
     return 1 if problems else 0
 
 
-def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[StageDemands], list[str]]:
+def check_run(
+    run_toml: Path, state_dir: Path | None, *, operators: bool = False
+) -> tuple[Facts, list[StageDemands], list[str]]:
     """Return the facts about a run (name, text), the needs of its stages, and a line for each problem."""
     try:
         config, lines = read(run_toml)
@@ -46,20 +55,9 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
         return [], [], [str(error)]
     if config is None:
         return [], [], lines
-    checked = check_model(config)
-    model = checked.model
-    facts, wrong = _data(config, checked.vocab_size)
-    problems = [*checked.problems, *wrong]
-    demands: list[StageDemands] = []
-    manifest: Manifest | None = None
-    if model is not None:
-        try:
-            manifest = manifest_of(config, model, corpus_digest="", run_id="")
-        except ModelError as error:
-            problems.append(error)
-        else:
-            demands = stage_demands(manifest, model.examined.activations)
-            facts = [("model", _model_line(config, manifest, demands)), *_boundary(manifest), *facts]
+    manifest, demands, facts, problems = (
+        _module(config, operators=operators) if config.model.module is not None else _model(config)
+    )
     wrong = _output(config)
     problems += wrong
     if manifest is not None and not wrong:
@@ -68,6 +66,43 @@ def check_run(run_toml: Path, state_dir: Path | None) -> tuple[Facts, list[Stage
         facts.append(("disk", f"up to {needs}; free: {readable_size(free_bytes(config.run.output))}"))
         lines = shortfalls(needs, state / "checkpoints", config.run.output)
     return [("run", _steps(config)), *facts], demands, [*(str(problem) for problem in problems), *lines]
+
+
+Checked = tuple[Manifest | None, list[StageDemands], Facts, list[SwarmflowError]]
+
+
+def _model(config: RunConfig) -> Checked:
+    """Check a model and its text."""
+    checked = check_model(config)
+    facts, wrong = _data(config, checked.vocab_size)
+    problems = [*checked.problems, *wrong]
+    if checked.model is None:
+        return None, [], facts, problems
+    try:
+        manifest = manifest_of(config, checked.model, corpus_digest="", run_id="")
+    except ModelError as error:
+        return None, [], facts, [*problems, error]
+    demands = stage_demands(manifest, checked.model.examined.activations)
+    facts = [("model", _model_line(config, manifest, demands)), *_boundary(manifest), *facts]
+    return manifest, demands, facts, problems
+
+
+def _module(config: RunConfig, *, operators: bool) -> Checked:
+    """Check a module and its records."""
+    try:
+        records = open_records(config)
+        facts: Facts = [("data", f"{config.data.dataset or config.data.path}: {records.summary}")]
+        examined = examined_module(config, records)
+    except SwarmflowError as error:
+        return None, [], [], [error]
+    manifest = graph_manifest_of(config, examined, corpus_digest="", run_id="")
+    count = sum(math.prod(each.shape) for each in examined.model.parameters)
+    cut = f", cut before {', '.join(map(str, examined.cut))}" if examined.cut else ""
+    line = f"{config.model.module}, {examined.model.operators} operators{cut}, {count:,} parameters"
+    facts = [("model", line), *facts]
+    if operators:
+        facts.append(("operators", "\n".join(("", *operator_lines(examined)))))
+    return manifest, graph_demands(manifest, examined.activation_bytes), facts, []
 
 
 def table(demands: Sequence[StageDemands]) -> list[str]:
@@ -95,9 +130,10 @@ def table(demands: Sequence[StageDemands]) -> list[str]:
 
 def _steps(config: RunConfig) -> str:
     train = config.train
+    each = "records" if config.model.module is not None else f"sequences of {config.data.seq_len} tokens"
     return (
         f"{config.run.name}: {train.steps} steps of {train.microbatches} microbatches of {train.microbatch_sequences} "
-        f"sequences of {config.data.seq_len} tokens"
+        f"{each}"
     )
 
 

@@ -58,7 +58,7 @@ def _begin(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodies) 
     hops.admission.note(hop)
     hops.journal.weigh(hop)
     deferred_max = hops.admission.deferred_max
-    work: Action = RunForward(hop.microbatch, data, graph, deferred_max=deferred_max)
+    work: Action = RunForward(hop.microbatch, data, targets, graph, deferred_max=deferred_max)
     if hops.last:
         work = RunLoss(hop.microbatch, data, targets, deferred_max)
     actions = [Send(sender, _accepted(hops, hop)), work]

@@ -260,7 +260,8 @@ class Restorer:
         actions: list[Action] = []
         if wanted.output and not self.dispatcher.flights.has_input(hop.microbatch) and not wanted.forward:
             wanted.forward = True
-            actions += [Count("recomputations"), RunForward(hop.microbatch, hop.input, keep=False, again=True)]
+            again = RunForward(hop.microbatch, hop.input, hop.targets, keep=False, again=True)
+            actions += [Count("recomputations"), again]
         ends = self.last or hop.gradient_in is not None
         if ends and wanted.whole_hop(hop) and not wanted.replay:
             wanted.replay = True

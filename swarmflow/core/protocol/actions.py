@@ -41,12 +41,14 @@ class Release:
 class RunForward:
     """Forward through the stage -> ForwardComputed.
 
-    keep: the graph, for the backward. again: it was done before, and its output is needed once more. deferred_max:
-    passes whose parameters' gradients may wait from now on, whatever else is to be computed; None: as many as before.
+    targets: travel with the microbatch, and may hold what this stage needs too. keep: the graph, for the backward.
+    again: it was done before, and its output is needed once more. deferred_max: passes whose parameters' gradients may
+    wait from now on, whatever else is to be computed; None: as many as before.
     """
 
     microbatch: Microbatch
     input: Ref
+    targets: Ref
     keep: bool = True
     again: bool = False
     deferred_max: int | None = field(default=None, compare=False)

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 
 from swarmflow.compute.exact import ExponentOverflowError
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.stage import Stage
+from swarmflow.compute.grouped_stage import GroupedStage
 from swarmflow.core.protocol.events import ComputedNotFinite, ComputeFailed, Overflowed
 from swarmflow.core.protocol.types import Microbatch
 from swarmflow.errors import FrameError
@@ -51,7 +51,7 @@ class Computation(Generic[X, Y]):
     is_wanted: Callable[[], bool]  # the same, and no other peer computes the microbatch instead
     urgent: bool = False  # it goes before all others of its step
 
-    def decode(self, decode: Callable[[Stage], X], place: Workplace) -> None:
+    def decode(self, decode: Callable[[GroupedStage], X], place: Workplace) -> None:
         """Decode what came over the wire, in the codec thread, and begin."""
 
         def work() -> X | ComputeFailed:

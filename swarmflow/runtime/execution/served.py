@@ -14,9 +14,9 @@ from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import FlatGroup
+from swarmflow.compute.grouped_stage import GroupedStage
 from swarmflow.compute.optimizer import Optimizer
 from swarmflow.compute.runner import StageRunner
-from swarmflow.compute.stage import Stage
 from swarmflow.compute.stage_pieces import StagePieces
 from swarmflow.compute.stage_state import BEFORE, StageState
 from swarmflow.compute.state_root import GRID, PIECE_ELEMENTS, Span, root_of, tensor_name
@@ -59,7 +59,7 @@ class Served:
                 group.state = self.stage.groups[name].state
 
     @property
-    def stage(self) -> Stage:
+    def stage(self) -> GroupedStage:
         """The stage, for what does not depend on the step."""
         return self.runners[0].stage
 

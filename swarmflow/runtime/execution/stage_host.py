@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from swarmflow.compute.codec import Codec, decode_tokens
+from swarmflow.compute.codec import Codec
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.finite import finite
-from swarmflow.compute.stage import Stage
+from swarmflow.compute.grouped_stage import GroupedStage, StageInput
 from swarmflow.compute.topk import TopKCodec, codec_of
 from swarmflow.core.protocol.actions import DEFERRED_MIN, Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay
 from swarmflow.core.protocol.events import (
@@ -34,6 +34,7 @@ from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.account import Account, Direction
 from swarmflow.runtime.execution.computation import FIRST, LATER, Computation, Workplace
 from swarmflow.runtime.execution.driver import Driver
+from swarmflow.runtime.execution.microbatch_format import format_of
 from swarmflow.runtime.execution.served import Served
 from swarmflow.runtime.execution.step_end import StepEnd
 from swarmflow.runtime.execution.store import Buffer
@@ -70,6 +71,7 @@ class StageHost:
         self._compute = compute
         self._codec_thread = codec
         self._kept: tuple[int, ...] = ()  # of 256 numbers, at each boundary, in this step
+        self._format = format_of(manifest)
         self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
         self._run = 0
         self._discards: Counter[Microbatch] = Counter()
@@ -106,18 +108,23 @@ class StageHost:
     def run_forward(self, action: RunForward) -> None:
         """Decode, forward, encode."""
         self._defer(action.deferred_max)
-        data, codec = self._driver.store.get(action.input), self._codec(before=True)
+        store, codec = self._driver.store, self._codec(before=True)
+        data, targets = store.get(action.input), store.get(action.targets)
 
         def computed(output: Tensor) -> None:
             self._encode(action.microbatch, output, lambda ref: ForwardComputed(action.microbatch, ref), "activation")
 
-        def compute(served: Served, x: Tensor) -> Tensor:
+        def compute(served: Served, x: StageInput) -> Tensor:
             draw = self._draw(action.microbatch)
             runner = served.runner(action.microbatch.epoch.step)
             return runner.forward(action.microbatch, x, draw) if action.keep else runner.recompute(x, draw)
 
         direction: Direction = "recompute" if action.again else "forward"
-        self._decode(action.microbatch, direction, lambda stage: self._input(stage, data, codec), compute, computed)
+
+        def decode(stage: GroupedStage) -> StageInput:
+            return self._format.input(stage, data, targets, codec)
+
+        self._decode(action.microbatch, direction, decode, compute, computed)
 
     def run_loss(self, action: RunLoss) -> None:
         """Decode, forward, loss, backward, encode."""
@@ -125,10 +132,10 @@ class StageHost:
         microbatch, validity, codec = action.microbatch, self._validity(action.microbatch), self._codec(before=True)
         self._defer(action.deferred_max)
 
-        def decode(stage: Stage) -> tuple[Tensor, Tensor]:
-            return self._input(stage, data, codec), self._targets(targets)
+        def decode(stage: GroupedStage) -> tuple[StageInput, Tensor]:
+            return self._format.input(stage, data, targets, codec), self._format.targets(targets)
 
-        def compute(served: Served, x: tuple[Tensor, Tensor]) -> tuple[float, int, Tensor | None, bool]:
+        def compute(served: Served, x: tuple[StageInput, Tensor]) -> tuple[float, int, Tensor | None, bool]:
             runner, how = served.runner(microbatch.epoch.step), (self._draw(microbatch), self._number(microbatch))
             found = self._in_parts(served, lambda defer: runner.loss(microbatch, *x, *how, defer=defer))
             return *found, runner.unfinished(microbatch)
@@ -155,7 +162,10 @@ class StageHost:
             gradient, unfinished = result
             self._tell(microbatch, gradient, partial(BackwardComputed, microbatch), validity if unfinished else None)
 
-        self._decode(microbatch, "backward", lambda stage: self._boundary_tensor(stage, data, codec), compute, computed)
+        def decode(stage: GroupedStage) -> Tensor:
+            return self._format.gradient(stage, data, codec)
+
+        self._decode(microbatch, "backward", decode, compute, computed)
 
     def _in_parts(self, served: Served, run: Callable[[bool], X]) -> X:
         """Run a pass in the compute thread, in two parts where it takes long enough for that to pay."""
@@ -217,11 +227,11 @@ class StageHost:
         gradient = None if action.gradient is None else store.get(action.gradient)
         before, after = self._codec(before=True), self._codec(before=False)
 
-        def decode(stage: Stage) -> tuple[Tensor, Tensor]:
-            given = self._targets(targets) if gradient is None else self._boundary_tensor(stage, gradient, after)
-            return self._input(stage, data, before), given
+        def decode(stage: GroupedStage) -> tuple[StageInput, Tensor]:
+            given = self._format.targets(targets) if gradient is None else self._format.gradient(stage, gradient, after)
+            return self._format.input(stage, data, targets, before), given
 
-        def compute(served: Served, x: tuple[Tensor, Tensor]) -> Tensor | None:
+        def compute(served: Served, x: tuple[StageInput, Tensor]) -> Tensor | None:
             given = {"targets" if gradient is None else "grad": x[1]}
             number = self._number(action.microbatch)
             runner = served.runner(action.microbatch.epoch.step)
@@ -279,8 +289,8 @@ class StageHost:
 
         def work() -> Evaluated:
             try:
-                x = self._input(served.stage, bodies[0], codec, message.rows)
-                targets = self._targets(bodies[1], message.rows)
+                x = self._format.input(served.stage, bodies[0], bodies[1], codec, message.rows)
+                targets = self._format.targets(bodies[1], message.rows)
             except FrameError as error:
                 return error
             runner = served.runner(message.version + 1)
@@ -312,7 +322,7 @@ class StageHost:
         self,
         microbatch: Microbatch,
         direction: Direction,
-        decode: Callable[[Stage], X],
+        decode: Callable[[GroupedStage], X],
         compute: Callable[[Served, X], Y],
         done: Callable[[Y], None],
     ) -> None:
@@ -358,20 +368,6 @@ class StageHost:
         boundary = self._serving().stage.layout.stage - before
         kept = self._kept[boundary] if 0 <= boundary < len(self._kept) else RUN_ELEMENTS
         return codec_of(self.manifest.codec, kept)
-
-    def _input(self, stage: Stage, data: Buffer, codec: Codec, rows: int | None = None) -> Tensor:
-        return self._targets(data, rows) if stage.first else self._boundary_tensor(stage, data, codec, rows)
-
-    def _targets(self, data: Buffer, rows: int | None = None) -> Tensor:
-        shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len)
-        return decode_tokens(data, shape, self.manifest.vocab_size)
-
-    def _boundary_tensor(self, stage: Stage, data: Buffer, codec: Codec, rows: int | None = None) -> Tensor:
-        shape = (rows or self.manifest.microbatch_sequences, self.manifest.seq_len, self.manifest.boundary_width)
-        tensor = codec.decode(data, shape, self._dtype, stage.device)
-        if not finite(tensor):  # the computing peer reports such a value instead of sending it
-            raise FrameError("a tensor with a value that is not finite came")
-        return tensor
 
     def _number(self, microbatch: Microbatch) -> int:
         """Return the number of a microbatch over all steps."""

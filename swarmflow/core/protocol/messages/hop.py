@@ -26,7 +26,10 @@ class HopHandover:
 
 @dataclass(frozen=True, slots=True)
 class Forward:
-    """Compute this hop. Bodies: the input (token ids for stage 0, else the activation) and the targets."""
+    """Compute this hop. Bodies: the input (token ids for stage 0, else the activation) and what travels with it.
+
+    That are the targets; of a module, all of its batch that later stages than the first need.
+    """
 
     microbatch: Microbatch
     stage: int

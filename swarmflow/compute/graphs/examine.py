@@ -1,0 +1,155 @@
+"""Examines a module before a run: whether it can be exported and cut, and what its operators cost."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from swarmflow.compute.families import one_line
+from swarmflow.compute.graphs.capture import OperatorGraph, capture, where
+from swarmflow.compute.graphs.description import BatchTensor, GraphModel, GraphParameter
+from swarmflow.compute.graphs.stage import GraphStage
+from swarmflow.compute.graphs.user_functions import build_module
+from swarmflow.compute.graphs.workload import OperatorWorkload, gradients_of, measure
+from swarmflow.compute.grouped_stage import GraphInput
+from swarmflow.compute.runner import StageRunner
+from swarmflow.errors import ModelError
+from swarmflow.suggestions import did_you_mean
+
+# (seconds of each operator, elements that cross before it, places where it can be cut, parameters before it, stages)
+Planner = Callable[[Sequence[float], Sequence[int], Sequence[int], Sequence[int], int], tuple[int, ...] | None]
+
+
+@dataclass(frozen=True)
+class ExaminedGraph:
+    """A module that can be trained in stages.
+
+    costs: seconds of each stage for one microbatch. activation_bytes: that each stage keeps of one for its backward.
+    """
+
+    model: GraphModel
+    cut: tuple[int, ...]
+    costs: tuple[float, ...]
+    activation_bytes: tuple[int, ...]
+    workloads: tuple[OperatorWorkload, ...]
+
+    @property
+    def gigaflops(self) -> float:
+        """The operations of one microbatch, forward and backward, in units of 10^9."""
+        return sum(each.gigaflops for each in self.workloads)
+
+
+def examine_graph(
+    module: str,
+    config: Mapping[str, Any],
+    inputs: Sequence[BatchTensor],
+    batch: Mapping[str, Tensor],
+    items: int,
+    seed: int,
+    stages: int,
+    cut: Sequence[int] | Sequence[str] | None,
+    plan: Planner,
+) -> ExaminedGraph:
+    """Export a module, cut it and compare the stages with the module itself on one microbatch.
+
+    items: of a microbatch. cut: operators, or submodules by name; None where it follows from the operators' costs, by
+    `plan`. Raises ModelError.
+    """
+    graph = capture(module, config, inputs, seed)
+    model = graph.describe(module, config, items)
+    workloads = tuple(measure(graph, batch))
+    seconds = [each.seconds for each in workloads]
+    chosen = _planned(model, seconds, stages, plan) if cut is None else tuple(_numbered(graph, cut))
+    model.check_cut(chosen)
+    costs = tuple(sum(seconds[low:high]) for low, high in itertools.pairwise((0, *chosen, len(seconds))))
+    kept = _compare(graph, model, chosen, batch, seed)
+    return ExaminedGraph(model, chosen, costs, kept, workloads)
+
+
+def _numbered(graph: OperatorGraph, cut: Sequence[int] | Sequence[str]) -> list[int]:
+    """Return a cut as operators: a submodule's name stands for the first operator that it calls. Raises ModelError."""
+    first: dict[str, int] = {}
+    for number, node in enumerate(graph.operators):
+        parts = where(node).split(".")
+        for length in range(1, len(parts) + 1):
+            first.setdefault(".".join(parts[:length]), number)
+    for place in cut:
+        if isinstance(place, str) and place not in first:
+            raise ModelError(f"model.cut names {place!r}, which calls no operator{did_you_mean(place, first)}")
+    return [first[place] if isinstance(place, str) else place for place in cut]
+
+
+def _planned(model: GraphModel, seconds: Sequence[float], stages: int, plan: Planner) -> tuple[int, ...]:
+    if stages == 1:
+        return ()
+    places = [place for place in range(1, model.operators) if model.crossing[place] >= 0]
+    shared = [each for each in model.parameters if len(each.uses) > 1]
+    within = [_largest_gap(each) for each in shared]
+    for allowed in (
+        [p for p in places if all(low < p <= high for low, high in within)],  # the first and the last stage share
+        [p for p in places if not any(each.uses[0] < p <= each.uses[-1] for each in shared)],
+    ):
+        found = plan(seconds, model.crossing, allowed, _filled(model), stages) if allowed else None
+        if found is not None:
+            return found
+    raise ModelError(f"{stages} stages asked of model.module = {model.module!r}: its graph cannot be cut into so many")
+
+
+def _largest_gap(parameter: GraphParameter) -> tuple[int, int]:
+    """Return the two uses of a parameter between which most operators lie."""
+    return max(itertools.pairwise(parameter.uses), key=lambda pair: pair[1] - pair[0])
+
+
+def _filled(model: GraphModel) -> list[int]:
+    """Return for each place how many parameters that no other stage can share lie before it."""
+    uses = sorted(each.uses[0] for each in model.parameters if len(each.uses) == 1)
+    return [bisect.bisect_left(uses, place) for place in range(model.operators + 1)]
+
+
+def _compare(
+    graph: OperatorGraph, model: GraphModel, cut: tuple[int, ...], batch: Mapping[str, Tensor], seed: int
+) -> tuple[int, ...]:
+    """Run one microbatch through all stages and through the module itself; return the bytes that each stage keeps.
+
+    Raises ModelError where loss or gradients differ: then the graph is not what the module computes.
+    """
+    name = f"model.module = {model.module!r}"
+    try:
+        wanted, gradients = gradients_of(build_module(model.module, model.module_config, seed), batch)
+    except RuntimeError as error:  # of torch
+        raise ModelError(f"{name} fails with the first microbatch ({one_line(error)})") from error
+    stages = [GraphStage(graph, model, cut, n, torch.device("cpu"), None) for n in range(len(cut) + 1)]
+    runners = [StageRunner(stage) for stage in stages]
+    kept: list[int] = []
+    entered = GraphInput(None, batch)
+    for stage, runner in zip(stages, runners, strict=True):
+        stage.set_values(graph.values)
+        kept.append(runner.activation_bytes(entered))
+        if not stage.last:
+            entered = GraphInput(runner.forward(0, entered), batch)
+    loss, _, gradient = runners[-1].loss(0, entered, torch.zeros(model.items))
+    if not math.isfinite(loss) or not math.isclose(loss, wanted, rel_tol=1e-3, abs_tol=1e-5):
+        raise ModelError(f"{name}: cut into stages its loss is {loss}, and {wanted} by itself")
+    for number in range(len(cut) - 1, -1, -1):
+        if gradient is None:
+            raise ModelError(f"{name}: no gradient flows back from stage {number + 1}; cut it elsewhere")
+        gradient = runners[number].backward(0, gradient)
+    found: dict[str, Tensor] = {}
+    for stage in stages:
+        for key, _, own in stage.named_parameters():
+            assert own is not None, "nothing is rounded"
+            found[key] = own if key not in found else found[key] + own
+    # A gradient may be a rounding error of larger ones alone: that of a bias before a batch normalisation is.
+    largest = max((float(each.abs().max()) for each in gradients.values()), default=0.0)
+    for key, own in found.items():
+        other = gradients.get(key, torch.zeros_like(own))
+        if not torch.allclose(own, other, rtol=1e-2, atol=1e-4 * largest):
+            raise ModelError(f"{name}: cut into stages the gradient of {key} is another one than by itself")
+    return tuple(kept)

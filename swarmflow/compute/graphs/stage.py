@@ -1,0 +1,155 @@
+"""A stage of an exported module: the operators between two cuts, with a boundary of named tensors, packed into one.
+
+A tensor that an operator of a later stage needs travels through the stages between. The packed boundary is one fp32
+tensor [1, n], so that codecs, the journal and repairs treat it as any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx, nn
+from torch.utils import _pytree as pytree
+
+from swarmflow.compute.dropout import DrawKey
+from swarmflow.compute.exact import FixedPoint
+from swarmflow.compute.graphs.capture import OperatorGraph
+from swarmflow.compute.graphs.description import GraphModel
+from swarmflow.compute.grid import Blockwise
+from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, StageInput
+
+
+class GraphStage(GroupedStage):
+    """The operators from cut[stage - 1] to cut[stage] of a graph, on one device, with zeros for parameters."""
+
+    def __init__(
+        self,
+        graph: OperatorGraph,
+        model: GraphModel,
+        cut: Sequence[int],
+        stage: int,
+        device: torch.device,
+        rounding: FixedPoint | Blockwise | None,
+        align: int = 1,
+    ) -> None:
+        """rounding: how gradients are rounded before they add up. align: as in `stage_layout`."""
+        super().__init__(model.layout(cut, stage, align), device, rounding)
+        self.items = model.items
+        first, stop = (0, *cut)[stage], (*cut, model.operators)[stage]
+        self._incoming = [_Shape.of(node) for node in graph.live(first)]
+        placed = _Placement(graph, device)
+        for group in self.groups.values():
+            for entry in group.entries:
+                placed.root.register_parameter(f"parameter_{len(placed.parameters)}", group.parameter(entry))
+                placed.parameters[entry.name] = f"parameter_{len(placed.parameters)}"
+        self._module, self._batch = placed.stage(first, stop, last=self.last)
+        name = f"operators {first} to {stop - 1}"
+        self.units: dict[str, nn.Module] = {name: self._module}
+        self.order = [name]
+        self.block_names = (name,)
+
+    def enter(self, x: StageInput) -> tuple[Tensor | None, StageInput]:
+        """Return the boundary as autograd leaf, None on stage 0, and what `trunk` takes."""
+        assert isinstance(x, GraphInput), "a stage of a module"
+        batch = {name: x.batch[name].to(self.device) for name in self._batch}
+        if x.boundary is None:
+            return None, GraphInput(None, batch)
+        leaf = x.boundary.to(self.device).detach().requires_grad_()
+        return leaf, GraphInput(leaf, batch)
+
+    def trunk(self, x: StageInput, draw: DrawKey | None = None) -> Tensor:
+        """Return the boundary after this stage, fp32 [1, n]; on the last stage the loss, fp32 [1]."""
+        assert isinstance(x, GraphInput), "a stage of a module"
+        values: list[Tensor] = []
+        if x.boundary is not None:
+            flat, start = x.boundary[0], 0
+            for shape in self._incoming:
+                values.append(flat[start : start + shape.elements].view(shape.shape))
+                start += shape.elements
+        outputs = self._module(*values, *(x.batch[name] for name in self._batch))
+        if self.last:
+            [loss] = outputs
+            assert isinstance(loss, Tensor), "a graph ends in its loss"
+            return loss
+        return torch.cat([output.reshape(-1) for output in outputs]).unsqueeze(0)
+
+    def pieces(self, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return the loss of the microbatch in one piece."""
+        yield hidden, targets
+
+    def head_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return the sum of the losses of the microbatch, a scalar."""
+        return hidden.sum()
+
+    def count(self, targets: Tensor) -> int:
+        """Return the items of the microbatch."""
+        return self.items
+
+    @torch.no_grad()
+    def set_values(self, values: dict[str, Tensor]) -> None:
+        """Set the parameters, by their names in the module."""
+        for name, own, _ in self.named_parameters():
+            own.copy_(values[name])
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """A tensor at a boundary."""
+
+    shape: tuple[int, ...]
+    elements: int
+
+    @classmethod
+    def of(cls, node: fx.Node) -> _Shape:
+        value = node.meta["val"]
+        return cls(tuple(value.shape), value.numel())
+
+
+class _Placement:
+    """Makes the module of a stage out of nodes of the whole graph."""
+
+    def __init__(self, graph: OperatorGraph, device: torch.device) -> None:
+        self.root = nn.Module()
+        self.parameters: dict[str, str] = {}  # name in the module -> attribute of the root
+        self._graph = graph
+        self._device = device
+        self._made = fx.Graph()
+        self._copies: dict[fx.Node, fx.Node] = {}
+
+    def stage(self, first: int, stop: int, *, last: bool) -> tuple[fx.GraphModule, tuple[str, ...]]:
+        """Return the module of the operators `first` to `stop`, and the tensors of the batch that it takes.
+
+        It takes the incoming tensors and then those, and returns a tuple: the outgoing tensors, or the loss.
+        """
+        graph = self._graph
+        operators = graph.operators[first:stop]
+        for node in graph.live(first):
+            self._copies[node] = self._made.placeholder(f"incoming_{len(self._copies)}")
+        given = frozenset[fx.Node]().union(*(graph.given(node) for node in operators))
+        batch = [node for node in graph.inputs if node in given]
+        for node in batch:
+            self._copies[node] = self._made.placeholder(f"batch_{len(self._copies)}")
+        for node, tensor in graph.constants.items():
+            if node in given:
+                name = f"constant_{len(self._copies)}"
+                self.root.register_buffer(name, tensor.to(self._device))
+                self._copies[node] = self._made.get_attr(name)
+        for node, name in graph.parameters.items():
+            if name in self.parameters and node in given:
+                self._copies[node] = self._made.get_attr(self.parameters[name])
+        for node in [*(each for each in graph.others if each in given), *operators]:
+            self._copy(node)
+        outgoing = [graph.loss] if last else graph.live(stop)
+        self._made.output(tuple(self._copies[node] for node in outgoing))
+        return fx.GraphModule(self.root, self._made), tuple(graph.inputs[node].name for node in batch)
+
+    def _copy(self, node: fx.Node) -> None:
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self._copies[each])
+        args, kwargs = pytree.tree_map_only(torch.device, lambda device: self._device, (args, kwargs))
+        assert callable(node.target), "an operator, not a method by its name"
+        # A tensor that came over a boundary is contiguous, and so may be what an operator makes of it: a view that was
+        # possible in the whole graph may not be here.
+        target = torch.ops.aten.reshape.default if node.target is torch.ops.aten.view.default else node.target
+        self._copies[node] = self._made.call_function(target, args, dict(kwargs))

@@ -1,0 +1,135 @@
+"""The functions that RUN.toml names, "package:function", and the module that one of them makes."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.overrides import TorchFunctionMode
+
+from swarmflow.compute.families import one_line
+from swarmflow.errors import ModelError
+
+_DROPOUTS = frozenset(
+    (
+        nn.functional.dropout,
+        nn.functional.dropout1d,
+        nn.functional.dropout2d,
+        nn.functional.dropout3d,
+        nn.functional.alpha_dropout,
+        nn.functional.feature_alpha_dropout,
+        torch.dropout,
+        torch.feature_dropout,
+        torch.alpha_dropout,
+    )
+)
+
+_SDPA_DROPOUT = 4  # the place of dropout_p among the arguments of scaled_dot_product_attention
+
+
+def load_function(name: str, key: str) -> Callable[..., object]:
+    """Import and return a function "package:function". key: that names it, for the message. Raises ModelError."""
+    package, _, function = name.partition(":")
+    try:
+        found: object = getattr(importlib.import_module(package), function)
+    except ImportError as error:
+        raise ModelError(
+            f"{key} = {name!r} cannot be imported ({one_line(error)}): install its package on this machine; a file "
+            "beside RUN.toml does not travel to peers"
+        ) from None
+    except AttributeError:
+        raise ModelError(f"{key} = {name!r}: the package {package} has no {function}") from None
+    except Exception as error:  # code of a user fails in its own way
+        raise ModelError(f"{key} = {name!r}: its package fails at import ({_error_line(error)})") from error
+    if not callable(found):
+        raise ModelError(f"{key} = {name!r} is no function")
+    return found
+
+
+class LossModule(nn.Module):
+    """The user's module with its loss alone: a scalar in fp32, the sum over the items of a microbatch."""
+
+    def __init__(self, module: nn.Module, name: str) -> None:
+        super().__init__()
+        self.module = module
+        self._name = name
+
+    def forward(self, **batch: Tensor) -> Tensor:
+        """Return the loss: the output itself, the first of a tuple, or `loss` of a mapping or a dataclass."""
+        output = self.module(**batch)
+        loss = output
+        if isinstance(output, Mapping):
+            loss = output.get("loss")
+        elif isinstance(output, tuple | list):
+            loss = output[0] if output else None
+        elif is_dataclass(output):
+            loss = getattr(output, "loss", None)
+        if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.dtype != torch.float32:
+            raise ModelError(f"{self._name}: its forward returns no loss; it has to be one number in fp32, a tensor")
+        return loss.reshape(1)
+
+
+def build_module(name: str, config: Mapping[str, Any], seed: int) -> LossModule:
+    """Call the user's function, with torch's generator seeded, and return its module, ready for training.
+
+    Normalisation uses the statistics of each microbatch and keeps none. Raises ModelError.
+    """
+    function = load_function(name, "model.module")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            module = function(**config)
+        except Exception as error:  # code of a user fails in its own way
+            raise ModelError(f"model.module = {name!r} fails with this module_config: {_error_line(error)}") from error
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"model.module = {name!r} returns {type(module).__name__}; it has to return a torch.nn.Module")
+    for key, parameter in module.named_parameters():
+        if parameter.requires_grad and parameter.dtype != torch.float32:
+            raise ModelError(f"model.module = {name!r}: its parameter {key} is {parameter.dtype}; fp32 is needed")
+    module.train()
+    for part in module.modules():
+        if isinstance(part, _NormBase) and part.training:
+            part.track_running_stats = False
+    return LossModule(module, f"model.module = {name!r}")
+
+
+def first_values(name: str, config: Mapping[str, Any], seed: int) -> dict[str, Tensor]:
+    """Return the parameters with which the user's module begins, by all of their names. Raises ModelError."""
+    named = build_module(name, config, seed).module.named_parameters(remove_duplicate=False)
+    return {key: parameter.detach() for key, parameter in named}
+
+
+@contextlib.contextmanager
+def without_dropout() -> Iterator[None]:
+    """No dropout inside the block, neither that of modules nor that of functions."""
+    with _Undropped():
+        yield
+
+
+class _Undropped(TorchFunctionMode):
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if func in _DROPOUTS:
+            return args[0] if args else kwargs["input"]
+        if func is nn.functional.scaled_dot_product_attention:
+            if len(args) > _SDPA_DROPOUT:
+                args = (*args[:_SDPA_DROPOUT], 0.0, *args[_SDPA_DROPOUT + 1 :])
+            else:
+                kwargs = {**kwargs, "dropout_p": 0.0}
+        return func(*args, **kwargs)
+
+
+def _error_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {one_line(error)}"

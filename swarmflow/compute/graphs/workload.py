@@ -1,0 +1,87 @@
+"""What each operator of a graph takes: seconds, floating-point operations, bytes (FusionLLM, section 3.5)."""
+
+from __future__ import annotations
+
+import operator
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.utils.flop_counter import FlopCounterMode
+
+from swarmflow.compute.graphs.capture import OperatorGraph, where
+from swarmflow.compute.graphs.user_functions import LossModule, without_dropout
+
+_TRIALS = 3
+_BACKWARD = 2.0  # a backward pass takes about twice the forward's time and operations
+
+
+@dataclass(frozen=True)
+class OperatorWorkload:
+    """One operator and one microbatch, forward and backward.
+
+    where: the submodule that calls it. shape: of its result.
+    """
+
+    name: str
+    where: str
+    seconds: float
+    gigaflops: float
+    shape: tuple[int, ...]
+
+
+@torch.no_grad()
+def measure(graph: OperatorGraph, batch: Mapping[str, Tensor]) -> list[OperatorWorkload]:
+    """Measure every operator on this machine, with the parameters of version 0."""
+    taken = [_run(graph, batch)[0] for _ in range(_TRIALS)]
+    flops = _run(graph, batch, count=True)[1]
+    found = []
+    for node in graph.operators:
+        value = node.meta.get("val")
+        found.append(
+            OperatorWorkload(
+                str(node.target) if isinstance(node.target, torch._ops.OpOverload) else operator.getitem.__name__,
+                where(node),
+                (1 + _BACKWARD) * min(trial[node] for trial in taken),
+                (1 + _BACKWARD) * 1e-9 * flops[node],
+                tuple(value.shape) if isinstance(value, Tensor) else (),
+            )
+        )
+    return found
+
+
+def _run(
+    graph: OperatorGraph, batch: Mapping[str, Tensor], *, count: bool = False
+) -> tuple[dict[fx.Node, float], dict[fx.Node, float]]:
+    """Run all nodes; return the seconds of each, or its operations."""
+    values: dict[fx.Node, Any] = {node: graph.values[name] for node, name in graph.parameters.items()}
+    values |= graph.constants
+    values |= {node: batch[spec.name] for node, spec in graph.inputs.items()}
+    seconds: dict[fx.Node, float] = {}
+    flops: dict[fx.Node, float] = {}
+    for node in (*graph.others, *graph.operators):
+        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
+        assert callable(node.target), "an operator, not a method by its name"
+        if count:
+            counter = FlopCounterMode(display=False)
+            with counter:
+                values[node] = node.target(*args, **kwargs)
+            flops[node] = float(counter.get_total_flops())
+            continue
+        began = time.perf_counter()
+        values[node] = node.target(*args, **kwargs)
+        seconds[node] = time.perf_counter() - began
+    return seconds, flops
+
+
+def gradients_of(module: LossModule, batch: Mapping[str, Tensor]) -> tuple[float, dict[str, Tensor]]:
+    """Return the loss of the uncut module, and the gradients of its parameters by all of their names."""
+    module.zero_grad()
+    with without_dropout():
+        loss = module(**batch)
+    torch.autograd.backward(loss)
+    named = module.named_parameters(remove_duplicate=False)
+    return float(loss.detach()), {name.removeprefix("module."): p.grad for name, p in named if p.grad is not None}

@@ -1,0 +1,147 @@
+"""A stage as its peer sees it, whatever the model is: parameters in flat groups, and how its gradients add up."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from swarmflow.compute.dropout import DrawKey
+from swarmflow.compute.exact import ExponentOverflowError, FixedPoint
+from swarmflow.compute.finite import NotFiniteError
+from swarmflow.compute.flat import FlatGroup
+from swarmflow.compute.grid import Blockwise
+from swarmflow.compute.layout_types import StageLayout
+
+
+@dataclass(frozen=True)
+class GraphInput:
+    """What enters a stage of a module with a microbatch.
+
+    boundary: the tensors of the stage before in one, fp32 [1, n]; None on stage 0. batch: the microbatch's own tensors
+    that the stage needs, by name.
+    """
+
+    boundary: Tensor | None
+    batch: Mapping[str, Tensor]
+
+
+# What enters a stage: token ids int [B, T] or an activation fp32 [B, T, H] of a decoder, or the input of a module.
+StageInput = Tensor | GraphInput
+
+
+class GroupedStage(ABC):
+    """Stage `layout.stage` of `layout.stages`, on one device.
+
+    groups: reduction group -> flat buffers. units: full name -> module of every part of this stage that may have
+    parameters, under the names of the whole model. order: the names of the units as a microbatch passes them, at least
+    one; block_names: of those, without the embedding and the head. rounding: how gradients become integers, None where
+    they add up in fp32.
+    """
+
+    units: dict[str, nn.Module]
+    order: list[str]
+    block_names: tuple[str, ...]
+
+    def __init__(self, layout: StageLayout, device: torch.device, rounding: FixedPoint | Blockwise | None) -> None:
+        self.layout = layout
+        self.device = device
+        self.first = layout.stage == 0
+        self.last = layout.stage == layout.stages - 1
+        self.rounding = rounding
+        self.groups = {
+            name: FlatGroup.empty(name, entries, device, rounding, len(layout.spread.get(name, (layout.stage,))))
+            for name, entries in layout.groups.items()
+        }
+
+    @property
+    def dropout(self) -> bool:
+        """Whether training drops anything, and so needs a key to draw from."""
+        return False
+
+    @abstractmethod
+    def enter(self, x: StageInput) -> tuple[Tensor | None, StageInput]:
+        """Return the input as autograd leaf, None on stage 0, and what `trunk` takes; both on the device."""
+
+    @abstractmethod
+    def trunk(self, x: StageInput, draw: DrawKey | None = None) -> Tensor:
+        """Return the output of the stage; on the last one that of which the losses are computed.
+
+        draw: seeds the dropout of this microbatch; without it, or where dropout is off, nothing is dropped.
+        """
+
+    @abstractmethod
+    def pieces(self, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Return the output of the last stage's trunk and the targets in pieces, whose losses add up."""
+
+    @abstractmethod
+    def head_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
+        """Return the sum (not mean) of the losses of one piece, a scalar in fp32."""
+
+    @abstractmethod
+    def count(self, targets: Tensor) -> int:
+        """Return how many targets, or items, a microbatch has: what its loss counts for."""
+
+    def named_parameters(self) -> Iterator[tuple[str, Tensor, Tensor | None]]:
+        """(name in the whole model, values, gradient), views of the flat buffers, in the order of the layout.
+
+        The gradient is None where it is rounded at once.
+        """
+        for group in self.groups.values():
+            for entry in group.entries:
+                yield entry.name, group.view(group.params, entry), group.gradient(entry)
+
+    @contextlib.contextmanager
+    def gathering(self, weight: int = 1, number: int = 0) -> Iterator[None]:
+        """Add the gradients of the backward passes within to the sums, or take them away (-1): all of one microbatch.
+
+        weight 0: there are no parameters' gradients. In fp32 autograd adds them itself, whatever the weight. number: of
+        the microbatch, over all steps; it sets how they are rounded blockwise. Raises ExponentOverflowError when one of
+        them does not fit, NotFiniteError when one is no number. After these, or any error within, sums that are rounded
+        blockwise are void: they may hold a part of the microbatch.
+        """
+        if self.rounding is None or not weight:
+            yield
+            return
+        groups = list(self.groups.values())
+        for group in groups:
+            group.begin_microbatch(weight, number)
+        try:
+            yield
+            if isinstance(self.rounding, FixedPoint):
+                self.rounding.check([group.grads for group in groups])
+            for group in groups:
+                group.add_microbatch(weight)
+        except ExponentOverflowError as error:
+            failure = error if error.finite else NotFiniteError("gradient", self.gradients_broken_in() or "")
+            self._abandon_microbatch()
+            raise failure from None
+        except BaseException:
+            self._abandon_microbatch()
+            raise
+
+    def gradients_broken_in(self) -> str | None:
+        """The unit in which a backward first met a gradient of parameters that is not finite; None: all are finite.
+
+        It is the last one that a microbatch passes; of units that share their weights, the last one here.
+        """
+        broken = [name for group in self.groups.values() for name in group.not_finite()]
+        if not broken:
+            return None
+        slots = [slot for slots in self.layout.groups.values() for slot in slots if slot.name in broken]
+        held = [name for slot in slots for name in slot.holders or (slot.name,)]
+        units = [unit for unit in self.order if any(name.startswith(f"{unit}.") for name in held)]
+        return units[-1] if units else broken[-1]
+
+    def zero_grads(self) -> None:
+        """Sets all gradients to zero."""
+        for group in self.groups.values():
+            group.zero_grads()
+
+    def _abandon_microbatch(self) -> None:
+        for group in self.groups.values():
+            group.abandon_microbatch()

@@ -1,0 +1,146 @@
+"""A microbatch on the wire, as the stages of a run take it: token ids and activations, or the tensors of a module."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from swarmflow.compute.codec import Codec, decode_tokens, decode_words
+from swarmflow.compute.finite import finite
+from swarmflow.compute.graphs.description import INPUT_BYTES, BatchTensor, GraphModel, graph_model, is_graph
+from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, StageInput
+from swarmflow.errors import FrameError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.execution.store import Buffer
+
+
+class MicrobatchFormat(ABC):
+    """Decodes what arrives with a microbatch. Whatever does not fit the run raises FrameError."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self._manifest = manifest
+        self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
+
+    @abstractmethod
+    def input(
+        self, stage: GroupedStage, data: Buffer, targets: Buffer, codec: Codec, rows: int | None = None
+    ) -> StageInput:
+        """Return what enters a stage.
+
+        targets: travel with the microbatch. codec: of the boundary. rows: of the microbatch, where they may be fewer.
+        """
+
+    @abstractmethod
+    def targets(self, data: Buffer, rows: int | None = None) -> Tensor:
+        """Return the targets of the last stage."""
+
+    @abstractmethod
+    def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec) -> Tensor:
+        """Return the gradient of a stage's output, on the stage's device. codec: of that boundary."""
+
+    @abstractmethod
+    def trial(self, stage: GroupedStage) -> StageInput:
+        """Return zeros that a stage can take."""
+
+    def _boundary_tensor(self, shape: Sequence[int], data: Buffer, codec: Codec, device: torch.device) -> Tensor:
+        tensor = codec.decode(data, shape, self._dtype, device)
+        if not finite(tensor):  # the computing peer reports such a value instead of sending it
+            raise FrameError("a tensor with a value that is not finite came")
+        return tensor
+
+
+class TokenFormat(MicrobatchFormat):
+    """Of a language model: token ids int32 [B, T] and targets alike; activations and gradients [B, T, H]."""
+
+    def input(
+        self, stage: GroupedStage, data: Buffer, targets: Buffer, codec: Codec, rows: int | None = None
+    ) -> StageInput:
+        """Return token ids for the first stage, hidden states for the others."""
+        if stage.first:
+            return self.targets(data, rows)
+        return self._boundary_tensor(self._shape(rows), data, codec, stage.device)
+
+    def targets(self, data: Buffer, rows: int | None = None) -> Tensor:
+        """Return token ids, int64 [B, T]."""
+        return decode_tokens(data, self._shape(rows)[:2], self._manifest.vocab_size)
+
+    def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec) -> Tensor:
+        """Return the gradient of hidden states [B, T, H]."""
+        return self._boundary_tensor(self._shape(), data, codec, stage.device)
+
+    def trial(self, stage: GroupedStage) -> StageInput:
+        """Return token ids for the first stage, hidden states for the others."""
+        shape = self._shape()
+        return torch.zeros(shape[:2], dtype=torch.int64) if stage.first else torch.zeros(shape)
+
+    def _shape(self, rows: int | None = None) -> tuple[int, int, int]:
+        of = self._manifest
+        return rows or of.microbatch_sequences, of.seq_len, of.boundary_width
+
+
+class GraphFormat(MicrobatchFormat):
+    """Of a module: the tensors of a batch as words of 4 bytes [1, n], and those of a boundary packed into one [1, n].
+
+    What the first stage alone needs of a batch goes to it; the rest travels with the microbatch, as targets do.
+    """
+
+    def __init__(self, manifest: Manifest, model: GraphModel) -> None:
+        super().__init__(manifest)
+        self._model = model
+        self._early, self._late = model.early(manifest.cut), model.late(manifest.cut)
+
+    def input(
+        self, stage: GroupedStage, data: Buffer, targets: Buffer, codec: Codec, rows: int | None = None
+    ) -> StageInput:
+        """Return the boundary, and the tensors of the batch that this stage may need."""
+        late = unpack(targets, self._late)
+        if stage.first:
+            return GraphInput(None, unpack(data, self._early) | late)
+        return GraphInput(
+            self._boundary_tensor(self._boundary(stage.layout.stage - 1), data, codec, stage.device), late
+        )
+
+    def targets(self, data: Buffer, rows: int | None = None) -> Tensor:
+        """Return nothing: the loss is in the graph."""
+        return torch.empty(0)
+
+    def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec) -> Tensor:
+        """Return the gradient of the boundary after a stage."""
+        return self._boundary_tensor(self._boundary(stage.layout.stage), data, codec, stage.device)
+
+    def trial(self, stage: GroupedStage) -> StageInput:
+        """Return zeros for the boundary and for the batch."""
+        batch = {each.name: torch.zeros(each.shape, dtype=getattr(torch, each.dtype)) for each in self._model.inputs}
+        return GraphInput(None if stage.first else torch.zeros(self._boundary(stage.layout.stage - 1)), batch)
+
+    def _boundary(self, number: int) -> tuple[int, int]:
+        return 1, self._model.boundary(self._manifest.cut, number)
+
+
+def unpack(data: Buffer, tensors: Sequence[BatchTensor]) -> dict[str, Tensor]:
+    """Return the tensors of a batch, by name. Raises FrameError for what does not fit or is no number."""
+    words = decode_words(data, (1, sum(each.words for each in tensors)))
+    found: dict[str, Tensor] = {}
+    start = 0
+    for each in tensors:
+        count = math.prod(each.shape) * INPUT_BYTES[each.dtype]
+        raw = words[start : start + each.words].view(torch.uint8)[:count]
+        start += each.words
+        if each.dtype == "bool" and bool((raw > 1).any()):
+            raise FrameError(f"the tensor {each.name} has truth values other than 0 and 1")
+        # A copy lies where 8 bytes can be read at once.
+        found[each.name] = raw.clone().view(getattr(torch, each.dtype)).view(each.shape)
+        if each.dtype == "float32" and not finite(found[each.name]):
+            raise FrameError(f"the tensor {each.name} has a value that is not finite")
+    return found
+
+
+def format_of(manifest: Manifest) -> MicrobatchFormat:
+    """Return the format of a run's microbatches. Raises ModelError where its module is described wrongly."""
+    if is_graph(manifest.model):
+        return GraphFormat(manifest, graph_model(manifest.model))
+    return TokenFormat(manifest)

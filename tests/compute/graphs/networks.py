@@ -1,0 +1,156 @@
+"""Networks of the tests of graphs: their names are given to `capture`, which imports them as a user's."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+ITEMS, WIDTH, CLASSES = 3, 6, 4
+
+
+class RandomGraph(nn.Module):
+    """Operators on the results of random earlier ones, so that tensors skip over others."""
+
+    def __init__(self, seed: int, operators: int) -> None:
+        super().__init__()
+        drawn = random.Random(seed)
+        self.plan: list[tuple[str, list[int]]] = []
+        self.layers = nn.ModuleDict()
+        for number in range(operators):
+            kind = drawn.choice(["linear", "linear", "add", "multiply", "gelu", "norm", "mask"]) if number else "linear"
+            if kind in ("linear", "norm"):
+                self.layers[str(number)] = nn.Linear(WIDTH, WIDTH) if kind == "linear" else nn.BatchNorm1d(WIDTH)
+            self.plan.append((kind, [drawn.choice([number, number, max(0, number - 1)]), drawn.randrange(number + 1)]))
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The sum of the losses of the items."""
+        values = [x]
+        for number, (kind, (one, other)) in enumerate(self.plan):
+            left, right = values[one], values[other]
+            match kind:
+                case "linear" | "norm":
+                    value = self.layers[str(number)](left)
+                case "add":
+                    value = left + right
+                case "multiply":
+                    value = torch.tanh(left) * torch.sigmoid(right)
+                case "gelu":
+                    value = nn.functional.gelu(left)
+                case _:
+                    value = left.masked_fill(x > 0.5, 0.0) * (y % 2 + 1).unsqueeze(1)
+            values.append(value)
+        total = torch.stack(values[-3:]).sum(dim=0)
+        return nn.functional.cross_entropy(self.head(total), y, reduction="sum")
+
+
+def random_graph(seed: int, operators: int) -> nn.Module:
+    """A random network."""
+    return RandomGraph(seed, operators)
+
+
+class Odd(nn.Module):
+    """A network with one property that matters to stages. kind: which."""
+
+    running: Tensor
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.first, self.middle, self.last = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.head = nn.Linear(WIDTH, CLASSES)
+        self.unused = nn.Linear(1, 1)
+        self.register_buffer("running", torch.zeros(WIDTH))
+        self.drop = nn.Dropout(0.5)
+        if kind == "half":
+            self.middle.half()
+        if kind == "fixed":
+            self.middle.requires_grad_(requires_grad=False)
+
+    def forward(self, x: Tensor, y: Tensor) -> object:
+        """The sum of the losses of the items, in one form or another."""
+        hidden = self.middle(torch.relu(self.first(x)))
+        match self.kind:
+            case "random":
+                hidden = hidden + torch.rand_like(hidden)
+            case "dropout":
+                hidden = nn.functional.dropout(self.drop(hidden), 0.5)
+            case "buffer":
+                self.running.add_(hidden.detach().mean(dim=0))
+            case "branch":
+                hidden = hidden * 2 if bool(hidden.sum() > 0) else hidden
+            case "shared":
+                hidden = self.first(hidden)
+            case "no_grad":
+                with torch.no_grad(), torch.autocast("cpu", enabled=False):
+                    scale = hidden * 2
+                hidden = hidden * scale + hidden.detach()
+            case "lost":  # torch.export forgets that there is no gradient
+                with torch.autocast("cpu", enabled=False), torch.no_grad():
+                    scale = hidden * 2
+                hidden = hidden * scale
+            case "in_place":
+                hidden = nn.functional.hardtanh(hidden * 1.5, inplace=True)
+                hidden = hidden * 2
+                hidden[:, 0] = 0.0
+            case "integers":
+                hidden = self.last(hidden) * hidden.argmax(dim=1, keepdim=True)
+        losses = nn.functional.cross_entropy(self.head(self.last(hidden)), y, reduction="none")
+        match self.kind:
+            case "no loss":
+                return losses
+            case "tuple":
+                return losses.sum(), hidden
+        return {"loss": losses.sum()}
+
+
+def odd(kind: str) -> nn.Module:
+    """A network with one property that matters to stages."""
+    return Odd(kind)
+
+
+def no_module() -> str:
+    """What is no module."""
+    return "no module"
+
+
+class Wrapped(nn.Module):
+    """A model of transformers, whose loss is a mean."""
+
+    def __init__(self, model: nn.Module, count: int) -> None:
+        super().__init__()
+        self.model = model
+        self.count = count
+
+    def forward(self, **batch: Tensor) -> Tensor:
+        """The sum of the losses of the items."""
+        loss: Tensor = self.model(**batch).loss
+        return loss * self.count
+
+
+def of_transformers(kind: str, items: int = ITEMS) -> nn.Module:
+    """A tiny model of transformers that is no decoder. items: of a microbatch."""
+    from transformers import (
+        ResNetConfig,
+        ResNetForImageClassification,
+        T5Config,
+        T5ForConditionalGeneration,
+        ViTConfig,
+        ViTForImageClassification,
+    )
+
+    sizes: dict[str, Any]
+    if kind == "resnet":
+        sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+        sizes["num_labels"] = CLASSES
+        return Wrapped(ResNetForImageClassification(ResNetConfig(**sizes)), items)
+    if kind == "vit":
+        sizes = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+        sizes |= {"image_size": 16, "patch_size": 8, "num_labels": CLASSES}
+        return Wrapped(ViTForImageClassification(ViTConfig(**sizes)), items)
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2, "vocab_size": 64}
+    sizes |= {"decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"}  # a rounding error can switch a ReLU
+    return Wrapped(T5ForConditionalGeneration(T5Config(**sizes)), items * 6)

@@ -1,0 +1,241 @@
+"""A module cut by its graph of operators computes what it computes whole, wherever it is cut."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from swarmflow.compute.graphs.capture import OperatorGraph, capture, recapture
+from swarmflow.compute.graphs.description import BatchTensor, GraphModel, graph_as_json, graph_model
+from swarmflow.compute.graphs.stage import GraphStage
+from swarmflow.compute.graphs.user_functions import build_module, without_dropout
+from swarmflow.compute.grouped_stage import GraphInput
+from swarmflow.compute.layout_types import TIED
+from swarmflow.compute.runner import StageRunner
+from swarmflow.errors import ModelError
+from tests.compute.graphs.networks import CLASSES, ITEMS, WIDTH
+
+HERE = "tests.compute.graphs.networks"
+SEED = 5
+VECTORS = [BatchTensor("x", (ITEMS, WIDTH), "float32"), BatchTensor("y", (ITEMS,), "int64")]
+IMAGES = [BatchTensor("pixel_values", (ITEMS, 3, 16, 16), "float32"), BatchTensor("labels", (ITEMS,), "int64")]
+SENTENCES = [
+    BatchTensor("input_ids", (ITEMS, 8), "int64"),
+    BatchTensor("attention_mask", (ITEMS, 8), "int64"),
+    BatchTensor("labels", (ITEMS, 6), "int64"),
+]
+
+Gradients = dict[str, Tensor]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quiet() -> Iterator[None]:
+    """Without the records of torch's tracing, which take most of its time while a test keeps all."""
+    before = logging.getLogger("torch").level
+    logging.getLogger("torch").setLevel(logging.WARNING)
+    yield
+    logging.getLogger("torch").setLevel(before)
+
+
+def batch_of(inputs: Sequence[BatchTensor]) -> dict[str, Tensor]:
+    """A random microbatch."""
+    drawn = torch.Generator().manual_seed(SEED)
+    return {
+        each.name: torch.randn(each.shape, generator=drawn)
+        if each.dtype == "float32"
+        else torch.randint(1, CLASSES, each.shape, generator=drawn)
+        for each in inputs
+    }
+
+
+def whole(function: str, config: dict[str, object], batch: dict[str, Tensor]) -> tuple[float, Gradients]:
+    """The loss and the gradients of the module itself."""
+    module = build_module(f"{HERE}:{function}", config, SEED)
+    with without_dropout():
+        loss = module(**batch)
+    loss.backward()
+    named = module.module.named_parameters(remove_duplicate=False)
+    return float(loss.detach()), {name: each.grad for name, each in named if each.grad is not None}
+
+
+def in_stages(
+    graph: OperatorGraph, model: GraphModel, cut: Sequence[int], batch: dict[str, Tensor], *, defer: bool = False
+) -> tuple[float, Gradients]:
+    """The same of its stages, one after another. defer: each backward pass in two parts."""
+    stages = [GraphStage(graph, model, cut, number, torch.device("cpu"), None) for number in range(len(cut) + 1)]
+    runners = [StageRunner(stage) for stage in stages]
+    entered = GraphInput(None, batch)
+    for stage, runner in zip(stages[:-1], runners, strict=False):
+        stage.set_values(graph.values)
+        again = runner.recompute(entered)
+        entered = GraphInput(runner.forward("m", entered), batch)
+        assert entered.boundary is not None
+        assert torch.equal(again, entered.boundary), "a repetition has the same bits"
+    stages[-1].set_values(graph.values)
+    loss, items, gradient = runners[-1].loss("m", entered, torch.empty(0), defer=defer)
+    assert items == ITEMS
+    for runner in reversed(runners[:-1]):
+        assert gradient is not None
+        gradient = runner.backward("m", gradient, defer=defer)
+    found: Gradients = {}
+    for stage, runner in zip(stages, runners, strict=True):
+        if runner.unfinished("m"):
+            runner.finish("m")
+        for name, _, own in stage.named_parameters():
+            assert own is not None
+            found[name] = own if name not in found else found[name] + own
+    return loss, found
+
+
+def captured(
+    function: str, config: dict[str, object], inputs: Sequence[BatchTensor]
+) -> tuple[OperatorGraph, GraphModel]:
+    graph = capture(f"{HERE}:{function}", config, inputs, SEED)
+    return graph, graph.describe(f"{HERE}:{function}", config, ITEMS)
+
+
+def cuts_of(model: GraphModel, stages: int, count: int) -> list[tuple[int, ...]]:
+    """Random cuts of those that are possible."""
+    possible = []
+    places = [place for place in range(1, model.operators) if model.crossing[place] >= 0]
+    for cut in itertools.combinations(places, stages - 1):
+        try:
+            model.check_cut(cut)
+        except ModelError:
+            continue
+        possible.append(cut)
+    return random.Random(SEED).sample(possible, min(count, len(possible)))
+
+
+def assert_placed(graph: OperatorGraph, model: GraphModel, cut: Sequence[int], inputs: Sequence[BatchTensor]) -> None:
+    """Runs the stages on another device than the one on which the graph was captured; values they have none there."""
+    meta = torch.device("meta")
+    batch = {each.name: torch.zeros(each.shape, dtype=getattr(torch, each.dtype), device=meta) for each in inputs}
+    boundary: Tensor | None = None
+    for number in range(len(cut) + 1):
+        stage = GraphStage(graph, model, cut, number, meta, None)
+        boundary = stage.trunk(stage.enter(GraphInput(boundary, batch))[1])
+        assert boundary.device == meta
+
+
+def assert_same(found: tuple[float, Gradients], wanted: tuple[float, Gradients]) -> None:
+    assert found[0] == pytest.approx(wanted[0], rel=1e-5)
+    largest = max(float(each.abs().max()) for each in wanted[1].values())
+    for name, gradient in found[1].items():
+        other = wanted[1].get(name, torch.zeros_like(gradient))
+        torch.testing.assert_close(gradient, other, rtol=1e-4, atol=1e-5 * max(1.0, largest))
+
+
+@pytest.mark.parametrize("seed", [0, 1, *(pytest.param(n, marks=pytest.mark.exhaustive) for n in range(2, 200))])
+def test_a_random_graph_cut_anywhere_has_the_gradients_of_the_whole(seed: int) -> None:
+    config: dict[str, object] = {"seed": seed, "operators": 14}
+    graph, model = captured("random_graph", config, VECTORS)
+    batch = batch_of(VECTORS)
+    wanted = whole("random_graph", config, batch)
+    cuts = [(), *cuts_of(model, 2, 3), *cuts_of(model, 3, 6)]
+    assert len(cuts) > 2
+    for number, cut in enumerate(cuts):
+        assert_same(in_stages(graph, model, cut, batch, defer=number % 2 == 1), wanted)
+
+
+@pytest.mark.parametrize(
+    ("kind", "inputs"),
+    [
+        ("resnet", IMAGES),
+        pytest.param("vit", IMAGES, marks=pytest.mark.extended),
+        pytest.param("t5", SENTENCES, marks=pytest.mark.extended),
+    ],
+)
+def test_models_that_are_no_decoders_are_cut_by_their_graphs(kind: str, inputs: list[BatchTensor]) -> None:
+    config: dict[str, object] = {"kind": kind}
+    graph, model = captured("of_transformers", config, inputs)
+    batch = batch_of(inputs)
+    wanted = whole("of_transformers", config, batch)
+    cuts = cuts_of(model, 3, 5)
+    for cut in cuts:
+        assert_same(in_stages(graph, model, cut, batch), wanted)
+        assert_placed(graph, model, cut, inputs)
+    shares = [TIED in model.layout(cut, 0).groups for cut in cuts]
+    assert all(shares) if kind == "t5" else not any(shares)
+
+
+@pytest.mark.parametrize("kind", ["dropout", "no_grad", "in_place", "fixed"])
+def test_what_a_module_may_do(kind: str) -> None:
+    """Dropout is off; parts without gradients, writes into tensors and fixed parameters are as in the module."""
+    graph, model = captured("odd", {"kind": kind}, VECTORS)
+    batch = batch_of(VECTORS)
+    wanted = whole("odd", {"kind": kind}, batch)
+    for cut in ((), *cuts_of(model, 2, 4)):
+        found = in_stages(graph, model, cut, batch)
+        assert_same(found, wanted)
+        assert found[1].keys() == wanted[1].keys()
+
+
+@pytest.mark.parametrize(
+    ("function", "config", "reason"),
+    [
+        ("odd", {"kind": "random"}, "draws random numbers"),
+        ("odd", {"kind": "buffer"}, "writes into the buffer running"),
+        ("odd", {"kind": "branch"}, "cannot be exported"),
+        ("odd", {"kind": "no loss"}, "returns no loss"),
+        ("odd", {"kind": "half"}, "parameter middle.weight is torch.float16"),
+        ("odd", {"sort": 1}, "fails with this module_config: TypeError"),
+        ("no_module", {}, "returns str"),
+        ("nothing", {}, "has no nothing"),
+    ],
+)
+def test_what_stages_cannot_do_is_refused_by_name(function: str, config: dict[str, object], reason: str) -> None:
+    with pytest.raises(ModelError, match=reason):
+        capture(f"{HERE}:{function}", config, VECTORS, SEED)
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    with pytest.raises(ModelError, match=r"no_such_package\.at_all:f' cannot be imported .* install its package"):
+        capture("no_such_package.at_all:f", {}, VECTORS, SEED)
+
+
+def test_a_parameter_may_be_shared_by_the_ends_alone() -> None:
+    _, model = captured("odd", {"kind": "shared"}, VECTORS)
+    [shared] = [each for each in model.parameters if each.name == "first.weight"]
+    low, high = shared.uses
+    with pytest.raises(ModelError, match=r"first\.weight would be shared by the stages"):
+        model.check_cut((low + 1, high + 1))
+
+
+def test_a_cut_through_integers_is_refused_and_others_are_named() -> None:
+    _, model = captured("odd", {"kind": "integers"}, VECTORS)
+    place = next(place for place, elements in enumerate(model.crossing) if elements < 0)
+    with pytest.raises(ModelError, match="a tensor that is not fp32 crosses there; near"):
+        model.check_cut((place,))
+
+
+def test_a_peer_with_another_network_is_told_so() -> None:
+    _, model = captured("odd", {"kind": "plain"}, VECTORS)
+    recapture(model, SEED)
+    for other, seed in ((replace(model, module_config={"kind": "tuple"}), SEED + 1), (replace(model, digest=""), SEED)):
+        with pytest.raises(ModelError, match="makes another network here"):
+            recapture(other, seed)
+
+
+def test_a_manifest_that_describes_a_module_wrongly_is_refused() -> None:
+    _, model = captured("odd", {"kind": "plain"}, VECTORS)
+    whole_of_it = graph_as_json(model)
+    assert graph_model(whole_of_it) == model
+    wrong = [
+        {**whole_of_it, "items": 0},
+        {**whole_of_it, "digest": 3},
+        {**whole_of_it, "inputs": [{"name": "x", "shape": [2], "dtype": "object"}]},
+        {**whole_of_it, "inputs": [{"name": "x", "shape": [-2], "dtype": "int64"}]},
+        {**whole_of_it, "parameters": [{"name": "w", "shape": [2], "uses": [10_000]}]},
+        {**whole_of_it, "parameters": [{"name": "w", "shape": [2], "uses": []}]},
+    ]
+    for each in wrong:
+        with pytest.raises(ModelError, match="manifest"):
+            graph_model(each)
