@@ -135,6 +135,7 @@ class RunConfig:
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
+_LATER_KEYS = {"optimizer.state_bits": 32}  # what runs have that were begun before there was the key
 COMPRESSION_RATIO = 50.0  # of the slowest boundary, where the codec is adatopk and nothing else is asked
 BLOCKWISE16_MAX = 512  # microbatches: both ends of a tied weight add theirs (compute/grid.ADDENDS_MAX)
 _SECTIONS: dict[str, type] = {
@@ -256,8 +257,13 @@ def fingerprint(config: RunConfig) -> dict[str, object]:
 
 def first_difference(before: Mapping[str, object], now: Mapping[str, object]) -> str | None:
     """The first key, in the order of RUN.toml, whose value differs between two fingerprints; None when none does."""
+    before, now = {**before, **_missing(before)}, {**now, **_missing(now)}
     names = list(before) + [name for name in now if name not in before]
     return next((name for name in names if before.get(name) != now.get(name)), None)
+
+
+def _missing(found: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in _LATER_KEYS.items() if name not in found}
 
 
 def _check_model(model: dict[str, Any]) -> None:

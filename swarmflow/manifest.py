@@ -73,6 +73,7 @@ class Manifest:
     shared: tuple[SharedWeights, ...] = ()  # of blocks that the edge of a stage separates; not the tied weight
     # Of each stage where each block counts its own parameters, as computed with; empty: as `parameters`.
     computed_parameters: tuple[int, ...] = ()
+    batch_words: int = 0  # of 4 bytes: of all tensors of a module's batch
     microbatch_gigaflops: float = 0.0  # counted, forward and backward; 0: they follow from the parameters
 
     @property
@@ -101,7 +102,8 @@ class Manifest:
     @property
     def tensor_bytes_max(self) -> int:
         """The largest tensor that travels in one frame: at a boundary, in whatever codec, with its header."""
-        return 4 * self.microbatch_sequences * self.seq_len * max(self.boundary_width, 1) + _TENSOR_HEADER_BYTES
+        boundary = self.microbatch_sequences * self.seq_len * max(self.boundary_width, 1)
+        return 4 * max(boundary, self.batch_words) + _TENSOR_HEADER_BYTES
 
     @property
     def gigaflops(self) -> tuple[float, ...]:

@@ -154,11 +154,13 @@ def _packed_records(records: Iterable[tuple[str, object]]) -> list[bytes]:
 def _array(where: str, key: str, value: object) -> npt.NDArray[Any]:
     """Return a tensor of torch or numpy as an array. Raises DataError for another dtype than the wire has."""
     try:
-        array = np.ascontiguousarray(np.asarray(value))
+        array = np.asarray(np.asarray(value), order="C")
     except Exception as error:  # torch refuses tensors on a device, or with a gradient
         raise DataError(f"{where}: {key} is no tensor on the CPU ({one_line(error)})") from error
     if array.dtype.name not in INPUT_BYTES:
         raise DataError(f"{where}: {key} is {array.dtype.name}; allowed are {', '.join(INPUT_BYTES)}")
+    if array.dtype == np.float32 and not np.isfinite(array).all():
+        raise DataError(f"{where}: {key} has a value that is not finite, which peers refuse (a mask: use torch.bool)")
     return array
 
 

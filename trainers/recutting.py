@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from swarmflow.compute.checkpoint import Checkpoint, remove_all_but
+from swarmflow.compute.graphs.description import is_graph
 from swarmflow.compute.layout import StageLayout, layout_in_run
 from swarmflow.compute.recutting import cut_anew
 from swarmflow.compute.tensorfile import file_bytes
@@ -43,6 +44,10 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
     run.authority.require_owner()
     source = _newest(run, before)
     made = new_manifest(run.config, run.corpus, before.run_id)
+    if is_graph(before.model) and made.model != before.model:
+        raise ConfigError(
+            "the run's module is not the one that the run began with: install the versions of then, or begin another run"
+        )
     after = replace(
         before,
         cut=made.cut,

@@ -13,18 +13,18 @@ import torch
 from torch import Tensor
 
 from swarmflow.boundary import Boundary
-from swarmflow.compute.codec import Codec, codec_named
+from swarmflow.compute.codec import BLOCK_ELEMENTS, Codec
+from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
+from swarmflow.compute.topk import codec_of, kept_share_of
 from swarmflow.compute.weights import init_stage
 from swarmflow.runtime.execution.served import Served
 
 HIDDEN = 128
 MODEL: Mapping[str, Any] = {
     "model_type": "llama",
-    "hidden_size": HIDDEN,
-    "intermediate_size": 352,
     "num_hidden_layers": 4,
     "num_attention_heads": 4,
     "num_key_value_heads": 4,
@@ -43,23 +43,29 @@ class Crossing:
 
     boundary: Boundary | None = None
     codec: str = "none"
+    kept: tuple[int, ...] = ()  # of 256 numbers, at each boundary, where the codec is adaptive
 
 
-def train(tokens: Tensor, cut: Sequence[int], crossing: Crossing, seed: int, steps: int = STEPS) -> list[float]:
+def train(
+    tokens: Tensor, cut: Sequence[int], crossing: Crossing, seed: int, steps: int = STEPS, hidden: int = HIDDEN
+) -> list[float]:
     """Return the loss of each step, of a model from scratch. tokens: uint8 or int64 [n], of which windows are drawn."""
-    stages = [_served(cut, stage, crossing, seed) for stage in range(len(cut) + 1)]
-    codec = codec_named(crossing.codec)
+    stages = [_served(cut, stage, crossing, seed, hidden) for stage in range(len(cut) + 1)]
+    codecs = [codec_of(crossing.codec, kept) for kept in crossing.kept or [BLOCK_ELEMENTS] * len(cut)]
+    for served, codec in zip(stages[1:], codecs, strict=True):
+        served.runner(0).begin(EXPONENT, kept_share=kept_share_of(codec))
     generator = torch.Generator().manual_seed(seed)
     losses: list[float] = []
     for step in range(steps):
         starts = torch.randint(len(tokens) - SEQ_LEN, (SEQUENCES,), generator=generator).tolist()
         rows = torch.stack([tokens[start : start + SEQ_LEN + 1] for start in starts]).long()
-        losses.append(_step(stages, rows, codec, step))
+        losses.append(_step(stages, rows, codecs, step))
     return losses
 
 
-def _served(cut: Sequence[int], number: int, crossing: Crossing, seed: int) -> Served:
-    stage = build_stage(MODEL, cut, number, device="cpu", boundary=crossing.boundary)
+def _served(cut: Sequence[int], number: int, crossing: Crossing, seed: int, hidden: int) -> Served:
+    model = {**MODEL, "hidden_size": hidden, "intermediate_size": hidden * 11 // 4}
+    stage = build_stage(model, cut, number, device="cpu", boundary=crossing.boundary)
     init_stage(stage, seed)
     served = Served((StageRunner(stage),), make_optimizer(OptimizerSettings()), version=0)
     for group in stage.groups.values():
@@ -67,14 +73,14 @@ def _served(cut: Sequence[int], number: int, crossing: Crossing, seed: int) -> S
     return served
 
 
-def _step(stages: Sequence[Served], rows: Tensor, codec: Codec, step: int) -> float:
+def _step(stages: Sequence[Served], rows: Tensor, codecs: Sequence[Codec], step: int) -> float:
     """Train on one batch [B, T + 1], as the peers of a run do; return its loss."""
     runners = [served.runner(step) for served in stages]
     passed = rows[:, :-1]
-    for runner in runners[:-1]:
+    for runner, codec in zip(runners[:-1], codecs, strict=True):
         passed = _sent(runner.forward(step, passed), codec)
     total, count, gradient = runners[-1].loss(step, passed, rows[:, 1:])
-    for runner in reversed(runners[:-1]):
+    for runner, codec in zip(reversed(runners[:-1]), reversed(codecs), strict=True):
         assert gradient is not None, "the first stage alone has none"
         gradient = runner.backward(step, _sent(gradient, codec))
     squares = sum(group.sums.sum_of_squares() for served in stages for group in served.groups(step).values())

@@ -53,7 +53,7 @@ class StageRunner:
         self._graphs: dict[Hashable, _Held] = {}
         self._begun: dict[Hashable, SplitBackward] = {}
         self._hooks: list[RemovableHandle] = []
-        self._sparse = False
+        self._kept_share = 1.0
 
     @property
     def held(self) -> int:
@@ -183,14 +183,15 @@ class StageRunner:
         self.forget_graphs()
         self.stage.zero_grads()
 
-    def begin(self, exponent: int, careful: bool = False, *, sparse: bool = False) -> None:
+    def begin(self, exponent: int, careful: bool = False, *, kept_share: float = 1.0) -> None:
         """Begin a step: free all graphs and set the gradients to zero.
 
         exponent: of the integers that gradients become, where they are rounded. careful: check the output of every
-        layer, so that the error of a value that is not finite names the layer. sparse: inputs are what a codec has kept
-        of them, and the gradients of the zeros that stand for the others are zero.
+        layer, so that the error of a value that is not finite names the layer. kept_share: of the
+        numbers of an input, those that a codec has kept. The zeros that stand for the others have no gradient, and the
+        kept ones are multiplied by the root of 1 / kept_share, so that an input does not become small.
         """
-        self._sparse = sparse
+        self._kept_share = kept_share
         if self.stage.rounding is not None:
             self.stage.rounding.exponent = exponent
         self.clear()
@@ -273,8 +274,8 @@ class StageRunner:
         if self.stage.dropout and draw is None:
             raise ValueError("dropout is on: training needs the key that seeds it")
         leaf, entered = self.stage.enter(x)
-        if self._sparse and leaf is not None and isinstance(entered, Tensor):
-            entered = leaf * (leaf != 0)
+        if self._kept_share < 1.0 and leaf is not None and isinstance(entered, Tensor):
+            entered = leaf * ((leaf != 0) * math.sqrt(1.0 / self._kept_share))
         return leaf, entered
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:

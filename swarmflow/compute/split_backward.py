@@ -77,7 +77,8 @@ def _joints_of(root: Node, leaf: Tensor) -> Iterator[_Joint]:
         variable = getattr(node, "variable", None)  # of the node that accumulates the gradient of a tensor
         leads_to_leaf[node] = variable is leaf or any(leads_to_leaf[each] for each in after)
         parameters[node] = [] if variable is None else [variable]
-        aside = [parameter for each in after if not leads_to_leaf[each] for parameter in parameters[each]]
+        # Once each, however many paths lead there: their number grows exponentially with the depth.
+        aside = list({id(p): p for each in after if not leads_to_leaf[each] for p in parameters[each]}.values())
         if not leads_to_leaf[node]:
             parameters[node] += aside
         elif aside:

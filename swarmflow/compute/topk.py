@@ -26,7 +26,7 @@ class TopKCodec(Codec):
     """The largest numbers of each vector, in 8 bits with their places; the others become zeros.
 
     The vectors of the last dimension are cut into runs of like length, at most 256; of each, `kept` of 256 elements are
-    kept, at least one: the largest by magnitude, of like ones the first. So the form of a token depends on no other.
+    kept, at least one: the largest by magnitude, of like ones the first. Which these are depends on no other token.
     Data: the kept numbers as `blockwise8`, then a byte for each, its place in its run; in rising order within a run.
     """
 
@@ -100,6 +100,11 @@ def codec_of(name: str, kept: int) -> Codec:
     if name != ADAPTIVE:
         return codec_named(name)
     return TopKCodec(kept) if kept < BLOCK_ELEMENTS else codec_named("blockwise8")
+
+
+def kept_share_of(codec: Codec) -> float:
+    """The share of a tensor's numbers that a codec keeps, for `StageRunner.begin`."""
+    return codec.kept / BLOCK_ELEMENTS if isinstance(codec, TopKCodec) else 1.0
 
 
 def _runs(width: int) -> tuple[int, int]:

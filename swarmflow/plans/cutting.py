@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
 from swarmflow.compute.demands import blocks_bytes
 from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
-from swarmflow.config import load
+from swarmflow.config import RunConfig, load
 from swarmflow.errors import ConfigError, raise_all
 from swarmflow.manifest import Manifest
 from swarmflow.planning.cut import STAGES_MAX, CutProblem, MachineClass, PlannedStage, bottleneck, plan_cut_for, serve
@@ -84,8 +84,20 @@ def find_cut(run_toml: Path, machines: Sequence[MachineKind], stages: int | None
     run = manifest_of(config, model, corpus_digest="", run_id="")
     problem = _problem(run, model, machines, at_least)
     found = plan_cut_for(problem, stages)
+    _check_found(config, model, tuple(stage.first for stage in found[1:]))
     memory = tuple(_bytes(run, model, stage.first, stage.stop) for stage in found)
     return FoundCut(run, tuple(machines), problem, found, _best_even(problem, run, model, len(found)), memory)
+
+
+def _check_found(config: RunConfig, model: CheckedModel, cut: tuple[int, ...]) -> None:
+    """Raises SwarmflowError for a cut that a trainer would refuse."""
+    if config.model.boundary is not None and not cut:
+        raise ConfigError(
+            f"model.boundary = {config.model.boundary!r}: for these machines one stage is best, which has no boundary; "
+            "leave model.boundary out, or give --stages"
+        )
+    planned = replace(config, model=replace(config.model, cut=cut, stages=len(cut) + 1))
+    manifest_of(planned, replace(model, examined=replace(model.examined, costs=None)), corpus_digest="", run_id="")
 
 
 def _problem(run: Manifest, model: CheckedModel, machines: Sequence[MachineKind], at_least: int) -> CutProblem:

@@ -51,6 +51,7 @@ def graph_manifest_of(config: RunConfig, examined: ExaminedGraph, corpus_digest:
         _settings_of(config, corpus_digest, run_id),
         model=graph_as_json(model),
         hidden_size=-(-widest // model.items),
+        batch_words=sum(each.words for each in model.inputs),
         microbatch_gigaflops=examined.gigaflops,
     )
     return _cut_into(described, cut, examined.costs, layouts)

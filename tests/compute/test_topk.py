@@ -13,7 +13,7 @@ from torch import Tensor
 from swarmflow.compute.codec import codec_named
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
-from swarmflow.compute.topk import TopKCodec, codec_of
+from swarmflow.compute.topk import TopKCodec, codec_of, kept_share_of
 from swarmflow.compute.weights import init_stage
 from swarmflow.errors import FrameError
 from tests.compute.models import batch, config_of
@@ -98,10 +98,10 @@ def test_a_sparse_input_has_the_gradient_of_the_kept_numbers() -> None:
     hidden = torch.randn(*targets.shape, stage.boundary_width, generator=torch.Generator().manual_seed(2))
     mask = sent(codec, hidden) != 0
     whole = sent(codec, hidden).requires_grad_()
-    stage.loss(whole * mask, targets).backward()
+    stage.loss(whole * mask * 2.0, targets).backward()  # a quarter is kept
     assert whole.grad is not None
     wanted = whole.grad.clone()
-    runner.begin(0, sparse=True)
+    runner.begin(0, kept_share=kept_share_of(codec))
     for defer in (False, True):
         _, _, gradient = runner.loss(0, sent(codec, hidden), targets, defer=defer)
         assert gradient is not None

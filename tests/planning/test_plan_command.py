@@ -175,11 +175,12 @@ def test_a_model_is_cut_for_the_machines_that_are_named(tmp_path: Path, capsys: 
     assert sorted(stage["blocks"] for stage in found["stages"]) == sorted((cut, 8 - cut))
     fast = next(stage for stage in found["stages"] if stage["machines"]["1x20MB@3"])
     assert fast["blocks"] > 4
-    assert found["even_cut"] == [4]
+    [even] = found["even_cut"]
+    assert even in (3, 4, 5), "by measured compute"
     assert found["gain"] > 1.2
     printed = capsys.readouterr().out
     assert f"in RUN.toml: cut = [{cut}]" in printed
-    assert "times as fast as the best even cut, [4] in 2 stages, by computing alone" in printed
+    assert f"times as fast as the best even cut, [{even}] in 2 stages, by computing alone" in printed
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -45,10 +46,11 @@ def collate(records: list[dict[str, Any]]) -> dict[str, Tensor]:
 
 
 def collate_images(records: list[dict[str, Any]]) -> dict[str, Tensor]:
-    """Images of 16 x 16 pixels in three colours, and their labels."""
+    """Square images in three colours, and their labels."""
     pixels = torch.tensor([record["pixels"] for record in records], dtype=torch.float32)
     labels = torch.tensor([record["label"] for record in records])
-    return {"pixel_values": pixels.view(-1, 3, 16, 16) / 255.0, "labels": labels}
+    side = math.isqrt(pixels.shape[1] // 3)
+    return {"pixel_values": pixels.view(-1, 3, side, side) / 255.0, "labels": labels}
 
 
 def collate_sentences(records: list[dict[str, Any]]) -> dict[str, Tensor]:

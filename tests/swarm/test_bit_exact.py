@@ -23,7 +23,7 @@ from swarmflow.compute.layout import OWN
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage, build_stage
-from swarmflow.compute.topk import TopKCodec
+from swarmflow.compute.topk import kept_share_of
 from swarmflow.compute.weights import load_stage
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm
@@ -171,7 +171,7 @@ def _accumulate(stages: list[Stage], corpus: Path, of: Recipe, step: int, codecs
     """Adds up the gradients of a step, on all stages that have them for shared weights; the norm of their mean."""
     *before, last = runners = [StageRunner(stage) for stage in stages]
     for runner, codec in zip(runners[1:], codecs, strict=True):
-        runner.begin(EXPONENT, sparse=isinstance(codec, TopKCodec))
+        runner.begin(EXPONENT, kept_share=kept_share_of(codec))
     tokens = torch.frombuffer(bytearray(corpus.read_bytes()), dtype=torch.uint8).long()
     for index in reversed(range(of.microbatches)):
         x, y = microbatch(tokens, of, step, index)

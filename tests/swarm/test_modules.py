@@ -21,6 +21,7 @@ from tests.swarm.networks import collate, collate_images, collate_sentences, two
 from tests.swarm.runs import FINISH_S
 
 WIDTH, ITEMS, MICROBATCHES, STEPS, STAGES = 16, 4, 4, 30, 3
+RATE = 0.05
 RECORDS, HELD_OUT = 50, 10  # two microbatches, and two records that fill none
 HERE = "tests.swarm.networks"
 NAME = f"{HERE}:two_branches"
@@ -41,7 +42,7 @@ def settings(
         "run": {"name": "test", "output": "out"},
         "model": {"module": module, "module_config": config, "stages": STAGES},
         "data": {"path": str(data), "collate": f"{HERE}:{collate_function}", "validation_path": str(held_out)},
-        "optimizer": {"name": "sgd", "lr": 0.05, "momentum": 0.9, "weight_decay": 0.1},
+        "optimizer": {"name": "sgd", "lr": RATE, "momentum": 0.9, "weight_decay": 0.1},
         "train": {
             "steps": steps,
             "microbatches": MICROBATCHES,
@@ -65,11 +66,12 @@ def plain_loop(
     records: list[Record],
     collated: Callable[[list[Record]], dict[str, Tensor]],
     steps: int,
+    rate: float = RATE,
 ) -> Learnt:
     """The parameters after all steps, the loss of each, and that of the held-out records after all."""
     torch.manual_seed(0)
     module = make()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=0.1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9, weight_decay=0.1)
     losses = []
 
     def loss_of(batch: list[Record]) -> Tensor:
@@ -142,29 +144,36 @@ def test_a_swarm_learns_a_network_of_two_branches_whoever_dies(tmp_path: Path, f
 @pytest.mark.slow
 @pytest.mark.extended
 @pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize("kind", ["resnet", "vit", "t5"])
-def test_a_swarm_learns_models_of_transformers_that_are_no_decoders(
+@pytest.mark.parametrize("kind", ["resnet-18", "vit", "t5"])
+def test_a_swarm_learns_models_of_transformers_that_are_no_decoders_whoever_dies(
     kind: str, tmp_path: Path, forks: ForkServer
 ) -> None:
+    steps = 20
     drawn = random.Random(0)
-    sentences = kind == "t5"
+    sentences, side = kind == "t5", 32 if kind == "resnet-18" else 16
     records: list[Record]
     if sentences:
         records = [{"words": [drawn.randrange(1, 64) for _ in range(14)]} for _ in range(RECORDS)]
     else:
         records = [
-            {"pixels": [drawn.randrange(256) for _ in range(3 * 16 * 16)], "label": drawn.randrange(4)}
+            {"pixels": [drawn.randrange(256) for _ in range(3 * side * side)], "label": drawn.randrange(4)}
             for _ in range(RECORDS)
         ]
     config: dict[str, object] = {"kind": kind, "items": ITEMS}
     collated = collate_sentences if sentences else collate_images
-    run = settings(tmp_path, records, OF_TRANSFORMERS, config, collated.__name__, 10)
+    run = settings(tmp_path, records, OF_TRANSFORMERS, config, collated.__name__, steps)
+    # Batch normalisation over four items makes large what the order of additions changes: after 20 steps of a plain
+    # loop with a rate of 0.01 56% of a parameter, of 0.0005 0.01%.
+    rate = 0.0002 if kind == "resnet-18" else RATE
+    run["optimizer"]["lr"] = rate
     with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
         swarm.start_trainer(timeout_s=150)
-        for number in range(STAGES):
-            swarm.start_peer("--trust-module", OF_TRANSFORMERS, stage=number)
+        for number in range(2 * STAGES):
+            swarm.start_peer("--trust-module", OF_TRANSFORMERS, stage=number % STAGES)
+        swarm.wait_steps(5, FINISH_S)
+        swarm.peers[1].kill()
         swarm.wait_finished(FINISH_S)
-    wanted = plain_loop(lambda: of_transformers(kind, ITEMS), records, collated, 10)
+    wanted = plain_loop(lambda: of_transformers(kind, ITEMS), records, collated, steps, rate)
     found = assert_learnt(swarm, wanted)
     assert len({tensor.data_ptr() for tensor in wanted[0].values()}) == len(found)
 

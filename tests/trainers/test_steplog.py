@@ -18,7 +18,7 @@ from tests.disks import small_disk
 from trainers.steplog import StepLog
 
 DOCS = Path(__file__).parents[2] / "docs" / "json-log.md"
-RESULT = StepResult(1, Epoch(0, 7), 5.25, 4096, 0.9, 1.5, 3e-4, 8, (2, 2, 1), 3, validation_loss=5.5)
+RESULT = StepResult(1, Epoch(0, 7), 5.25, 4096, 0.9, 1.5, 3e-4, 8, (2, 2, 1), 3, validation_loss=5.5, kept=(10, 256))
 
 
 def logged(path: Path, *results: StepResult) -> list[dict[str, object]]:
@@ -34,8 +34,8 @@ def test_the_fields_are_those_of_the_docs(tmp_path: Path) -> None:
     documented = re.findall(r"^\| `(\w+)` \|", DOCS.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(line) == set(documented)
     assert (line["step"], line["version"], line["peers"], line["retries"]) == (7, 8, [2, 2, 1], 3)
-    [without] = logged(tmp_path / "other.jsonl", replace(RESULT, validation_loss=None))
-    assert set(documented) - set(without) == {"validation_loss"}
+    [without] = logged(tmp_path / "other.jsonl", replace(RESULT, validation_loss=None, kept=()))
+    assert set(documented) - set(without) == {"validation_loss", "kept"}
 
 
 def test_what_is_not_finite_is_null(tmp_path: Path) -> None:

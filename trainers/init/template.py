@@ -93,14 +93,14 @@ def _model_lines(run: NewRun) -> list[KeyLine]:
     else:
         stages = f"parts of the model; a peer holds one part, so that at least {run.stages} peers are needed"
     path = [] if run.model_path is None else [KeyLine("path", run.model_path, "a Hugging Face folder")]
-    cut = [run.model.blocks // 2]
+    cut, groups = [run.model.blocks // 2], max(1, run.model.blocks // 2)
     return [
         *path,
         KeyLine("stages", run.stages, stages),
         KeyLine("cut", cut, "instead of stages: the first block of each stage but 0", active=False),
         _default(ModelSection, "dropout", "true: keep the dropout that the model's configuration asks for"),
         KeyLine("boundary", "bottleneck:64", "or maxout:K: less travels, by layers that are learnt", active=False),
-        KeyLine("shared_blocks", run.model.blocks // 2, "so many groups of blocks share their weights", active=False),
+        KeyLine("shared_blocks", groups, "so many groups of blocks share their weights", active=False),
     ]
 
 

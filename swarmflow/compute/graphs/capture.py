@@ -176,6 +176,9 @@ def _exported(built: LossModule, inputs: Sequence[BatchTensor], name: str) -> Ex
         raise ModelError(
             f"{name}: its forward writes into the buffer {buffer}, and stages keep none from one to the next"
         )
+    if signature.parameters_to_mutate:
+        parameter = next(iter(signature.parameters_to_mutate.values())).removeprefix(_PREFIX)
+        raise ModelError(f"{name}: its forward writes into the parameter {parameter}, which the optimizer alone may do")
     if signature.user_inputs_to_mutate:
         raise ModelError(f"{name}: its forward writes into its inputs; clone them first")
     return functional
@@ -270,10 +273,13 @@ def _refuse(order: Iterable[fx.Node], name: str) -> None:
 
 
 def _without_dropout(node: fx.Node) -> bool:
-    """Return whether a fused attention, which could drop, does not."""
-    fused = torch.ops.aten.scaled_dot_product_attention.default
-    dropout = node.args[4] if len(node.args) > 4 else node.kwargs.get("dropout_p", 0.0)
-    return node.target is fused and isinstance(dropout, float) and dropout == 0.0
+    """Return whether an operator that could drop (a fused attention, a recurrent layer) does not."""
+    assert isinstance(node.target, torch._ops.OpOverload), "checked before"
+    for place, each in enumerate(node.target._schema.arguments):
+        if each.name in ("dropout", "dropout_p"):
+            value = node.args[place] if place < len(node.args) else node.kwargs.get(each.name, each.default_value)
+            return isinstance(value, int | float) and value == 0
+    return False
 
 
 def where(node: fx.Node) -> str:

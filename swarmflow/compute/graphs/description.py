@@ -120,7 +120,8 @@ class GraphModel:
             if stage in stages:
                 (tied if len(stages) > 1 else own).append(parameter)
         groups = {OWN: _place(own, align)} | ({TIED: _place(tied, align)} if tied else {})
-        return StageLayout(stage, len(cut) + 1, groups, stored={}, prefix="", tied=None, tied_alias=None)
+        spread = {TIED: (0, len(cut))} if tied else {}
+        return StageLayout(stage, len(cut) + 1, groups, stored={}, prefix="", tied=None, tied_alias=None, spread=spread)
 
     def _used(self) -> Sequence[BatchTensor]:
         return [each for each in self.inputs if each.last_use >= 0]

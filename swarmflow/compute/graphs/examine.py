@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from swarmflow.compute.families import one_line
+from swarmflow.compute.finite import finite
 from swarmflow.compute.graphs.capture import OperatorGraph, capture, where
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, GraphParameter
 from swarmflow.compute.graphs.stage import GraphStage
@@ -64,7 +65,10 @@ def examine_graph(
     """
     graph = capture(module, config, inputs, seed)
     model = graph.describe(module, config, items)
-    workloads = tuple(measure(graph, batch))
+    try:
+        workloads = tuple(measure(graph, batch))
+    except (RuntimeError, IndexError) as error:  # of torch
+        raise ModelError(f"model.module = {module!r} fails with the first microbatch ({one_line(error)})") from error
     seconds = [each.seconds for each in workloads]
     chosen = _planned(model, seconds, stages, plan) if cut is None else tuple(_numbered(graph, cut))
     model.check_cut(chosen)
@@ -133,7 +137,11 @@ def _compare(
         stage.set_values(graph.values)
         kept.append(runner.activation_bytes(entered))
         if not stage.last:
-            entered = GraphInput(runner.forward(0, entered), batch)
+            boundary = runner.forward(0, entered)
+            if not finite(boundary):
+                place = cut[stage.layout.stage]
+                raise ModelError(f"{name}: a value that is not finite crosses the cut before {place}; cut it elsewhere")
+            entered = GraphInput(boundary, batch)
     loss, _, gradient = runners[-1].loss(0, entered, torch.zeros(model.items))
     if not math.isfinite(loss) or not math.isclose(loss, wanted, rel_tol=1e-3, abs_tol=1e-5):
         raise ModelError(f"{name}: cut into stages its loss is {loss}, and {wanted} by itself")

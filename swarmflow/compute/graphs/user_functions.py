@@ -30,7 +30,8 @@ _DROPOUTS = frozenset(
     )
 )
 
-_SDPA_DROPOUT = 4  # the place of dropout_p among the arguments of scaled_dot_product_attention
+# The place of dropout_p among the arguments. Within one of these functions the mode below is off.
+_DROPOUT_P = {nn.functional.scaled_dot_product_attention: 4, nn.functional.multi_head_attention_forward: 10}
 
 
 def load_function(name: str, key: str) -> Callable[..., object]:
@@ -123,9 +124,10 @@ class _Undropped(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _DROPOUTS:
             return args[0] if args else kwargs["input"]
-        if func is nn.functional.scaled_dot_product_attention:
-            if len(args) > _SDPA_DROPOUT:
-                args = (*args[:_SDPA_DROPOUT], 0.0, *args[_SDPA_DROPOUT + 1 :])
+        place = _DROPOUT_P.get(func)
+        if place is not None:
+            if len(args) > place:
+                args = (*args[:place], 0.0, *args[place + 1 :])
             else:
                 kwargs = {**kwargs, "dropout_p": 0.0}
         return func(*args, **kwargs)

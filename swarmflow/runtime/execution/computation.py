@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from swarmflow.compute.exact import ExponentOverflowError
+from swarmflow.compute.families import one_line
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.grouped_stage import GroupedStage
 from swarmflow.core.protocol.events import ComputedNotFinite, ComputeFailed, Overflowed
@@ -98,6 +99,9 @@ class Computation(Generic[X, Y]):
             return Overflowed(self.microbatch)
         except NotFiniteError as error:
             return ComputedNotFinite(self.microbatch.epoch, self.microbatch.index, error.value, error.layer)
+        except IndexError as error:  # of a module: it is in the batch, and every other peer would fail with it too
+            where = f"an operator that refuses an index ({one_line(error)[:60]})"
+            return ComputedNotFinite(self.microbatch.epoch, self.microbatch.index, "activation", where)
         return result, self.served.clock() - began_s
 
     def _finish(self, result: Y, seconds: float, place: Workplace) -> None:

@@ -17,7 +17,7 @@ from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.finite import finite
 from swarmflow.compute.grouped_stage import GroupedStage, StageInput
-from swarmflow.compute.topk import TopKCodec, codec_of
+from swarmflow.compute.topk import codec_of, kept_share_of
 from swarmflow.core.protocol.actions import DEFERRED_MIN, Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay
 from swarmflow.core.protocol.events import (
     BackwardComputed,
@@ -262,12 +262,12 @@ class StageHost:
         self._account.void()
         self.end.begin()
         self._kept = action.kept
-        served, sparse = self._serving(), isinstance(self._codec(before=True), TopKCodec)
+        served, kept_share = self._serving(), kept_share_of(self._codec(before=True))
 
         def work() -> None:
             for runner in served.runners:
                 runner.begin(EXPONENT, action.careful)
-            served.runner(served.version).begin(action.exponent, action.careful, sparse=sparse)
+            served.runner(served.version).begin(action.exponent, action.careful, kept_share=kept_share)
 
         self._compute.submit(FIRST, work, lambda _: None)
 

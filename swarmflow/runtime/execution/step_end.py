@@ -77,7 +77,9 @@ class StepEnd:
         self._do(work, lambda name: self._piece_reduced(action, name))
 
     def _sum_apart(self, action: SumPiece) -> None:
-        like = self._serving().groups(action.epoch.step)[OWN].sums
+        # Of a group that has elements, whose grid tells whether this is a first step: that of none seems to be known.
+        groups = self._serving().groups(action.epoch.step).values()
+        like = max((group.sums for group in groups), key=lambda sums: sums.elements)
         parts = [self._driver.store.get(part) for part in action.parts if part is not None]
         elements = action.stop - action.start
 

@@ -143,8 +143,10 @@ def of_transformers(kind: str, items: int = ITEMS) -> nn.Module:
     )
 
     sizes: dict[str, Any]
-    if kind == "resnet":
+    if kind in ("resnet", "resnet-18"):
         sizes = {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "layer_type": "basic"}
+        if kind == "resnet-18":  # narrower than He et al.'s
+            sizes |= {"hidden_sizes": [8, 8, 16, 16], "depths": [2, 2, 2, 2]}
         sizes["num_labels"] = CLASSES
         return Wrapped(ResNetForImageClassification(ResNetConfig(**sizes)), items)
     if kind == "vit":

@@ -17,7 +17,7 @@ from swarmflow.compute.graphs.description import BatchTensor, GraphModel, graph_
 from swarmflow.compute.graphs.stage import GraphStage
 from swarmflow.compute.graphs.user_functions import build_module, without_dropout
 from swarmflow.compute.grouped_stage import GraphInput
-from swarmflow.compute.layout_types import TIED
+from swarmflow.compute.layout_types import TIED, StageLayout
 from swarmflow.compute.runner import StageRunner
 from swarmflow.errors import ModelError
 from tests.compute.graphs.networks import CLASSES, ITEMS, WIDTH
@@ -201,12 +201,23 @@ def test_a_package_that_is_missing_is_named() -> None:
         capture("no_such_package.at_all:f", {}, VECTORS, SEED)
 
 
+def laid_out(model: GraphModel, place: int) -> StageLayout | None:
+    """The first stage of two, if the module can be cut here."""
+    try:
+        return model.layout((place,), 0)
+    except ModelError:
+        return None
+
+
 def test_a_parameter_may_be_shared_by_the_ends_alone() -> None:
     _, model = captured("odd", {"kind": "shared"}, VECTORS)
     [shared] = [each for each in model.parameters if each.name == "first.weight"]
     low, high = shared.uses
     with pytest.raises(ModelError, match=r"first\.weight would be shared by the stages"):
         model.check_cut((low + 1, high + 1))
+    ends = [layout for place in range(model.operators) if (layout := laid_out(model, place)) and TIED in layout.groups]
+    assert ends
+    assert all(layout.spread == {TIED: (0, 1)} for layout in ends), "both ends add up its gradient"
 
 
 def test_a_cut_through_integers_is_refused_and_others_are_named() -> None:
