@@ -46,7 +46,7 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
     made = new_manifest(run.config, run.corpus, before.run_id)
     if is_graph(before.model) and made.model != before.model:
         raise ConfigError(
-            "the run's module is not the one that the run began with: install the versions of then, or begin another run"
+            "the run's module is not the one that it began with: install the versions of then, or begin another run"
         )
     after = replace(
         before,
