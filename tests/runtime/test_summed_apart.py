@@ -7,6 +7,7 @@ import pytest
 from swarmflow.compute.blockwise_sums import BlockwiseSums
 from swarmflow.core.protocol.actions import SumPiece
 from swarmflow.core.protocol.events import PieceReduced
+from swarmflow.runtime.execution.computation import LATER
 from tests.compute.models import config_of
 from tests.runtime.manifests import manifest
 from tests.runtime.stage_peers import EPOCH, peers
@@ -24,7 +25,12 @@ async def test_a_stage_that_shares_all_its_weights_sums_the_pieces_of_a_first_st
         shared = groups["shared-0"].sums
         assert groups["own"].sums.elements == 0
         assert isinstance(shared, BlockwiseSums)
-        shared.grid.spacings.zero_()  # as in a run's first step
+
+        def begin_first_step() -> None:
+            shared.grid.spacings.zero_()
+            shared.zero()
+
+        await peer.compute.call(LATER, begin_first_step)  # after the peer's own reset
         part = peer.keep(bytes(shared.pack(0, shared.elements)))
         summed = await peer.ask(SumPiece(EPOCH, 1, "stage-0", 0, 0, shared.elements, (part, part), apart=True))
         assert isinstance(summed, PieceReduced)
