@@ -224,7 +224,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
 def _check_kind(config: PreTrainedConfig) -> None:
     """Raises ModelError, with what to do, for what is no decoder of text, or would be trained otherwise than asked."""
     if config.is_encoder_decoder:
-        raise unsupported(config, "they have an encoder; swarmflow trains decoders")
+        raise unsupported(config, "they have an encoder; train such a model as [model] module (docs/modules.md)")
     text = config.get_text_config(decoder=True)
     if text is not config:
         known = text.model_type in CONFIG_MAPPING and type(text) in MODEL_FOR_CAUSAL_LM_MAPPING

@@ -28,7 +28,7 @@ class HopHandover:
 class Forward:
     """Compute this hop. Bodies: the input (token ids for stage 0, else the activation) and what travels with it.
 
-    That are the targets; of a module, all of its batch that later stages than the first need.
+    These are the targets, or the tensors of a module's batch that stages after the first one need.
     """
 
     microbatch: Microbatch
