@@ -48,6 +48,9 @@ _DTYPE_IDS: Final = {torch.float32: 1, torch.bfloat16: 2, torch.int32: 3}
 _TOKENS_CODEC_ID: Final = 16
 _NO_COMPILER: Final = "TORCHDYNAMO_DISABLE"
 _IMPORTING: Final = threading.Lock()
+# Torch's wrapper of bitsandbytes' operators and torch.export change the same global state of torch.fx, in whatever
+# thread: a peer that exported a module while it encoded its first tensor ended with a KeyError.
+FX_STATE: Final = threading.RLock()
 
 
 class Codec(ABC):
@@ -163,7 +166,8 @@ class BlockwiseCodec(Codec):
         # bitsandbytes turns NaN into an ordinary number silently, so it must not see one.
         finite = all(map(math.isfinite, _extremes(flat)))
         source = flat if finite else torch.nan_to_num(flat, nan=0.0, posinf=0.0, neginf=0.0)
-        indices, scales = _bitsandbytes().quantize_blockwise(source, _dynamic_map(flat.device), BLOCK_ELEMENTS)
+        with FX_STATE:
+            indices, scales = _bitsandbytes().quantize_blockwise(source, _dynamic_map(flat.device), BLOCK_ELEMENTS)
         if not finite:
             affected_blocks = torch.nonzero(~torch.isfinite(flat)).flatten() // BLOCK_ELEMENTS
             scales[affected_blocks] = math.nan
@@ -178,9 +182,10 @@ class BlockwiseCodec(Codec):
         scale_bytes = _blocks(elements) * 4
         scales = tensor_of(data[:scale_bytes], _blocks(elements), torch.float32).to(device)
         indices = tensor_of(data[scale_bytes:], elements, torch.uint8).to(device)
-        decoded: Tensor = _bitsandbytes().dequantize_blockwise(
-            indices, scales, _dynamic_map(device), BLOCK_ELEMENTS, dtype
-        )
+        with FX_STATE:
+            decoded: Tensor = _bitsandbytes().dequantize_blockwise(
+                indices, scales, _dynamic_map(device), BLOCK_ELEMENTS, dtype
+            )
         return decoded
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, fx
 from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind
 
+from swarmflow.compute.codec import FX_STATE
 from swarmflow.compute.families import one_line
 from swarmflow.compute.flat_tensors import memory_of
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, GraphParameter
@@ -160,7 +161,7 @@ def example(inputs: Iterable[BatchTensor]) -> dict[str, Tensor]:
 
 def _exported(built: LossModule, inputs: Sequence[BatchTensor], name: str) -> ExportedProgram:
     try:
-        with without_dropout(), warnings.catch_warnings():
+        with FX_STATE, without_dropout(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own code calls what torch gives up
             program = torch.export.export(built, (), kwargs=example(inputs), strict=False)
             _detach_what_has_no_gradient(program.graph_module)
