@@ -27,13 +27,15 @@ help:
 	@echo "make screenshots        the pictures of the page in docs/images, with Debian's chromium and chromium-driver"
 	@echo "make clean              remove the virtual environment and everything built"
 
+# An earlier version had the distribution name `swarmflow`: it goes first, or its commands would stand beside the new ones.
 # The stamps make a new installation happen only when the requirements have changed.
 $(VENV)/.installed: pyproject.toml constraints.txt swarmflow/compute/rounding.c swarmflow/compute/adamw.c swarmflow/compute/moments.c
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
 	  echo "swarmflow needs Python 3.11 or newer; name one like this: make PYTHON=python3.11 $(MAKECMDGOALS)" >&2; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || { \
 	  echo "$(PYTHON) cannot make a virtual environment; on Debian and Ubuntu: apt install python3-venv" >&2; exit 1; }
-	@echo "installing swarmflow into $(VENV) (a few minutes the first time)"
+	@echo "installing swarmflow-train into $(VENV) (a few minutes the first time)"
+	@rm -rf swarmflow.egg-info; $(BIN)/python -m pip uninstall --quiet --quiet --yes swarmflow
 	@$(PIP_INSTALL) --editable .
 	@touch $@
 
@@ -114,5 +116,5 @@ experiments-quick: venv
 	@$(BIN)/python -m experiments.common.quick
 
 clean:
-	rm -rf $(VENV) build dist site swarmflow.egg-info swarmflow/compute/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site swarmflow_train.egg-info swarmflow.egg-info swarmflow/compute/*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,6 +1,6 @@
 """Carries out the steps of the CPU image without docker, and tries what they give: `make image-check`.
 
-The instructions are read from docker/Dockerfile: COPY and RUN of the stages that install swarmflow, into a fresh
+The instructions are read from docker/Dockerfile: COPY and RUN of the stages that install the package, into a fresh
 folder. Left out: what needs root or another system (apt-get, useradd). TORCH_INDEX: the index that torch is installed
 from; without it, those of pip's own configuration.
 """
@@ -48,7 +48,7 @@ class Image:
         return self.root / "opt" / "swarmflow" / "bin" / "swarmflow"
 
     def build(self, dockerfile: str) -> None:
-        """Carry out the steps that install swarmflow."""
+        """Carry out the steps that install the package."""
         for stage in STAGES:
             for name, rest in instructions(dockerfile, stage):
                 if name == "COPY":

@@ -21,6 +21,7 @@ from swarmflow import cli
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ("swarmflow", "peers", "trainers", "pyproject.toml", "README.md", "LICENSE")
+TEXTS = {".md", ".py", ".toml", ".sh", ".yml", ".yaml", ".env"}
 HELP_CPU_SECONDS_MAX = 0.5
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 DECLARED = PROJECT["entry-points"][cli.COMMAND_GROUP]
@@ -70,6 +71,16 @@ def test_the_wheel_holds_the_three_packages_and_nothing_else(wheel: Path) -> Non
     assert any(name.endswith("licenses/LICENSE") for name in names)
     in_checkout = {path.relative_to(ROOT).as_posix() for top in tops - {info} for path in (ROOT / top).rglob("*.py")}
     assert {name for name in names if name.endswith(".py")} == in_checkout
+
+
+def test_the_distribution_is_not_named_like_another_project(wheel: Path) -> None:
+    """`swarmflow` on the package index is another project's; nothing may tell a user to install that."""
+    assert wheel.name.split("-")[0] == PROJECT["name"].replace("-", "_") == "swarmflow_train"
+    wrong = re.compile(r"\binstall (?:-\S+ )*[\"'`]?swarmflow(?![\w.-])", re.IGNORECASE)
+    folders = ("swarmflow", "peers", "trainers", "docs", "docker", "packaging", "examples", "experiments", "benchmarks")
+    texts = [path for name in folders for path in (ROOT / name).rglob("*") if path.suffix in TEXTS]
+    texts += [path for path in ROOT.iterdir() if path.suffix in TEXTS or path.name == "Makefile"]
+    assert [path for path in texts if wrong.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_the_wheel_says_that_its_packages_are_typed(wheel: Path) -> None:

@@ -30,7 +30,9 @@ def program() -> Path:
         path = Path(folder) / "hivemind_cli" / "p2pd"
         if path.is_file():
             return path
-    raise NetworkError("hivemind's p2pd is not installed; install swarmflow again")
+    raise NetworkError(
+        "hivemind's p2pd is not installed; install swarmflow-train again (its package hivemind has p2pd)"
+    )
 
 
 def connect_request(name: str, addresses: Sequence[bytes], timeout_s: float) -> bytes:
