@@ -21,7 +21,7 @@ from swarmflow.compute.model_keys import positions_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.partition import few_blocks
 from swarmflow.compute.runner import StageRunner
-from swarmflow.compute.stage import LOGITS_ELEMENTS_MAX, build_stage
+from swarmflow.compute.stage import build_stage, head_tokens
 from swarmflow.compute.state_root import item_bytes, tensor_elements
 from swarmflow.manifest import Manifest
 
@@ -32,7 +32,7 @@ _TRIAL_TOKENS = 128
 _FLOAT_BYTES = 4
 _SPACING_BYTES = 4  # of a block of the grid to which gradients are rounded
 _SUMS_BLOCK_BYTES = 20  # of a block of sums on it: spacing and inverse, bound, peak, and place of wide sums
-_LOGITS_COPIES = 3  # the logits of one piece, their log-softmax and their gradient
+_LOGITS_COPIES = 3  # the logits of one piece, their gradient, and what a head does to them (a cap, a scale)
 _TOKEN_BYTES = 8  # of a token id and its target
 
 # (a, b): a sequence of T tokens keeps a*T + b*T*T bytes
@@ -172,7 +172,8 @@ def _memory_bytes(manifest: Manifest, layout: StageLayout) -> int:
     memory += sets * _FLOAT_BYTES * _gradient_elements(manifest, layout)
     if layout.stage == layout.stages - 1:
         tokens = manifest.microbatch_sequences * manifest.seq_len
-        memory += _LOGITS_COPIES * _FLOAT_BYTES * min(tokens * manifest.vocab_size, LOGITS_ELEMENTS_MAX)
+        element_bytes = 2 if manifest.precision == "bf16" else _FLOAT_BYTES
+        memory += _LOGITS_COPIES * element_bytes * manifest.vocab_size * min(tokens, head_tokens(manifest.vocab_size))
     return memory
 
 

@@ -15,7 +15,7 @@ from swarmflow.compute.stage import Stage
 
 
 class HalfWeights:
-    """Puts bf16 copies of the blocks' matrices into the modules of a stage; costs 2 bytes a parameter.
+    """Puts bf16 copies of the blocks' and the head's matrices into the modules of a stage; costs 2 bytes a parameter.
 
     The fp32 master weights stay in the flat buffers. A copy's gradient is added to the master's, in fp32, as soon as
     autograd has it, and is freed.
@@ -31,7 +31,7 @@ class HalfWeights:
                 values = group.view(group.params, entry)
                 masters[values.data_ptr()] = values, partial(group.accumulate, entry)
         for name, unit in stage.units.items():
-            if name not in stage.block_names:
+            if name not in (*stage.block_names, stage.head_name):
                 continue
             for module in unit.modules():
                 for leaf, parameter in list(module.named_parameters(recurse=False)):

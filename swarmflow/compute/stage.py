@@ -20,6 +20,7 @@ from transformers.utils.generic import ModelOutput
 
 from swarmflow.boundary import Boundary
 from swarmflow.compute.boundary_layers import CompressingHalf, ExpandingHalf, attach, halves_of
+from swarmflow.compute.cross_entropy import cross_entropy_sum
 from swarmflow.compute.dropout import DrawKey, SeededDropout
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.families import Anatomy, dissect, init_module, to_config, unsupported
@@ -28,8 +29,10 @@ from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.grouped_stage import GroupedStage, StageInput
 from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
 
-# Logits of at most this many elements exist at once (64 MiB in fp32), however large vocabulary and batch are.
+# Logits of at most this many elements exist at once (64 MiB in fp32), however large the batch is, or of HEAD_TOKENS_MIN
+# tokens where these have more: each piece reads the head's weights and writes their gradient anew.
 LOGITS_ELEMENTS_MAX = 1 << 24
+HEAD_TOKENS_MIN = 1024
 
 
 class _Nothing(nn.Module):
@@ -61,11 +64,12 @@ class _PassThrough(nn.Module):
 class Stage(GroupedStage):
     """Stage `layout.stage` of `layout.stages`, on one device, with zeros for weights until they are set.
 
-    block_names: full names of its blocks, each of which is a unit. model: transformers' causal model, of which only the
-    head is left. tied: name of the weight that this stage shares with another one, else None. drawn: the modules whose
-    rules draw this stage's first parameters, by the names that seed them: the units, and modules of other stages which
-    the whole model names first where parameters are shared. halves: those of the boundaries around the stage, where
-    these are learnt, by name; they are units too. boundary_width: W, the numbers of a token that travel between stages.
+    block_names: full names of its blocks, each of which is a unit. head_name: of the head, a unit of the last stage.
+    model: transformers' causal model, of which only the head is left. tied: name of the weight that this stage shares
+    with another one, else None. drawn: the modules whose rules draw this stage's first parameters, by the names that
+    seed them: the units, and modules of other stages which the whole model names first where parameters are shared.
+    halves: those of the boundaries around the stage, where these are learnt, by name; they are units too.
+    boundary_width: W, the numbers of a token that travel between stages.
     """
 
     def __init__(
@@ -91,6 +95,7 @@ class Stage(GroupedStage):
         _place_parameters(anatomy, self.groups)
         elsewhere = _named_elsewhere(anatomy, blocks, tied=self.tied is not None)
         self.block_names = tuple(f"{anatomy.blocks_name}.{i}" for i in blocks)
+        self.head_name = anatomy.head
         self.units = _keep_slice(anatomy, blocks, first=self.first, last=self.last)
         self.drawn = elsewhere | self.units
         self.order = [n for n in (*anatomy.entry, *self.block_names, *anatomy.exit) if n in self.units]
@@ -151,12 +156,11 @@ class Stage(GroupedStage):
 
     def head_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """As `loss`, from the trunk's hidden [1, n, H] and targets [n] of one piece."""
-        logits = self.logits(hidden).squeeze(0).float()
-        return nn.functional.cross_entropy(logits, targets, reduction="sum")
+        return cross_entropy_sum(self.logits(hidden).squeeze(0), targets)
 
     def pieces(self, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The tokens in pieces [1, n, H], [n] whose logits are small enough to exist at once."""
-        tokens = max(1, LOGITS_ELEMENTS_MAX // self.vocab_size)
+        tokens = head_tokens(self.vocab_size)
         flat, wanted = hidden.reshape(1, -1, hidden.shape[-1]), targets.reshape(-1).long()
         for start in range(0, wanted.numel(), tokens):
             yield flat[:, start : start + tokens], wanted[start : start + tokens]
@@ -177,6 +181,11 @@ class Stage(GroupedStage):
             return contextlib.nullcontext()
         self._base.train(draw is not None)
         return contextlib.nullcontext() if draw is None else self._dropout.begin(draw)
+
+
+def head_tokens(vocab_size: int) -> int:
+    """Return of how many tokens the logits exist at once."""
+    return max(HEAD_TOKENS_MIN, LOGITS_ELEMENTS_MAX // vocab_size)
 
 
 def build_stage(

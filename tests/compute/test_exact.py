@@ -279,6 +279,7 @@ def test_a_head_in_pieces_is_one_addend(monkeypatch: pytest.MonkeyPatch) -> None
     """Pieces add up in fp32 first: else the limit of an addend would depend on how many there are."""
     found = []
     for logits in (1 << 24, 61 * 5):
+        monkeypatch.setattr("swarmflow.compute.stage.HEAD_TOKENS_MIN", 1)
         monkeypatch.setattr("swarmflow.compute.stage.LOGITS_ELEMENTS_MAX", logits)
         pipeline = Pipeline.of("gpt_neox", ())
         pipeline.train(0)
