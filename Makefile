@@ -7,7 +7,7 @@ unexport PYTHONDONTWRITEBYTECODE
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-version-check --constraint constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help venv venv-dev venv-docs demo test test-extended test-exhaustive lint format typecheck generate docs benchmark image-check fuzz same \
+.PHONY: help venv venv-dev venv-docs demo test test-portable test-extended test-exhaustive lint format typecheck generate docs benchmark image-check fuzz same \
 	experiments-quick screenshots clean
 
 help:
@@ -15,6 +15,7 @@ help:
 	@echo "make test               set up, then run the test suite"
 	@echo "make test-extended      those that take long: they drive a browser or Prometheus, attack a swarm, or compare every family"
 	@echo "make test-exhaustive    those that take a minute each, or try further modes and seeds of what the others test"
+	@echo "make test-portable      those that start no swarm, which is what runs on macOS"
 	@echo "make lint               ruff (rules and format; make format mends both), and the workflow of CI"
 	@echo "make typecheck          mypy"
 	@echo "make generate           rules, dashboards and tables of the docs, from the code"
@@ -62,6 +63,9 @@ demo: venv
 # that a module's fixtures are mostly set up once, and takes over tests of others when it has none left: 541 s, not 576.
 test: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not extended and not exhaustive"
+
+test-portable: venv-dev
+	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not swarm and not extended and not exhaustive"
 
 test-extended: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "extended and not exhaustive"

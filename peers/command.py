@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from typing import TYPE_CHECKING
 
 import click
@@ -16,7 +17,7 @@ log = logging.getLogger("swarmflow")
 @click.command()
 @click.option("--join", "invite", envvar="SWARMFLOW_JOIN", help="The invite that a trainer printed.")
 @click.option("--stage", default="auto", show_default=True, help="A stage's number, or auto: where help is needed.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda:N.")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda:N or mps.")
 @click.option("--capacity", type=click.IntRange(min=1), help="Microbatches in memory at a time; measured by default.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here (0: any port).")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve metrics on.")
@@ -75,6 +76,9 @@ def peer(**options: object) -> int:
     from peers.options import PeerOptions
 
     checked = PeerOptions.parse(options)  # before the imports that take seconds
+    if checked.device == "mps":
+        # Operations that torch has not for Metal run on the CPU; torch reads this when it is loaded.
+        os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
     from swarmflow.runtime.execution.heap import restart_with_heap_settings
 

@@ -14,7 +14,8 @@ from swarmflow.runtime.execution.metrics_server import read_token
 from swarmflow.runtime.transport.invite import Invite, read_invite
 from swarmflow.suggestions import did_you_mean
 
-_DEVICE = re.compile(r"auto|cpu|cuda(:\d{1,4})?")
+_DEVICES = ("auto", "cpu", "cuda", "mps")
+_DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,4})?")
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class PeerOptions:
             )
         if not _DEVICE.fullmatch(device):
             raise ConfigError(
-                f"--device {device}: allowed are auto, cpu and cuda:N{did_you_mean(device, ('auto', 'cpu', 'cuda'))}"
+                f"--device {device}: allowed are auto, cpu, cuda:N and mps{did_you_mean(device, _DEVICES)}"
             )
         for name in values["trust_module"]:
             if not FUNCTION.fullmatch(name):

@@ -51,7 +51,7 @@ from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.stage_host import StageHost
 from swarmflow.runtime.execution.store import Buffer
-from swarmflow.runtime.execution.summary import SUMMARY_EVERY_S, PeerReport, resident_bytes
+from swarmflow.runtime.execution.summary import SUMMARY_EVERY_S, PeerReport
 from swarmflow.runtime.execution.worker import Worker
 from swarmflow.runtime.operations.ending import Threads
 from swarmflow.runtime.operations.finding import FoundRun, find_leader
@@ -62,6 +62,7 @@ from swarmflow.runtime.operations.showing import RunDisplay
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 from swarmflow.runtime.transport.wire import Evaluate
+from swarmflow.system import resident_bytes
 
 if TYPE_CHECKING:
     from swarmflow.terminal.process_view import ProcessView

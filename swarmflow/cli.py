@@ -23,6 +23,7 @@ from swarmflow.suggestions import did_you_mean
 COMMAND_GROUP = "swarmflow.commands"
 DEBUG_VARIABLE = "SWARMFLOW_DEBUG"
 EXIT_UNEXPECTED = 70
+OPEN_FILES_MACOS = 10_240  # its OPEN_MAX: it refuses more even where the hard limit is "unlimited"
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 
@@ -121,9 +122,11 @@ def raise_file_limit() -> None:
     The usual soft limit, 1024, is for programs of the time of select(); a process of a large swarm has a link to each
     other one, and what cannot be opened then is not only links but checkpoints.
     """
-    with contextlib.suppress(OSError, ValueError):  # some systems let nobody have what they call the hard limit
-        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    for soft in (hard, OPEN_FILES_MACOS):
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            return
 
 
 def _suggest_choices(command: click.Command) -> None:

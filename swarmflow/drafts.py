@@ -116,6 +116,7 @@ def _locked(folder: Path) -> Iterator[bool]:
 
 def _machine() -> str:
     """Of processes that share a kernel, and with it its locks."""
+    # Linux alone has such an id: the time of its start, which every system tells, changes with the clock.
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:

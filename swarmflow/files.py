@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import hashlib
 import logging
 import os
@@ -35,12 +36,23 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
         with open(draft, "xb", opener=_open_private if private else None) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            sync_to_disk(file.fileno())
         draft.replace(path)
     finally:
         with suppress(OSError):  # after the replacement it does not exist; a disk that refuses writes may refuse this
             draft.unlink(missing_ok=True)
     _sync_folder(path.parent)
+
+
+def sync_to_disk(handle: int) -> None:
+    """Return once what was written to an open file is on the disk. Raises OSError."""
+    # On macOS, fsync leaves the data in the drive's own cache, which a power cut empties.
+    full = getattr(fcntl, "F_FULLFSYNC", None)
+    if full is not None:
+        with suppress(OSError):  # network file systems know fsync alone
+            fcntl.fcntl(handle, full)
+            return
+    os.fsync(handle)
 
 
 def _sync_folder(folder: Path) -> None:

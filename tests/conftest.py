@@ -17,6 +17,7 @@ import uvloop
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
+from swarmflow.local.forkserver import CAN_FORK
 from swarmflow.local.load_aware import load_factor
 
 # Set before torch or OpenMP is loaded: the tests start many processes, and more threads than cores only slow them down.
@@ -39,6 +40,7 @@ TOGETHER = {
         for name in ("dashboard", "faults", "hostile", "lifecycle", "status", "strangers", "terminal")
     ),
 }
+FORKING = {"test_forkserver.py", "test_sabotage.py"}  # without the marker `swarm`
 DEADLINE_S = 60.0  # of an asynchronous test, on a machine that has time
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "uvloop": uvloop.new_event_loop,
@@ -81,7 +83,11 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of real swarms in front."""
+    """Put the tests of real swarms in front. Where processes cannot be forked, they are skipped."""
+    if not CAN_FORK:
+        for item in items:
+            if item.get_closest_marker("swarm") is not None or item.path.name in FORKING:
+                item.add_marker(pytest.mark.skip(reason="needs Linux: its processes are forked"))
     items.sort(key=lambda item: item.get_closest_marker("swarm") is None)
 
 

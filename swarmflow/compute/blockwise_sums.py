@@ -17,7 +17,7 @@ from torch import Tensor
 
 from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.exact import ExponentOverflowError
-from swarmflow.compute.flat_tensors import Blocks, Buffer, added_up, block_squares, bytes_of, memory_of
+from swarmflow.compute.flat_tensors import Blocks, Buffer, added_up, block_squares, bytes_of, memory_of, rounded_product
 from swarmflow.compute.grid import WIDE_BITS, Grid
 from swarmflow.compute.packed_integers import pack_blocks, unpack_blocks
 from swarmflow.compute.rounding import add_rounded, block_peaks, rounded
@@ -190,11 +190,11 @@ class BlockwiseSums:
         first, after = start // BLOCK_ELEMENTS, grid_blocks(stop)
         spacings = self._spacings[first:after].unsqueeze(1)
         sums = self._narrow.view(-1, BLOCK_ELEMENTS)[first:after]
-        values = sums.double().mul_(spacings).float() if self.first else sums.float().mul_(spacings)
+        values = rounded_product(sums, spacings) if self.first else sums.float().mul_(spacings)
         wide = (self._slots[first:after] >= 0).nonzero().flatten()
         if len(wide):
             whole = sums[wide].long().add_(self._wide[self._slots[first:after][wide]])
-            values[wide] = whole.double().mul_(spacings[wide]).float()
+            values[wide] = rounded_product(whole, spacings[wide])
         return values.flatten()[start - first * BLOCK_ELEMENTS : stop - first * BLOCK_ELEMENTS]
 
     def storable(self) -> StoredSums:

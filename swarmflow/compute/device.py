@@ -3,30 +3,37 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import torch
 
 from swarmflow.errors import ConfigError
+from swarmflow.system import available_memory_bytes
 
 _TRIAL_SIZE = 256
 _TRIALS = 150
 
 
 def choose_device(name: str) -> torch.device:
-    """`auto`, `cpu` or `cuda:N`. Raises ConfigError when it is not there."""
+    """Return the device of a name: `auto`, `cpu`, `cuda:N` or `mps`. Raises ConfigError when it is not there.
+
+    auto: the first CUDA device, else the CPU. `mps`, Apple's GPUs, is used only where it is named (docs/platforms.md).
+    """
     if name == "auto":
         return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     if name == "cpu":
         return torch.device("cpu")
+    if name == "mps":
+        if torch.backends.mps.is_available():
+            return torch.device("mps")
+        raise ConfigError("--device mps: this machine, or this build of torch, has no Metal device; allowed: auto, cpu")
     kind, _, number = name.partition(":")
     if kind == "cuda" and (number.isdigit() or not number):
         count = torch.cuda.device_count()
         if int(number or 0) < count:
             return torch.device(f"cuda:{number or 0}")
         there = f"cuda:0 to cuda:{count - 1}" if count else "no CUDA device"
-        raise ConfigError(f"--device {name}: this machine has {there}; allowed: auto, cpu, cuda:N")
-    raise ConfigError(f"--device {name}: allowed are auto, cpu and cuda:N")
+        raise ConfigError(f"--device {name}: this machine has {there}; allowed: auto, cpu, cuda:N, mps")
+    raise ConfigError(f"--device {name}: allowed are auto, cpu, cuda:N and mps")
 
 
 def measure_speed(device: torch.device) -> float:
@@ -49,7 +56,8 @@ def free_memory_bytes(device: torch.device) -> int:
     """Memory that a process may still take on the device."""
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
-    for line in Path("/proc/meminfo").read_text().splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise ConfigError("this system does not tell how much memory is free; give --capacity N")
+    available_bytes = available_memory_bytes()
+    if device.type == "mps":  # it shares the machine's memory, of which Metal lets it have a part
+        allowed_bytes = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()
+        return max(0, min(available_bytes, allowed_bytes))
+    return available_bytes

@@ -13,6 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from swarmflow.compute.flat_tensors import rounded_product
+
 # Of the sum over a microbatch's tokens: finer than fp32 itself for gradients above 2^-12, and for smaller ones far
 # below what an optimizer's eps lets through.
 EXPONENT: Final = 36
@@ -97,4 +99,4 @@ class Floats:
 
     def __getitem__(self, where: slice) -> Tensor:
         """fp32, the elements `where`."""
-        return (self.total[where].double() * self.unit).float()
+        return rounded_product(self.total[where], self.unit)

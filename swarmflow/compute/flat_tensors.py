@@ -72,6 +72,18 @@ def bytes_of(data: Buffer) -> Tensor:
     return torch.frombuffer(data, dtype=torch.uint8) if len(data) else torch.empty(0, dtype=torch.uint8)
 
 
+def in_double(values: Tensor) -> Tensor:
+    """Return values in float64: on their device, or on the CPU where that has no such type (Apple's GPUs)."""
+    return (values.cpu() if values.device.type == "mps" else values).double()
+
+
+def rounded_product(integers: Tensor, factor: Tensor | float) -> Tensor:
+    """Return integers * factor in fp32, computed in float64 and rounded once. factor: fp32, broadcast, or a number."""
+    product = in_double(integers)
+    product.mul_(factor.to(product.device) if isinstance(factor, Tensor) else factor)
+    return product.float().to(integers.device)
+
+
 def sum_of_squares(flat: Tensor) -> float:
     """Sum of squares of a tensor [elements] (fp32), in float64.
 
@@ -86,7 +98,7 @@ def block_squares(values: Blocks, first: int, after: int, unit: float = 1.0) -> 
     assert first % SUM_BLOCK_ELEMENTS == 0, "the blocks of the whole tensor"
     found = []
     for start in range(first, after, SUM_BLOCK_ELEMENTS):
-        block = values[start : min(start + SUM_BLOCK_ELEMENTS, after)].double()
+        block = in_double(values[start : min(start + SUM_BLOCK_ELEMENTS, after)])
         if unit != 1.0:
             block.mul_(unit)
         if block.numel() < SUM_BLOCK_ELEMENTS:

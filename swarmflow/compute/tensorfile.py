@@ -13,7 +13,7 @@ from pathlib import Path
 
 from swarmflow.compute.state_root import item_bytes
 from swarmflow.errors import CheckpointError, CorruptError
-from swarmflow.files import NO_ROOM_ERRNOS, no_room
+from swarmflow.files import NO_ROOM_ERRNOS, no_room, sync_to_disk
 
 HEADER_BYTES_MAX = 1 << 24
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "U8": 1}  # of a number, by safetensors' name of its dtype
@@ -131,7 +131,7 @@ class TensorFileWriter:
         with self._using:
             handle = os.dup(self._handle())
         try:
-            os.fsync(handle)
+            sync_to_disk(handle)
         finally:
             os.close(handle)
 

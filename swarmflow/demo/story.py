@@ -8,7 +8,7 @@ import signal
 import tempfile
 import textwrap
 import time
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from swarmflow.demo.sample import sample
 from swarmflow.demo.screen import Screen
 from swarmflow.demo.sentences import marks_of, sentence_of
 from swarmflow.errors import SwarmflowError
-from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.forkserver import CAN_FORK, ForkServer
 from swarmflow.local.swarm import LocalProcess, LocalSwarm, environment, terminable
 from swarmflow.runtime.operations.watching import asking_this_machine
 from swarmflow.runtime.transport.identity import load_identity
@@ -50,7 +50,7 @@ def tell(out: Path, steps: int, *, keep_page: bool = False) -> int:
         try:
             text = _write_data(folder, screen)
             with (
-                ForkServer(environment(threads=1)) as forks,
+                ForkServer(environment(threads=1)) if CAN_FORK else nullcontext() as forks,
                 LocalSwarm(folder, _settings(text, steps), forks=forks) as swarm,
             ):
                 story = _start(swarm, screen, steps, pages)

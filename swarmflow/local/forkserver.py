@@ -26,6 +26,8 @@ from swarmflow.errors import SwarmflowError
 from swarmflow.local.load_aware import LoadAwareTimeout, load_factor
 from swarmflow.runtime.execution.heap import heap_environment
 
+# Of macOS's frameworks many, those of torch among them, do not work in a process that was forked and starts no program.
+CAN_FORK = sys.platform == "linux"
 _READY_S = 120.0
 _ANSWER_S = 20.0
 _POLL_S = 0.02
@@ -90,6 +92,8 @@ class ForkServer:
         self._lock = threading.Lock()
 
     def __enter__(self) -> Self:
+        if not CAN_FORK:
+            raise ForkServerError("this needs Linux: elsewhere a process that has loaded torch cannot be forked")
         self._server = subprocess.Popen(
             [sys.executable, "-m", self._module],
             env=self._environment,

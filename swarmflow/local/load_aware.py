@@ -6,6 +6,8 @@ import os
 import time
 from collections.abc import Callable
 
+from swarmflow.system import usable_cores
+
 
 def load_factor() -> float:
     """Return by what factor the machine's load slows a computation down: runnable threads per core, at least 1.
@@ -16,7 +18,7 @@ def load_factor() -> float:
         load = os.getloadavg()[0]
     except OSError:
         return 1.0
-    return max(1.0, load / len(os.sched_getaffinity(0)))
+    return max(1.0, load / usable_cores())
 
 
 class LoadAwareTimeout:

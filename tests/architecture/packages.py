@@ -36,6 +36,7 @@ PACKAGES: dict[str, Package] = {
     "boundary": Package("how what crosses the boundaries between stages is compressed by what is learnt"),
     "quantities": Package("sizes and rates as users write them", ("errors",)),
     "activity": Package("what this process does right now, in words"),
+    "system": Package("what the operating system reports of this machine and of its processes", (), ("psutil",)),
     "files": Package("whole files, and sizes in words", ("errors",)),
     "ownership": Package("whose a folder is", ("errors", "files")),
     "drafts": Package("files that become visible when they are whole", ("ownership",)),
@@ -106,7 +107,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "compute": Package(
         "computes: models, optimizers, codecs, checkpoints",
-        (*BASE, "boundary", "manifest"),
+        (*BASE, "boundary", "manifest", "system"),
         ("blake3", "msgspec", "numpy", "safetensors", "torch", "transformers"),
     ),
     "cli": Package(
@@ -122,7 +123,10 @@ PACKAGES: dict[str, Package] = {
     ),
     "runtime/execution": Package(
         "a process at work: its driver, threads, stage, state, metrics",
-        (*("errors", "files", "authority", "manifest", "core/protocol", "core/commit", "compute"), "runtime/transport"),
+        (
+            *("errors", "files", "authority", "manifest", "system", "core/protocol", "core/commit", "compute"),
+            "runtime/transport",
+        ),
         ("blake3", "msgspec", "numpy", "prometheus_client", "torch"),
     ),
     "runtime/operations": Package(
@@ -140,7 +144,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "local": Package(
         "swarms of real processes on this machine, for tests, demonstrations and trials",
-        ("errors", "cli", "runtime/transport", "runtime/execution"),
+        ("errors", "cli", "system", "runtime/transport", "runtime/execution"),
     ),
     "simulator": Package(
         "pretends: the same cores in virtual time, under seeded faults or as a scenario says",
@@ -182,7 +186,10 @@ PACKAGES: dict[str, Package] = {
     ),
     "chaos": Package(
         "local swarms under faults, compared with what they should learn",
-        ("authority", "compute", "core", "demo", "errors", "local", "ownership", "runtime", "simulator", "suggestions"),
+        (
+            *("authority", "compute", "core", "demo", "errors", "local", "ownership", "runtime", "simulator"),
+            *("suggestions", "system"),
+        ),
         ("blake3", "cryptography", "msgspec", "prometheus_client", "rich", "torch", "transformers", "uvloop"),
     ),
     "commands": Package(
@@ -194,7 +201,7 @@ PACKAGES: dict[str, Package] = {
         "the role of a peer",
         (
             *("activity", "authority", "compute", "config_check", "core", "errors", "suggestions", "files", "manifest"),
-            *("quantities", "runtime", "terminal", "view"),
+            *("quantities", "runtime", "system", "terminal", "view"),
         ),
         ("click", "msgspec", "torch", "uvloop"),
     ),

@@ -256,6 +256,7 @@ print(json.dumps([again, kept]))
 
 
 @pytest.mark.extended
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone counts the peak of a process's memory anew")
 def test_a_forward_pass_without_a_graph_takes_no_memory_for_one() -> None:
     """Else a peer that takes more microbatches than it has memory for would need what it does not have."""
     # Memory that is freed goes back to the system at once: the allocator's own reserve differs by 80 MB between runs.

@@ -80,7 +80,7 @@ def test_debug_shows_the_traceback(
         ),
         (
             ["peer", "--device", "cua"],
-            "swarmflow: --device cua: allowed are auto, cpu and cuda:N (did you mean cuda?)\n",
+            "swarmflow: --device cua: allowed are auto, cpu, cuda:N and mps (did you mean cuda?)\n",
         ),
         (
             ["peer", "--stage", "aut"],

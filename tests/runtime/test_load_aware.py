@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from swarmflow.local.load_aware import LoadAwareTimeout, load_factor
+from swarmflow.system import usable_cores
 
 
 def ticks(*times_s: float) -> Iterator[float]:
@@ -30,6 +31,6 @@ def test_seconds_of_a_crowded_machine_count_less() -> None:
 def test_the_crowd_is_what_wants_to_compute_by_the_cores(
     load: float, times: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cores = len(os.sched_getaffinity(0))
+    cores = usable_cores()
     monkeypatch.setattr(os, "getloadavg", lambda: (load * cores, 0.0, 0.0))
     assert load_factor() == times

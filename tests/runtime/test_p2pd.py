@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from hivemind.p2p import PeerID
@@ -16,6 +14,7 @@ from hivemind.utils.multiaddr import Multiaddr
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.transport import p2pd
 from swarmflow.runtime.transport.daemon import Daemon
+from swarmflow.system import resident_bytes
 from tests.runtime.nodes import until
 
 NAMES = ["QmYyQSo1c1Ym7orWxLYvCrM2EmxFTANf8wXmmE7DWjhx5N", "12D3KooWBxdvPYPDgtpQ3fByWxjCUcsMzVr83AJo4rsta18wUC2m"]
@@ -62,11 +61,6 @@ async def test_who_is_no_relay_does_not_read_the_table_of_networks() -> None:
     finally:
         for daemon in daemons:
             await daemon.stop()
-
-
-def resident_bytes(pid: int) -> int:
-    """What a process has in memory."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 @pytest.mark.parametrize(

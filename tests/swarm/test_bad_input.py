@@ -154,7 +154,7 @@ GOOD = str(invite_of(f"/ip4/127.0.0.1/tcp/9/p2p/{NOBODY}"))
         (["peer"], "no run is alive on this machine: give --join INVITE (or SWARMFLOW_JOIN)"),
         (["peer", "--join", GOOD, "--stage", "x"], "--stage x"),
         (["peer", "--join", GOOD, "--stage", "-1"], "--stage -1"),
-        (["peer", "--join", GOOD, "--device", "foo"], "--device foo: allowed are auto, cpu and cuda:N"),
+        (["peer", "--join", GOOD, "--device", "foo"], "--device foo: allowed are auto, cpu, cuda:N and mps"),
         (["status"], "no run is alive"),
         (["status", "--join", GARBAGE], "no invite"),
         (["export", "--out", "x"], "no run is alive"),

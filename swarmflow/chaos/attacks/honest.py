@@ -5,14 +5,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from swarmflow.chaos.cast import Cast
 from swarmflow.chaos.meters import Meters
 from swarmflow.chaos.watch import Seen
-from swarmflow.local.swarm import LocalProcess
+from swarmflow.system import resident_bytes
 
-_RESIDENT = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
 # What honest processes count about others: (metric, label, what stands before its values, values that are shown).
 _COUNTED = (
     ("swarmflow_frames_refused_total", "reason", "frames_refused:", re.compile(".*")),
@@ -48,7 +46,7 @@ class Honest:
         self.ended, self.rejoined, self._grown = [], [], 0
         self._ids = {name: found for name in self.names if (found := self._id(seen, name))}
         self._counted = self._counts()
-        self._resident = {name: resident_bytes(self.cast.present(name)) for name in self.names}
+        self._resident = {name: resident_bytes(self.cast.present(name).pid) for name in self.names}
 
     def look(self, seen: Seen | None) -> None:
         """Notice who has ended, or has become another incarnation, and what each holds."""
@@ -61,7 +59,7 @@ class Honest:
                 self._ids[name] = found
                 self.rejoined.append(name)
             if seen is not self._looked and name in self._resident:
-                self._grown = max(self._grown, resident_bytes(process) - self._resident[name])
+                self._grown = max(self._grown, resident_bytes(process.pid) - self._resident[name])
         self._looked = seen
 
     def serve(self, seen: Seen | None) -> bool:
@@ -93,12 +91,3 @@ class Honest:
     def _id(self, seen: Seen | None, name: str) -> str:
         sight = self.cast.sight(seen, self.cast.present(name))
         return sight.id if sight is not None else ""
-
-
-def resident_bytes(process: LocalProcess) -> int:
-    """Return the resident memory of a process; 0: it has ended."""
-    try:
-        found = _RESIDENT.search(Path(f"/proc/{process.pid}/status").read_text(encoding="ascii"))
-    except OSError:
-        return 0
-    return int(found[1]) << 10 if found is not None else 0

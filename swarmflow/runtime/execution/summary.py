@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
-from pathlib import Path
 
 from swarmflow.core.protocol.messages import PeerSummary
 from swarmflow.files import readable_size
 from swarmflow.runtime.execution.load_progress import LoadMeter
 from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.system import resident_bytes
 
 SUMMARY_EVERY_S = 5.0  # a viewer sees who works at all; counts of the last seconds change nothing for it
 _FIRST_PASSES = ("forward", "loss")
@@ -71,20 +68,6 @@ class PeerReport:
 
     def _hops(self) -> int:
         return int(sum(self.metrics.microbatches.total(direction=direction) for direction in _FIRST_PASSES))
-
-
-def resident_bytes(process: int | str = "self") -> int:
-    """Return the memory that a process has in use, in bytes; 0 where the system does not tell.
-
-    Without /proc it is the most that this process has ever had in use.
-    """
-    try:
-        return int(Path(f"/proc/{process}/statm").read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
-        if process != "self":
-            return 0
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def others_can_read(metrics_host: str, addresses: Sequence[str]) -> bool:
