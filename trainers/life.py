@@ -9,7 +9,6 @@ from secrets import token_hex
 from typing import Any
 
 from swarmflow import __version__
-from swarmflow.compute.codec import encode_tokens
 from swarmflow.config import RunConfig
 from swarmflow.core.commit.schedule import learning_rate
 from swarmflow.core.commit.step_phase import StepPhase
@@ -50,6 +49,7 @@ from swarmflow.view.step_line import step_line
 from swarmflow.view.timeline import Timeline
 from trainers.answers import TrainerAnswers
 from trainers.checkpoints import Checkpoints
+from trainers.forming import Encoded, Forming
 from trainers.found import OnDisk
 from trainers.state import StateFolder
 from trainers.steplog import StepLog
@@ -76,6 +76,7 @@ class TrainerLife:
         self._session = session
         self._config = config
         self._corpus = corpus
+        self._forming = Forming(corpus, session.fail)
         self._folder = folder
         self._steplog = steplog
         self._timeline = timeline
@@ -109,6 +110,10 @@ class TrainerLife:
             Abandon: self._abandon,
             Saved: self.answers.saved,
         }
+
+    def close(self) -> None:
+        """End its thread."""
+        self._forming.close()
 
     def read(self, body: Body) -> Callable[[], Buffer]:
         """Raise TypeError: a trainer has no gradients."""
@@ -281,11 +286,12 @@ class TrainerLife:
             self._timeline.log(action, self.version, time.time())
 
     def _form(self, action: FormMicrobatch) -> None:
-        microbatch = action.microbatch
-        inputs, targets = self._corpus.microbatch(microbatch.epoch.step, microbatch.index)
-        store = self._session.store
-        tokens, wanted = store.add(encode_tokens(inputs)), store.add(encode_tokens(targets))
-        self._session.driver.post(MicrobatchFormed(microbatch, tokens, wanted))
+        def formed(encoded: Encoded) -> None:
+            store = self._session.store
+            tokens, targets = store.add(encoded[0]), store.add(encoded[1])
+            self._session.driver.post(MicrobatchFormed(action.microbatch, tokens, targets))
+
+        self._forming.form(action.microbatch, formed)
 
     def _write(self, action: WriteCheckpoint) -> None:
         assert self._checkpoints is not None
@@ -298,12 +304,11 @@ class TrainerLife:
         post = self._session.driver.post
 
         async def measure() -> None:
-            batches = self._corpus.validation()
             loss = await measure_loss(
                 self._session,
                 action.version,
                 action.roster,
-                batches,
+                self._forming.validation(),
                 lambda path: post(Progressed("validation", tuple(path))),
             )
             post(Validated(action.version, loss))

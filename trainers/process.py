@@ -232,6 +232,7 @@ async def _one_life(
     finally:
         run.yield_output()  # before the goodbye: another trainer may lead as soon as it receives it
         await session.close()
+        life.close()
 
 
 async def take_up(run: Run, manifest: Manifest) -> None:

@@ -170,7 +170,7 @@ def _memory_bytes(manifest: Manifest, layout: StageLayout) -> int:
     memory += blocks * (sets * _SPACING_BYTES + (1 + sets) * _SUMS_BLOCK_BYTES)
     memory += (1 + sets) * summed * (blocks * BLOCK_ELEMENTS or layout.all_elements)
     memory += sets * _FLOAT_BYTES * _gradient_elements(manifest, layout)
-    if layout.stage == layout.stages - 1:
+    if layout.stage == layout.stages - 1 and manifest.vocab_size:  # a module has no words
         tokens = manifest.microbatch_sequences * manifest.seq_len
         element_bytes = 2 if manifest.precision == "bf16" else _FLOAT_BYTES
         memory += _LOGITS_COPIES * element_bytes * manifest.vocab_size * min(tokens, head_tokens(manifest.vocab_size))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
 import msgspec
@@ -69,7 +69,7 @@ async def measure_loss(
     session: Session,
     version: int,
     roster: Roster,
-    batches: Iterable[Batch],
+    batches: AsyncIterator[Batch],
     on_returned: Callable[[list[ProcessId]], None],
 ) -> float:
     """Return the mean cross-entropy over all targets; NaN: there are none, or a batch failed in all of its tries.
@@ -96,9 +96,10 @@ async def measure_loss(
 
     tasks: list[asyncio.Task[LossSum]] = []
     try:
-        for place, batch in enumerate(batches):
+        await gate.acquire()
+        async for batch in batches:
+            tasks.append(asyncio.create_task(measure(len(tasks), batch)))
             await gate.acquire()
-            tasks.append(asyncio.create_task(measure(place, batch)))
         results = await asyncio.gather(*tasks)
     except NetworkError as error:
         log.warning("the validation loss of version %d could not be measured: %s", version, error)
