@@ -1,7 +1,6 @@
 """RUN.toml: what a run trains, on what and how. Reads it, checks it, and compares two of them at a resume."""
 
 import dataclasses
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import Annotated, Any
 
 from swarmflow import config_check as check
 from swarmflow.boundary import Boundary
+from swarmflow.config_paths import make_absolute
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.errors import ConfigError
 from swarmflow.suggestions import did_you_mean
@@ -69,7 +69,9 @@ class ModelSection:
 class DataSection:
     """[data]: exactly one of `path` (file, folder or glob, absolute once loaded) and `dataset` is set.
 
-    collate: "package:function" of a run with model.module: records -> the named tensors of a microbatch.
+    collate: "package:function" of a run with model.module: records -> the named tensors of a microbatch. format: what
+    records are, and which of their tokens count in the loss. packing: how records become rows of seq_len tokens; for
+    "prompt" and "chat" `load` sets "bfd" where it is not given.
     """
 
     path: Annotated[str | None, check.text] = None
@@ -82,6 +84,13 @@ class DataSection:
     order: Annotated[str, check.choice("sequential", "shuffled")] = "sequential"
     validation_path: Annotated[str | None, check.text] = None
     collate: Annotated[str | None, check.function_name] = None
+    format: Annotated[str, check.choice("text", "prompt", "chat")] = "text"
+    packing: Annotated[str, check.choice("wrapped", "bfd", "none")] = "wrapped"
+
+    @property
+    def of_records(self) -> bool:
+        """Whether each record is a document of its own, of which some tokens may not count in the loss."""
+        return self.format != "text" or self.packing != "wrapped"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +144,8 @@ class RunConfig:
     timeouts: Timeouts = field(default_factory=Timeouts)
 
 
-_LATER_KEYS = {"optimizer.state_bits": 32}  # what runs have that were begun before there was the key
+# What runs have that were begun before there was the key.
+_LATER_KEYS = {"optimizer.state_bits": 32, "data.format": "text", "data.packing": "wrapped"}
 COMPRESSION_RATIO = 50.0  # of the slowest boundary, where the codec is adatopk and nothing else is asked
 BLOCKWISE16_MAX = 512  # microbatches: both ends of a tied weight add theirs (compute/grid.ADDENDS_MAX)
 _SECTIONS: dict[str, type] = {
@@ -204,7 +214,7 @@ def read(path: Path) -> tuple[RunConfig | None, list[str]]:
                 problems.append(f"{path}: {error}")
     if problems:
         return None, problems
-    _make_absolute(values, path.absolute().parent)
+    make_absolute(values, path.absolute().parent)
     config = RunConfig(**{name: cls(**values[name]) for name, cls in _SECTIONS.items()})
     problems = [f"{path}: {line}" for line in _check_train(config)]
     return (None if problems else config), problems
@@ -308,6 +318,15 @@ def _check_data(data: dict[str, Any]) -> None:
     for name in ("dataset_config", "split"):
         if name in data and "dataset" not in data:
             raise check.Disallowed(f"data.{name} = {check.shown(data[name])}: goes only with data.dataset")
+    form = data.get("format", "text")
+    if form == "text":
+        return
+    data.setdefault("packing", "bfd")
+    if "text_field" in data:
+        raise check.Disallowed(
+            f'data.text_field = {check.shown(data["text_field"])}: goes only with data.format = "text"; '
+            f'records of "{form}" have fields of their own'
+        )
 
 
 def _check_together(config: RunConfig) -> list[str]:
@@ -323,7 +342,7 @@ def _check_together(config: RunConfig) -> list[str]:
     if train.codec == "adatopk":
         problems.append(f'train.codec = "{train.codec}": chooses among the numbers of a token; take another one')
     text = DataSection()
-    for name in ("text_field", "tokenizer", "seq_len"):
+    for name in ("text_field", "tokenizer", "seq_len", "format", "packing"):
         if getattr(data, name) != getattr(text, name):
             value = check.shown(getattr(data, name))
             problems.append(f"data.{name} = {value}: is for text; data.collate makes the batches of a model.module")
@@ -349,32 +368,6 @@ def _check_codec(train: dict[str, Any]) -> None:
             f"train.compression_ratio = {check.shown(train['compression_ratio'])}: "
             f'train.codec is "{codec}", and compression_ratio belongs to adatopk'
         )
-
-
-def _make_absolute(values: dict[str, dict[str, Any]], folder: Path) -> None:
-    """Turns what names files into absolute paths, in place; a hub name stays unless a file of that name is there."""
-    run, model, data = values["run"], values["model"], values["data"]
-    run["output"] = _absolute(folder, run.get("output", "out"))
-    if "path" in model:
-        model["path"] = _absolute(folder, model["path"])
-    for name in ("path", "validation_path"):
-        if name in data:
-            data[name] = str(_absolute(folder, data[name]))
-    for name in ("dataset", "tokenizer"):
-        value = data.get(name, "bytes")
-        local = _absolute(folder, value)
-        looks_local = value.startswith((".", "/", "~")) or value.endswith(".json")
-        # os.path.exists, unlike Path.exists, takes a name that is too long for a file as one that is not there.
-        if value != "bytes" and (looks_local or os.path.exists(local)):
-            data[name] = str(local)
-
-
-def _absolute(folder: Path, value: str) -> Path:
-    # Path.absolute() keeps "..", which a glob and a link to a folder need; only "~" is expanded.
-    try:
-        return (folder / Path(value).expanduser()).absolute()
-    except RuntimeError as error:
-        raise ConfigError(f"{check.shown(value)} names the home folder of a user that is not there") from error
 
 
 def _flatten(name: str, value: object, into: dict[str, object]) -> None:

@@ -75,6 +75,8 @@ class Manifest:
     computed_parameters: tuple[int, ...] = ()
     batch_words: int = 0  # of 4 bytes: of all tensors of a module's batch
     microbatch_gigaflops: float = 0.0  # counted, forward and backward; 0: they follow from the parameters
+    ignored_targets: bool = False  # some targets do not count in the loss
+    positions: bool = False  # travel beside the targets: documents in one row see nothing of each other
 
     @property
     def stages(self) -> int:

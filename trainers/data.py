@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import blake3
 import numpy as np
@@ -13,41 +14,81 @@ import numpy.typing as npt
 from swarmflow.config import DataSection, RunConfig
 from swarmflow.errors import DataError
 from swarmflow.manifest import Manifest
-from trainers.corpus import TokenCache, open_cache
+from trainers.corpus import open_cache
+from trainers.document_cache import Documents, open_documents
+from trainers.documents import Render, renderer
 from trainers.order import SequenceOrder
-from trainers.sources import CorpusSource, dataset_source, file_source
+from trainers.packing import PackedRows, pack
+from trainers.sources import (
+    CorpusSource,
+    RecordSource,
+    dataset_source,
+    file_record_source,
+    file_source,
+    set_record_source,
+)
 from trainers.tokens import Tokenizer, open_tokenizer
 
 Batch: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
 
 
-class Corpus:
-    """The training sequences of a run, and its validation sequences where it has some.
+class Rows(Protocol):
+    """Rows of T tokens, T = data.seq_len, which a corpus gives as microbatches."""
 
-    S = floor((tokens - 1) / T) sequences of T = seq_len tokens: sequence k has the inputs tokens[k*T : (k+1)*T] and
-    the targets one further. `trainers.order` decides which of them a microbatch holds.
+    @property
+    def count(self) -> int:
+        """Their number."""
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Return the inputs of some rows, int32 [B, T], and what travels with them: targets [B, T] at least."""
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """A text, one token after another: row k has the inputs tokens[k*T : (k+1)*T] and the targets one further."""
+
+    tokens: npt.NDArray[Any]
+    seq_len: int
+
+    @property
+    def count(self) -> int:
+        """Return S = floor((tokens - 1) / T)."""
+        return sequences_of(self.tokens, self.seq_len)
+
+    def batch(self, rows: Sequence[int]) -> Batch:
+        """Return inputs and targets of some rows: int32 [B, T] each."""
+        return _batch(self.tokens, rows, self.seq_len)
+
+
+@dataclass(frozen=True)
+class Tokenized:
+    """Rows, with a digest of all that they depend on: equal wherever data, tokenizer and seq_len are."""
+
+    rows: Rows
+    tokens: int
+    digest: str
+    summary: str
+
+
+class Corpus:
+    """The training rows of a run, and its validation rows where it has some.
+
+    `trainers.order` decides which of them a microbatch holds.
     """
 
     def __init__(
-        self,
-        tokenizer: Tokenizer,
-        seq_len: int,
-        order: SequenceOrder,
-        training: TokenCache,
-        validation: TokenCache | None = None,
+        self, tokenizer: Tokenizer, order: SequenceOrder, training: Tokenized, validation: Tokenized | None = None
     ) -> None:
-        """order: over the sequences of `training`, as many as `sequences_of` counts."""
+        """order: over the rows of `training`."""
         self._tokenizer = tokenizer
-        self._seq_len = seq_len
         self._order = order
-        self._training = training.tokens
-        self._validation = None if validation is None else validation.tokens
-        self.tokens = len(self._training)
+        self._training = training.rows
+        self._validation = None if validation is None else validation.rows
+        self.tokens = training.tokens
         self.sequences = order.sequences
-        self.summary = f"{self.tokens} tokens, {self.sequences} sequences of {seq_len}"
-        # Of all that a batch depends on but the order: equal wherever data, tokenizer and seq_len are.
-        self.digest = _digest(training, tokenizer, seq_len)
-        self.validation_digest = None if validation is None else _digest(validation, tokenizer, seq_len)
+        self.summary = training.summary
+        self.digest = training.digest
+        self.validation_digest = None if validation is None else validation.digest
 
     @property
     def vocab_size(self) -> int:
@@ -58,23 +99,22 @@ class Corpus:
         """Do nothing: every cut of a model takes the same microbatches."""
 
     def microbatch(self, step: int, index: int) -> Batch:
-        """Return inputs and targets of microbatch `index` of step `step` (both from 0): int32 [B, T] each.
+        """Return microbatch `index` of step `step` (both from 0), as `Rows.batch`.
 
         Raises ValueError for an index that no step has.
         """
-        return _batch(self._training, self._order.of_microbatch(step, index), self._seq_len)
+        return self._training.batch(self._order.of_microbatch(step, index))
 
     def validation(self) -> Iterator[Batch]:
-        """Return the validation sequences in order, B at a time: int32 [B', T] each, B' < B in the last one at most.
+        """Return the validation rows in order, B at a time, as `Rows.batch`; the last ones may be fewer.
 
         Nothing where the run has no validation data.
         """
         if self._validation is None:
             return
-        count = sequences_of(self._validation, self._seq_len)
-        width = self._order.microbatch_sequences
+        count, width = self._validation.count, self._order.microbatch_sequences
         for first in range(0, count, width):
-            yield _batch(self._validation, range(first, min(first + width, count)), self._seq_len)
+            yield self._validation.batch(range(first, min(first + width, count)))
 
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of token ids, for people to read."""
@@ -98,21 +138,17 @@ def open_corpus(config: RunConfig, vocab_size: int | None, cache_dir: Path) -> C
     vocabulary, no room for the cache.
     """
     data, train = config.data, config.train
-    source = _source(data)
-    held_out = None if data.validation_path is None else file_source(data.validation_path, data.text_field)
+    sources = record_sources_of(data) if data.of_records else sources_of(data)
     tokenizer = open_tokenizer(data.tokenizer)
     check_vocabulary(data.tokenizer, tokenizer.vocab_size, vocab_size)
-    training = _checked(open_cache(source, tokenizer, cache_dir), source, data.seq_len)
-    validation = None
-    if held_out is not None:
-        validation = _checked(open_cache(held_out, tokenizer, cache_dir), held_out, data.seq_len)
+    parts = [_tokenized(source, data, tokenizer, cache_dir) for source in sources]
     order = SequenceOrder(
-        sequences=sequences_of(training.tokens, data.seq_len),
+        sequences=parts[0].rows.count,
         microbatches=train.microbatches,
         microbatch_sequences=train.microbatch_sequences,
         seed=train.seed if data.order == "shuffled" else None,
     )
-    return Corpus(tokenizer, data.seq_len, order, training, validation)
+    return Corpus(tokenizer, order, *parts)
 
 
 def check_vocabulary(tokenizer: str, size: int, vocab_size: int | None) -> None:
@@ -128,6 +164,21 @@ def sources_of(data: DataSection) -> list[CorpusSource]:
     """Return the training data, and the validation data or None. Raises DataError where there is no data."""
     held_out = [] if data.validation_path is None else [file_source(data.validation_path, data.text_field)]
     return [_source(data), *held_out]
+
+
+def record_sources_of(data: DataSection) -> list[RecordSource]:
+    """Return the same as records. Raises DataError."""
+    held_out = [] if data.validation_path is None else [file_record_source(data.validation_path)]
+    if data.dataset is not None:
+        return [set_record_source(data.dataset, data.dataset_config, data.split), *held_out]
+    if data.path is None:
+        raise DataError("the run names no data; give data.path or data.dataset")
+    return [file_record_source(data.path), *held_out]
+
+
+def document_renderer(data: DataSection, tokenizer: Tokenizer) -> tuple[Render, str]:
+    """Return what makes documents of the records of a run, and what names it. Raises DataError."""
+    return renderer(data.format, tokenizer, data.tokenizer, data.text_field)
 
 
 def check_enough(name: str, tokens: int, seq_len: int) -> None:
@@ -152,9 +203,33 @@ def _source(data: DataSection) -> CorpusSource:
     return file_source(data.path, data.text_field)
 
 
-def _checked(cache: TokenCache, source: CorpusSource, seq_len: int) -> TokenCache:
-    check_enough(source.name, len(cache.tokens), seq_len)
-    return cache
+def _tokenized(
+    source: CorpusSource | RecordSource, data: DataSection, tokenizer: Tokenizer, cache_dir: Path
+) -> Tokenized:
+    """Raises DataError."""
+    if isinstance(source, CorpusSource):
+        cache = open_cache(source, tokenizer, cache_dir)
+        check_enough(source.name, len(cache.tokens), data.seq_len)
+        text = TextRows(cache.tokens, data.seq_len)
+        summary = f"{len(cache.tokens)} tokens, {text.count} sequences of {data.seq_len}"
+        return Tokenized(text, len(cache.tokens), _digest(cache.digest, tokenizer, str(data.seq_len)), summary)
+    render, identity = document_renderer(data, tokenizer)
+    identity = f"{tokenizer.digest} {identity}"
+    documents = open_documents(source, render, identity, tokenizer.vocab_size, cache_dir)
+    try:
+        rows = pack(documents, data.seq_len, data.packing, split=data.format == "text")
+    except DataError as error:
+        raise DataError(f"{source.name}: {error}") from error
+    digest = _digest(documents.digest, tokenizer, f"{data.seq_len} {data.packing} {data.format}")
+    return Tokenized(rows, len(documents.tokens), digest, described(documents, rows))
+
+
+def described(documents: Documents, rows: PackedRows) -> str:
+    """Return how many documents and rows there are, and what is lost of them."""
+    lost = f"; {rows.cut:,} are cut short" if rows.cut else ""
+    lost += f"; {rows.left_out:,} have no target within a row and are left out" if rows.left_out else ""
+    size = len(documents.lengths), len(documents.tokens), rows.count
+    return f"{size[0]:,} records, {size[1]:,} tokens, {size[2]:,} rows of {rows.seq_len}{lost}"
 
 
 def _batch(tokens: npt.NDArray[Any], sequences: Sequence[int], seq_len: int) -> Batch:
@@ -164,5 +239,5 @@ def _batch(tokens: npt.NDArray[Any], sequences: Sequence[int], seq_len: int) -> 
     return np.ascontiguousarray(rows[:, :-1]), np.ascontiguousarray(rows[:, 1:])
 
 
-def _digest(cache: TokenCache, tokenizer: Tokenizer, seq_len: int) -> str:
-    return blake3.blake3(f"{cache.digest} {tokenizer.digest} {seq_len}".encode()).hexdigest()
+def _digest(content: str, tokenizer: Tokenizer, how: str) -> str:
+    return blake3.blake3(f"{content} {tokenizer.digest} {how}".encode()).hexdigest()

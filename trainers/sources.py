@@ -37,6 +37,26 @@ class CorpusSource:
     pieces: Callable[[], Iterator[Piece]]  # reads it from the start; raises DataError
 
 
+@dataclass(frozen=True)
+class RecordSource:
+    """Records before they become tokens. name, identity: as of a CorpusSource; each record comes with its place."""
+
+    name: str
+    identity: tuple[str, ...]
+    records: Callable[[], Iterator[tuple[str, object]]]  # reads them from the start; raises DataError
+
+
+def file_record_source(path: str) -> RecordSource:
+    """Return the records of a file, a folder or a glob. Raises DataError when there is no file."""
+    return RecordSource(path, tuple(map(_stamp, find_files(path))), lambda: file_records(path))
+
+
+def set_record_source(name: str, config_name: str | None, split: str) -> RecordSource:
+    """Return the records of a data set. Raises DataError for a local folder that is not there."""
+    identity = dataset_source(name, config_name, split, "").identity
+    return RecordSource(name, identity, lambda: set_records(name, config_name, split))
+
+
 def file_source(path: str, text_field: str) -> CorpusSource:
     """Return the source of a file, a folder or a glob: its files in the order of their paths (compared as bytes).
 

@@ -30,6 +30,13 @@ class Tokenizer(Protocol):
     def vocab_size(self) -> int: ...
     @property
     def digest(self) -> str: ...
+    @property
+    def first_token(self) -> int | None:
+        """The token with which it begins each text by itself, None where it begins texts with none."""
+
+    @property
+    def last_token(self) -> int | None:
+        """The token that ends a text, None where it has none."""
 
     def encode(self, pieces: Sequence[bytes]) -> list[np.ndarray[Any, Any]]:
         """Return the ids of each piece of UTF-8 text, each on its own, without special tokens added; integer [n].
@@ -52,6 +59,8 @@ class BytesTokenizer:
 
     vocab_size = 256
     digest = "bytes"
+    first_token: int | None = None
+    last_token: int | None = None
 
     def encode(self, pieces: Sequence[bytes]) -> list[np.ndarray[Any, Any]]:
         return [np.frombuffer(piece, dtype=np.uint8) for piece in pieces]
@@ -73,7 +82,11 @@ class FileTokenizer:
         tokenizer.no_truncation()
         tokenizer.no_padding()
         self._tokenizer = tokenizer
-        self._wrapped = wrapped
+        self.wrapped = wrapped
+        begun = tokenizer.encode("").ids
+        bos, eos = (None, None) if wrapped is None else (wrapped.bos_token_id, wrapped.eos_token_id)
+        self.first_token: int | None = bos if bos is not None and begun[:1] == [bos] else None
+        self.last_token: int | None = eos
         self.vocab_size = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1) + 1
         self.digest = blake3.blake3(tokenizer.to_str().encode()).hexdigest()
 
@@ -90,11 +103,11 @@ class FileTokenizer:
         return str(self._tokenizer.decode(known, skip_special_tokens=False))
 
     def save(self, folder: Path) -> None:
-        if self._wrapped is None:
+        if self.wrapped is None:
             _save(self._tokenizer, folder)
         else:
             with _as_os_error():
-                self._wrapped.save_pretrained(folder)
+                self.wrapped.save_pretrained(folder)
 
 
 def open_tokenizer(name: str) -> Tokenizer:

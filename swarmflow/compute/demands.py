@@ -34,6 +34,7 @@ _SPACING_BYTES = 4  # of a block of the grid to which gradients are rounded
 _SUMS_BLOCK_BYTES = 20  # of a block of sums on it: spacing and inverse, bound, peak, and place of wide sums
 _LOGITS_COPIES = 3  # the logits of one piece, their gradient, and what a head does to them (a cap, a scale)
 _TOKEN_BYTES = 8  # of a token id and its target
+_POSITION_BYTES = 4
 
 # (a, b): a sequence of T tokens keeps a*T + b*T*T bytes
 Growth = tuple[float, float]
@@ -153,7 +154,8 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
         _memory_bytes(manifest, layout),
         manifest.microbatch_sequences * _sequence_bytes(activations, len(blocks), first, last, manifest.seq_len),
         sent_bytes=boundary * (2 - first - last),
-        received_bytes=boundary * (2 - first - last) + first * tokens * _TOKEN_BYTES,
+        received_bytes=boundary * (2 - first - last)
+        + first * tokens * (_TOKEN_BYTES + _POSITION_BYTES * manifest.positions),
         reduced_bytes=2 * manifest.piece.usual_bytes(layout.all_elements),
         state_bytes=_state_bytes(manifest, layout)
         + _SPACING_BYTES * (1 + manifest.delay) * _grid_blocks(manifest, layout),

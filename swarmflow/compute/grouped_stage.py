@@ -30,8 +30,19 @@ class GraphInput:
     batch: Mapping[str, Tensor]
 
 
+@dataclass(frozen=True)
+class PackedInput:
+    """What enters a stage of a decoder where several documents are in a row, and see nothing of each other.
+
+    x: token ids int [B, T], or an activation [B, T, H]. positions: int64 [B, T], of each token in its document.
+    """
+
+    x: Tensor
+    positions: Tensor
+
+
 # What enters a stage: token ids int [B, T] or an activation fp32 [B, T, H] of a decoder, or the input of a module.
-StageInput = Tensor | GraphInput
+StageInput = Tensor | PackedInput | GraphInput
 
 
 class GroupedStage(ABC):

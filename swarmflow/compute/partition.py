@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from swarmflow.compute.families import dissect, init_module, one_line, shrink, to_config, unsupported
+from swarmflow.compute.grouped_stage import PackedInput
 from swarmflow.compute.layout import check_cut
 from swarmflow.compute.model_keys import positions_of
 from swarmflow.compute.runner import StageRunner
@@ -175,6 +176,35 @@ def _compare(small: Mapping[str, Any]) -> str | None:
     if gradient is None or not bool(gradient.isfinite().all()):
         return "their gradients are not finite"
     return None
+
+
+def check_packing(config: Mapping[str, Any]) -> None:
+    """Compares a few blocks on a row of two documents with the same on each of them alone.
+
+    Raises ModelError when a document sees something of the other one, or is computed at other positions.
+    """
+    small = shrink(config, _telling_blocks(config), vocab_size=32)
+    part = build_stage(small, (), 0, device="cpu")
+    init_stage(part, seed=0)
+    ids = torch.arange(12).view(1, 12) * 5 % 32
+    positions = torch.tensor([[*range(7), *range(5)]])
+    try:
+        with torch.no_grad():
+            together = part.logits(part.trunk(PackedInput(ids, positions)))
+            alone = torch.cat([part.logits(part.trunk(some)) for some in (ids[:, :7], ids[:, 7:])], dim=1)
+        apart = torch.allclose(together, alone, rtol=1e-4, atol=1e-5)
+    except Exception as error:  # a family may take no positions
+        raise _without_packing(config, one_line(error)) from error
+    if not apart:
+        raise _without_packing(config, "a document sees the one before it")
+
+
+def _without_packing(config: Mapping[str, Any], reason: str) -> ModelError:
+    family = to_config(config).model_type
+    return ModelError(
+        f'data.packing = "bfd": models of type {family} cannot keep the documents of a row apart ({reason}); '
+        'use "none", a record a row, or "wrapped", where tokens see the records before theirs'
+    )
 
 
 def _telling_blocks(config: Mapping[str, Any]) -> int:

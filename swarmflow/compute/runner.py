@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.finite import NotFiniteError, finite
-from swarmflow.compute.grouped_stage import GroupedStage, StageInput
+from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInput
 from swarmflow.compute.precision import HalfWeights
 from swarmflow.compute.split_backward import SplitBackward, split
 from swarmflow.compute.stage import Stage
@@ -164,9 +164,9 @@ class StageRunner:
             hidden = self.stage.trunk(self.stage.enter(x)[1])
             if targets is None:
                 return hidden
-            targets = targets.to(self.stage.device)
-            pieces = self.stage.pieces(hidden, targets)
-            return sum(float(self.stage.head_loss(*piece)) for piece in pieces), self.stage.count(targets)
+            count = self.stage.count(targets)
+            pieces = self.stage.pieces(hidden, targets.to(self.stage.device))
+            return sum(float(self.stage.head_loss(*piece)) for piece in pieces), count
 
     def drop(self, key: Hashable) -> None:
         """Free the graph of the microbatch `key`, if it is kept."""
@@ -226,6 +226,7 @@ class StageRunner:
         number: int,
         defer: Hashable | None = None,
     ) -> tuple[float, int, Tensor | None]:
+        count = self.stage.count(targets)  # before they are on a device, which would be waited for
         targets = targets.to(self.stage.device)
         leaf, hidden = self._forward(x, draw)
         # The head's graph ends at a detached copy, so that the logits of one piece are freed before the next ones.
@@ -236,7 +237,7 @@ class StageRunner:
             if defer is None or not self._defer(defer, get_gradient_edge(hidden), top.grad, leaf):
                 torch.autograd.backward(hidden, top.grad, inputs=_only(leaf, weight))
             self._check(leaf)
-        return total, self.stage.count(targets), None if leaf is None else leaf.grad
+        return total, count, None if leaf is None else leaf.grad
 
     def _head(self, top: Tensor, targets: Tensor, weight: int) -> float:
         """Forward and backward of the head, piece by piece; return the sum of the losses. Raises NotFiniteError."""
@@ -274,8 +275,12 @@ class StageRunner:
         if self.stage.dropout and draw is None:
             raise ValueError("dropout is on: training needs the key that seeds it")
         leaf, entered = self.stage.enter(x)
-        if self._kept_share < 1.0 and leaf is not None and isinstance(entered, Tensor):
-            entered = leaf * ((leaf != 0) * math.sqrt(1.0 / self._kept_share))
+        if self._kept_share < 1.0 and leaf is not None:
+            scaled = leaf * ((leaf != 0) * math.sqrt(1.0 / self._kept_share))
+            if isinstance(entered, PackedInput):
+                entered = PackedInput(scaled, entered.positions)
+            elif isinstance(entered, Tensor):
+                entered = scaled
         return leaf, entered
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:

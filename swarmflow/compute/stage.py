@@ -26,8 +26,9 @@ from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.families import Anatomy, dissect, init_module, to_config, unsupported
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.grid import Blockwise
-from swarmflow.compute.grouped_stage import GroupedStage, StageInput
+from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInput
 from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
+from swarmflow.targets import IGNORED
 
 # Logits of at most this many elements exist at once (64 MiB in fp32), however large the batch is, or of HEAD_TOKENS_MIN
 # tokens where these have more: each piece reads the head's weights and writes their gradient anew.
@@ -115,6 +116,10 @@ class Stage(GroupedStage):
 
     def enter(self, x: StageInput) -> tuple[Tensor | None, StageInput]:
         """Return the input as autograd leaf, None on stage 0, and what `trunk` takes; both on the device."""
+        if isinstance(x, PackedInput):
+            leaf, entered = self.enter(x.x)
+            assert isinstance(entered, Tensor)
+            return leaf, PackedInput(entered, x.positions.to(self.device))
         assert isinstance(x, Tensor), "a stage of a decoder"
         x = x.to(self.device)
         if self.first:
@@ -128,9 +133,12 @@ class Stage(GroupedStage):
         The last stage gives hidden [B, T, H]. draw: seeds the dropout of this microbatch; without it, or where dropout
         is off, nothing is dropped.
         """
+        positions = {"position_ids": x.positions} if isinstance(x, PackedInput) else {}
+        x = x.x if isinstance(x, PackedInput) else x
         assert isinstance(x, Tensor), "a stage of a decoder"
         x = self._through(ExpandingHalf, x)
         inputs = {"input_ids": x.long()} if self.first else {"inputs_embeds": x}
+        inputs |= positions  # of which transformers makes a mask: attention stays within a document
         with self._drawing(draw):
             output = self._base(**inputs, use_cache=False)
         for part in self._pass_through.modules():
@@ -166,8 +174,8 @@ class Stage(GroupedStage):
             yield flat[:, start : start + tokens], wanted[start : start + tokens]
 
     def count(self, targets: Tensor) -> int:
-        """Return how many targets there are."""
-        return targets.numel()
+        """Return how many targets count in the loss."""
+        return int((targets != IGNORED).sum())
 
     def _through(self, kind: type[nn.Module], x: Tensor) -> Tensor:
         """Apply the half of this kind, if there is one."""

@@ -38,6 +38,8 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         boundary=boundary,
         shared=_shared(config, layouts),
         computed_parameters=tuple(layout.stored_parameters for layout in layouts),
+        ignored_targets=config.data.of_records,
+        positions=config.data.packing == "bfd",
     )
     return _cut_into(described, cut, costs or _estimated_costs(layouts, model.vocab_size * hidden_size), layouts)
 

@@ -9,7 +9,7 @@ from swarmflow.compute.examine import Examined, examine
 from swarmflow.compute.families import model_config, to_config
 from swarmflow.compute.layout import check_cut
 from swarmflow.compute.model_keys import check_positions, unknown_keys
-from swarmflow.compute.partition import block_count
+from swarmflow.compute.partition import block_count, check_packing
 from swarmflow.compute.weights_folder import weights_problems
 from swarmflow.config import ModelSection, RunConfig
 from swarmflow.errors import CheckpointError, ModelError, SwarmflowError
@@ -54,6 +54,7 @@ def check_model(config: RunConfig, measure: bool | None = None) -> ModelCheck:
         lambda: check_positions(model, config.data.seq_len),
         lambda: _check_stages(section, model),
         lambda: _check_boundary(section, model),
+        lambda: check_packing(model) if config.data.packing == "bfd" else None,
     ]
     for check in fits:
         try:

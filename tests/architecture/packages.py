@@ -34,6 +34,7 @@ PACKAGES: dict[str, Package] = {
     "errors": Package("the errors that a user can cause"),
     "suggestions": Package("the nearest of the allowed words to a misspelt one"),
     "boundary": Package("how what crosses the boundaries between stages is compressed by what is learnt"),
+    "targets": Package("the targets of a loss, and which of them do not count"),
     "quantities": Package("sizes and rates as users write them", ("errors",)),
     "activity": Package("what this process does right now, in words"),
     "system": Package("what the operating system reports of this machine and of its processes", (), ("psutil",)),
@@ -95,7 +96,8 @@ PACKAGES: dict[str, Package] = {
     "config_check": Package(
         "the checks of single values of a TOML file", ("boundary", "core", "errors", "suggestions")
     ),
-    "config": Package("RUN.toml", ("boundary", "config_check", "core", "errors", "suggestions")),
+    "config_paths": Package("paths in RUN.toml", ("config_check", "errors")),
+    "config": Package("RUN.toml", ("boundary", "config_check", "config_paths", "core", "errors", "suggestions")),
     "manifest": Package(
         "all that a peer has to know of a run", ("boundary", "core", "errors", "ownership"), ("blake3", "msgspec")
     ),
@@ -107,7 +109,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "compute": Package(
         "computes: models, optimizers, codecs, checkpoints",
-        (*BASE, "boundary", "manifest", "system"),
+        (*BASE, "boundary", "manifest", "system", "targets"),
         ("blake3", "msgspec", "numpy", "safetensors", "torch", "transformers"),
     ),
     "cli": Package(
@@ -124,7 +126,17 @@ PACKAGES: dict[str, Package] = {
     "runtime/execution": Package(
         "a process at work: its driver, threads, stage, state, metrics",
         (
-            *("errors", "files", "authority", "manifest", "system", "core/protocol", "core/commit", "compute"),
+            *(
+                "errors",
+                "files",
+                "authority",
+                "manifest",
+                "system",
+                "targets",
+                "core/protocol",
+                "core/commit",
+                "compute",
+            ),
             "runtime/transport",
         ),
         ("blake3", "msgspec", "numpy", "prometheus_client", "torch"),
@@ -209,7 +221,7 @@ PACKAGES: dict[str, Package] = {
         "the role of a trainer",
         (
             *(*BASE, "activity", "authority", "compute", "config", "config_check", "core", "manifest"),
-            *("monitoring", "page", "planning", "preparation", "runtime", "terminal", "view"),
+            *("monitoring", "page", "planning", "preparation", "runtime", "targets", "terminal", "view"),
         ),
         (
             *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers", "torch"),

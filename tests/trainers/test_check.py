@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from swarmflow.preparation.manifests import manifest_of
 from swarmflow.preparation.model_check import check_model, read_model
 from tests.compute.models import config_of, stages_of, whole_model
 from tests.owners import RUN_ID
+from tests.trainers.conversations import PLAIN, VOCAB, conversations, save_tokenizer, write_records
 from trainers.check import run
 from trainers.check.command import check
 from trainers.data import open_corpus
@@ -176,3 +178,16 @@ def test_a_trainer_finds_the_same_before_there_is_an_invite(tmp_path: Path) -> N
     with pytest.raises(SwarmflowError) as caught:
         new_manifest(run_config, corpus, RUN_ID)
     assert str(caught.value) == f"3 problems: (1) {problems[0]}; (2) {problems[1]}; (3) {problems[2]}"
+
+
+def test_records_of_conversations_are_counted_and_bad_ones_named(tmp_path: Path) -> None:
+    tokenizer = save_tokenizer(tmp_path / "tokenizer", PLAIN)
+    write_records(tmp_path / "chat.jsonl", conversations(5))
+    more = f'format = "chat"\ntokenizer = "{tokenizer}"\n'
+    model = TABLE.replace("vocab_size = 256", f"vocab_size = {VOCAB}")
+    result = checked(tmp_path, model, "chat.jsonl", more=more)
+    assert result.return_value == 0, result.output
+    assert re.search(r"chat.jsonl: 5 records, [\d,]+ tokens, of which [\d,]+ count in the loss", result.stdout)
+    write_records(tmp_path / "chat.jsonl", [*conversations(2), {"messages": []}])
+    [line] = complaints(checked(tmp_path, model, "chat.jsonl", more=more))
+    assert "chat.jsonl, record 3 has no list of messages" in line

@@ -19,14 +19,16 @@ from swarmflow.preparation.manifests import graph_manifest_of, manifest_of
 from swarmflow.preparation.model_check import check_model
 from trainers.check.operators import operator_lines
 from trainers.corpus import Sample, sample
-from trainers.data import check_enough, check_vocabulary, sources_of
+from trainers.data import check_enough, check_vocabulary, document_renderer, record_sources_of, sources_of
+from trainers.document_cache import sample_documents
 from trainers.needs import disk_needs, shortfalls
 from trainers.plan import examined_module
 from trainers.records import open_records
-from trainers.sources import CorpusSource
-from trainers.tokens import open_tokenizer
+from trainers.sources import CorpusSource, RecordSource
+from trainers.tokens import Tokenizer, open_tokenizer
 
 SAMPLE_BYTES = 1 << 22  # of text that is tokenized: all of a small corpus, the start of a large one
+SAMPLE_TOKENS = 1 << 20  # of records: about as much
 
 Facts = list[tuple[str, str]]
 
@@ -162,9 +164,9 @@ def _data(config: RunConfig, vocab_size: int | None) -> tuple[Facts, list[Swarmf
     """Return the facts about the tokenizer and the start of the data."""
     facts: Facts = []
     problems: list[SwarmflowError] = []
-    sources: list[CorpusSource] = []
+    sources: Sequence[CorpusSource | RecordSource] = []
     try:
-        sources = sources_of(config.data)
+        sources = record_sources_of(config.data) if config.data.of_records else sources_of(config.data)
     except DataError as error:
         problems.append(error)
     try:
@@ -180,6 +182,9 @@ def _data(config: RunConfig, vocab_size: int | None) -> tuple[Facts, list[Swarmf
         problems.append(error)
     for source in sources:
         try:
+            if isinstance(source, RecordSource):
+                facts.append(("data", _documents(source, tokenizer, config)))
+                continue
             found = sample(source, tokenizer, SAMPLE_BYTES)
             if found.whole:
                 check_enough(source.name, found.tokens, config.data.seq_len)
@@ -187,6 +192,16 @@ def _data(config: RunConfig, vocab_size: int | None) -> tuple[Facts, list[Swarmf
         except DataError as error:
             problems.append(error)
     return facts, problems
+
+
+def _documents(source: RecordSource, tokenizer: Tokenizer, config: RunConfig) -> str:
+    """Return what the first records are. Raises DataError."""
+    render, _ = document_renderer(config.data, tokenizer)
+    found = sample_documents(source, render, tokenizer.vocab_size, SAMPLE_TOKENS)
+    if not found.targets:
+        raise DataError(f"{source.name}: no token of its records counts in the loss")
+    counted = f"{found.documents:,} records, {found.tokens:,} tokens, of which {found.targets:,} count in the loss"
+    return f"{source.name}: {counted}" if found.whole else f"{source.name}: its first {counted}; the rest was not read"
 
 
 def _read(name: str, found: Sample, config: RunConfig) -> str:

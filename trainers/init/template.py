@@ -128,6 +128,8 @@ def _data_lines(run: NewRun) -> list[KeyLine]:
         KeyLine("text_field", run.text_field, field, active=chosen_field),
         KeyLine("tokenizer", run.tokenizer, tokenizer),
         KeyLine("seq_len", run.seq_len, "tokens in a sequence; more needs more memory and time"),
+        _default(DataSection, "format", 'what a record is; or "prompt" (and completion), "chat" (messages)'),
+        _default(DataSection, "packing", 'records one after another; or "bfd", "none": each by itself'),
         KeyLine("order", "shuffled", "the same shuffle in every epoch, by train.seed; or sequential"),
         KeyLine("validation_path", "held-out.txt", "other text, for validate_every below", active=False),
     ]

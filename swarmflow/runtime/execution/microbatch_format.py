@@ -12,10 +12,11 @@ from torch import Tensor
 from swarmflow.compute.codec import Codec, decode_tokens, decode_words
 from swarmflow.compute.finite import finite
 from swarmflow.compute.graphs.description import INPUT_BYTES, BatchTensor, GraphModel, graph_model, is_graph
-from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, StageInput
+from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, PackedInput, StageInput
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.store import Buffer
+from swarmflow.targets import IGNORED
 
 
 class MicrobatchFormat(ABC):
@@ -54,19 +55,33 @@ class MicrobatchFormat(ABC):
 
 
 class TokenFormat(MicrobatchFormat):
-    """Of a language model: token ids int32 [B, T] and targets alike; activations and gradients [B, T, H]."""
+    """Of a language model: token ids int32 [B, T] and targets alike; activations and gradients [B, T, H].
+
+    Where several documents are in a row, targets are [B, 2, T]: beside each row of targets stand the positions of its
+    tokens in their documents.
+    """
 
     def input(
         self, stage: GroupedStage, data: Buffer, targets: Buffer, codec: Codec, rows: int | None = None
     ) -> StageInput:
-        """Return token ids for the first stage, hidden states for the others."""
+        """Return token ids for the first stage, hidden states for the others, with positions where there are some."""
+        x: Tensor
         if stage.first:
-            return self.targets(data, rows)
-        return self._boundary_tensor(self._shape(rows), data, codec, stage.device)
+            x = decode_tokens(data, self._shape(rows)[:2], self._manifest.vocab_size)
+        else:
+            x = self._boundary_tensor(self._shape(rows), data, codec, stage.device)
+        return PackedInput(x, self._positions(targets, rows)) if self._manifest.positions else x
 
     def targets(self, data: Buffer, rows: int | None = None) -> Tensor:
-        """Return token ids, int64 [B, T]."""
-        return decode_tokens(data, self._shape(rows)[:2], self._manifest.vocab_size)
+        """Return the targets, int64 [B, T], at least one of which counts in the loss."""
+        if not self._manifest.ignored_targets:
+            return decode_tokens(data, self._shape(rows)[:2], self._manifest.vocab_size)
+        found = self._targets_and_positions(data, rows)[0]
+        if bool(((found < 0) & (found != IGNORED)).any()) or bool((found >= self._manifest.vocab_size).any()):
+            raise FrameError(f"a target is neither {IGNORED} nor within [0, {self._manifest.vocab_size})")
+        if bool((found == IGNORED).all()):
+            raise FrameError("a microbatch came without a target that counts in the loss")
+        return found
 
     def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec) -> Tensor:
         """Return the gradient of hidden states [B, T, H]."""
@@ -75,7 +90,26 @@ class TokenFormat(MicrobatchFormat):
     def trial(self, stage: GroupedStage) -> StageInput:
         """Return token ids for the first stage, hidden states for the others."""
         shape = self._shape()
-        return torch.zeros(shape[:2], dtype=torch.int64) if stage.first else torch.zeros(shape)
+        x = torch.zeros(shape[:2], dtype=torch.int64) if stage.first else torch.zeros(shape)
+        # Two documents a row: with one, the mask that keeps them apart would be left out.
+        positions = torch.arange(shape[1]) % max(1, -(-shape[1] // 2))
+        return PackedInput(x, positions.expand(shape[:2])) if self._manifest.positions else x
+
+    def _positions(self, data: Buffer, rows: int | None) -> Tensor:
+        """Return positions, int64 [B, T]: each is 0 or follows the one before it."""
+        positions = self._targets_and_positions(data, rows)[1]
+        follows = torch.nn.functional.pad(positions[:, :-1] + 1, (1, 0))
+        if not bool(((positions == 0) | (positions == follows)).all()):
+            raise FrameError("positions came that neither begin a document nor go on with one")
+        return positions
+
+    def _targets_and_positions(self, data: Buffer, rows: int | None) -> tuple[Tensor, Tensor]:
+        count, tokens, _ = self._shape(rows)
+        if not self._manifest.positions:
+            found = decode_words(data, (count, tokens)).view(count, tokens).long()
+            return found, torch.empty(0)
+        both = decode_words(data, (count, 2, tokens)).view(count, 2, tokens).long()
+        return both[:, 0], both[:, 1]
 
     def _shape(self, rows: int | None = None) -> tuple[int, int, int]:
         of = self._manifest

@@ -1,0 +1,154 @@
+"""The loss and the gradients of conversations on stages, beside transformers' own loss of each record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoTokenizer, DataCollatorForSeq2Seq
+
+from swarmflow.compute.codec import codec_named, encode_tokens
+from swarmflow.compute.grouped_stage import PackedInput
+from swarmflow.compute.partition import check_packing
+from swarmflow.compute.runner import StageRunner
+from swarmflow.errors import FrameError, ModelError
+from swarmflow.runtime.execution.microbatch_format import TokenFormat
+from swarmflow.targets import IGNORED
+from tests.compute.models import config_of, stages_of, whole_model
+from tests.runtime.manifests import manifest
+from tests.trainers.conversations import MARKED, PLAIN, VOCAB, conversations, save_tokenizer, write_records
+from tests.trainers.test_documents import B, T, opened
+from trainers.data import Batch, Corpus
+
+CUT = (1, 3)
+
+
+def config(family: str) -> dict[str, Any]:
+    longest = "n_positions" if family == "gpt2" else "max_position_embeddings"
+    return {**config_of(family), "vocab_size": VOCAB, longest: T + 1}
+
+
+def microbatches(corpus: Corpus) -> Iterator[Batch]:
+    """Yield each row once, B at a time, then one at a time."""
+    for number in range(corpus.sequences // B):
+        yield corpus.microbatch(*divmod(number, 3))
+    if corpus.sequences % B:
+        inputs, targets = corpus.microbatch(*divmod(corpus.sequences // B, 3))
+        yield inputs[:1], targets[:1]
+
+
+def by_transformers(model: Any, folder: Path, records: list[dict[str, Any]]) -> float:  # noqa: ANN401
+    """Return transformers' loss of all records, a batch of padded ones at a time; gradients stay in the model."""
+    tokenizer: Any = AutoTokenizer.from_pretrained(save_tokenizer(folder / "marked", MARKED))
+    tokenizer.pad_token = tokenizer.eos_token
+    examples = []
+    for record in records:
+        made = tokenizer.apply_chat_template(record["messages"], return_dict=True, return_assistant_tokens_mask=True)
+        masked = zip(made["input_ids"], made["assistant_masks"], strict=True)
+        labels = [token if mask else IGNORED for token, mask in masked]
+        examples.append({"input_ids": made["input_ids"][: T + 1], "labels": labels[: T + 1]})
+    items = sum(label != IGNORED for example in examples for label in example["labels"][1:])
+    collate, total = DataCollatorForSeq2Seq(tokenizer), 0.0
+    for first in range(0, len(examples), 4):
+        batch = collate(examples[first : first + 4])
+        loss = model(**batch, num_items_in_batch=items, use_cache=False).loss
+        loss.backward()
+        total += float(loss.detach())
+    return total
+
+
+@pytest.mark.parametrize(
+    ("family", "packing"), [("llama", "bfd"), ("llama", "none"), ("gpt2", "bfd"), ("mistral", "bfd")]
+)
+def test_the_loss_is_that_of_transformers(tmp_path: Path, family: str, packing: str) -> None:
+    records = conversations(13)
+    tokenizer = str(save_tokenizer(tmp_path / "tokenizer", PLAIN))
+    corpus = opened(tmp_path, write_records(tmp_path / "a.jsonl", records), packing=packing, tokenizer=tokenizer)
+    parts = stages_of(config(family), CUT)
+    whole = whole_model(config(family), parts)
+    expected = by_transformers(whole, tmp_path, records)
+
+    runners = [StageRunner(part) for part in parts]
+    of = manifest(vocab_size=VOCAB, seq_len=T, cut=CUT, ignored_targets=True, positions=packing == "bfd", codec="none")
+    wire, codec = TokenFormat(of), codec_named("none")
+    loss, count = 0.0, 0
+    for number, (inputs, targets) in enumerate(microbatches(corpus)):
+        rows, with_it = len(inputs), encode_tokens(targets)
+        sent: Any = encode_tokens(inputs)
+        for runner in runners[:-1]:
+            sent = codec.encode(runner.forward(number, wire.input(runner.stage, sent, with_it, codec, rows)))
+        last = runners[-1]
+        entered = wire.input(last.stage, sent, with_it, codec, rows)
+        lost, tokens, gradient = last.loss(number, entered, wire.targets(with_it, rows))
+        loss, count = loss + lost, count + tokens
+        for runner in reversed(runners[:-1]):
+            assert gradient is not None
+            gradient = runner.backward(number, gradient)
+    assert loss / count == pytest.approx(expected, rel=1e-6)
+
+    own = dict(whole.named_parameters())
+    found: dict[str, torch.Tensor] = {}
+    for part in parts:
+        for name, _, gradient in part.named_parameters():
+            assert gradient is not None
+            found[name] = found.get(name, torch.zeros_like(gradient)) + gradient / count
+    for name, gradient in found.items():
+        wanted = own[name].grad
+        assert wanted is not None
+        assert torch.allclose(gradient, wanted, rtol=1e-4, atol=1e-6), name
+
+
+def test_families_that_cannot_keep_documents_apart_are_refused() -> None:
+    check_packing(config_of("llama"))
+    sizes = {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": 61}
+    with pytest.raises(ModelError, match=r'data.packing = "bfd": models of type bloom cannot keep'):
+        check_packing({"model_type": "bloom", **sizes})
+
+
+def packed(targets: list[int], positions: list[int]) -> memoryview:
+    return encode_tokens(np.asarray([[targets, positions]], dtype=np.int32))
+
+
+@pytest.mark.parametrize(
+    ("targets", "positions", "complaint"),
+    [
+        ([1, 2, 3, 4], [0, 1, 0, 2], "positions came that neither begin a document nor go on with one"),
+        ([1, 2, 3, 4], [1, 2, 3, 4], "positions came"),
+        ([1, 2, 3, 4], [0, -1, 0, 1], "positions came"),
+        ([1, -1, 3, 4], [0, 1, 2, 3], "a target is neither -100 nor within"),
+        ([1, VOCAB, 3, 4], [0, 1, 2, 3], "a target is neither"),
+        ([IGNORED] * 4, [0, 1, 2, 3], "without a target that counts"),
+        ([1, 2, 3], [0, 1, 2], "words"),
+    ],
+)
+def test_what_is_no_row_is_refused(targets: list[int], positions: list[int], complaint: str) -> None:
+    of = manifest(vocab_size=VOCAB, seq_len=4, microbatch_sequences=1, ignored_targets=True, positions=True)
+    wire, stage = TokenFormat(of), stages_of(config_of("llama"), ())[0]
+    tokens = encode_tokens(np.zeros((1, 4), dtype=np.int32))
+
+    def receive() -> None:
+        wire.input(stage, tokens, packed(targets, positions), codec_named("none"))
+        wire.targets(packed(targets, positions))
+
+    with pytest.raises(FrameError, match=complaint):
+        receive()
+
+
+def test_a_good_row_passes() -> None:
+    of = manifest(vocab_size=VOCAB, seq_len=4, microbatch_sequences=1, ignored_targets=True, positions=True)
+    sent = packed([1, IGNORED, 3, 4], [0, 1, 0, 1])
+    entered = TokenFormat(of).input(
+        stages_of(config_of("llama"), ())[0], encode_tokens(np.zeros((1, 4), dtype=np.int32)), sent, codec_named("none")
+    )
+    assert isinstance(entered, PackedInput)
+    assert entered.positions.tolist() == [[0, 1, 0, 1]]
+    assert TokenFormat(of).targets(sent).tolist() == [[1, IGNORED, 3, 4]]
+    plain = replace(of, positions=False)
+    assert TokenFormat(plain).targets(encode_tokens(np.asarray([[1, IGNORED, 3, 4]], dtype=np.int32))).tolist() == [
+        [1, IGNORED, 3, 4]
+    ]

@@ -1,0 +1,118 @@
+"""Conversations as tokens, by the tokenizer's chat template; only what the assistant says counts in the loss.
+
+Where the template marks it with `{% generation %}`, transformers' mask of the assistant's tokens is taken. Else the
+text of a turn is what the template adds to a conversation for it: from the end of the turns before it, with the
+generation prompt, to the end of the turns with it. A token counts when its first character lies within such a text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import blake3
+import numpy as np
+import numpy.typing as npt
+
+from swarmflow.errors import DataError
+from trainers.hub import one_line
+from trainers.tokens import FileTokenizer, Tokenizer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+ASSISTANT = "assistant"
+_MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+
+
+class ChatRenderer:
+    """A tokenizer with its chat template."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str) -> None:
+        self._tokenizer: Any = tokenizer  # its methods have no types
+        self._marked = _MARKS.search(template) is not None
+        specials = sorted((name, str(token)) for name, token in self._tokenizer.special_tokens_map.items())
+        self.digest = blake3.blake3(f"chat {template} {specials}".encode()).hexdigest()
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, name: str) -> ChatRenderer:
+        """Return that of a run's tokenizer. name: for messages. Raises DataError where it has no chat template."""
+        wrapped = tokenizer.wrapped if isinstance(tokenizer, FileTokenizer) else None
+        template = None if wrapped is None else _template_of(wrapped)
+        if wrapped is None or template is None:
+            raise DataError(
+                f'tokenizer {name} has no chat template, which data.format = "chat" needs; give the folder or hub name '
+                "of a model that was trained for chat"
+            )
+        return cls(wrapped, template)
+
+    def render(self, where: str, record: Mapping[str, object]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        """Return the ids [n] of a conversation, and which of them count [n]. Raises DataError, naming the place."""
+        messages, tools = _messages(where, record), record.get("tools")
+        try:
+            return self._marked_tokens(messages, tools) if self._marked else self._added_tokens(where, messages, tools)
+        except DataError:
+            raise
+        except Exception as error:  # templates raise what they like, and jinja2 its own errors
+            raise DataError(f"{where}: the chat template refuses it ({one_line(error)})") from error
+
+    def _marked_tokens(
+        self, messages: Sequence[Mapping[str, object]], tools: object
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        found = self._tokenizer.apply_chat_template(
+            list(messages), tools=tools, return_dict=True, return_assistant_tokens_mask=True
+        )
+        return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(found["assistant_masks"], dtype=np.bool_)
+
+    def _added_tokens(
+        self, where: str, messages: Sequence[Mapping[str, object]], tools: object
+    ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
+        whole = self._text(messages, tools)
+        found = self._tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
+        starts = np.asarray([start for start, _ in found["offset_mapping"]], dtype=np.int64)
+        counts = np.zeros(len(starts), dtype=np.bool_)
+        for number, message in enumerate(messages):
+            if message["role"] != ASSISTANT:
+                continue
+            before = self._text(messages[:number], tools, prompted=True) if number else ""
+            after = whole if number + 1 == len(messages) else self._text(messages[: number + 1], tools)
+            if not (after.startswith(before) and whole.startswith(after)):
+                raise DataError(
+                    f"{where}: the chat template renders message {number + 1} otherwise once others follow, so that "
+                    "its tokens cannot be told; give each answer a record of its own, or a template with "
+                    "{% generation %}"
+                )
+            counts |= (len(before) <= starts) & (starts < len(after))
+        return np.asarray(found["input_ids"], dtype=np.int64), counts
+
+    def _text(self, messages: Sequence[Mapping[str, object]], tools: object, *, prompted: bool = False) -> str:
+        return str(
+            self._tokenizer.apply_chat_template(
+                list(messages), tools=tools, tokenize=False, add_generation_prompt=prompted
+            )
+        )
+
+
+def _template_of(tokenizer: PreTrainedTokenizerBase) -> str | None:
+    """Return the chat template that transformers would take; None: there is none."""
+    template: Any = tokenizer.chat_template
+    if isinstance(template, dict):
+        template = template.get("default")
+    return template if isinstance(template, str) and template else None
+
+
+def _messages(where: str, record: Mapping[str, object]) -> list[Mapping[str, object]]:
+    """Return the messages of a record, each with a role. Raises DataError."""
+    messages = record.get("messages")
+    if not isinstance(messages, list) or not messages:
+        fields = ", ".join(sorted(map(str, record))) or "none"
+        raise DataError(f"{where} has no list of messages in a field 'messages' (its fields: {fields})")
+    for number, message in enumerate(messages, start=1):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise DataError(f"{where}: message {number} is no object with a role and a content")
+        if not isinstance(message.get("content"), str | list | None):
+            raise DataError(f"{where}: the content of message {number} is no text")
+    if all(message["role"] != ASSISTANT for message in messages):
+        raise DataError(f'{where}: no message has the role "{ASSISTANT}": there is nothing to learn from it')
+    return messages
