@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-IGNORED: Final = -100  # a target without a loss, as in torch and transformers
+from swarmflow.targets import IGNORED
+
 # Elements of a slice that is processed at once: 1 MiB in fp32, which stays in a cache. A device prefers fewer calls.
 _SLICE_ELEMENTS, _DEVICE_SLICE_ELEMENTS = 1 << 18, 1 << 24
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from swarmflow.compute.cross_entropy import IGNORED, cross_entropy_sum
+from swarmflow.compute.cross_entropy import cross_entropy_sum
+from swarmflow.targets import IGNORED
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [(torch.float32, 1e-4), (torch.bfloat16, 2**-8)])

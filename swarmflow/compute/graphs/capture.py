@@ -9,7 +9,7 @@ from __future__ import annotations
 import operator
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -46,7 +46,6 @@ class OperatorGraph:
     inputs: dict[fx.Node, BatchTensor]
     loss: fx.Node
     values: dict[str, Tensor]
-    memory: dict[fx.Node, frozenset[fx.Node]] = field(default_factory=dict)
 
     @cached_property
     def position(self) -> dict[fx.Node, int]:
@@ -55,12 +54,16 @@ class OperatorGraph:
 
     def given(self, node: fx.Node) -> frozenset[fx.Node]:
         """Return what a node needs that no operator computes, itself included if it is such."""
-        known = self.memory.get(node)
-        if known is None:
-            own = () if node in self.position else (node,)
-            below = (self.given(each) for each in node.all_input_nodes if each not in self.position)
-            known = self.memory[node] = frozenset(own).union(*below)
-        return known
+        own = () if node in self.position else (node,)
+        return frozenset(own).union(*(self._given[each] for each in node.all_input_nodes if each in self._given))
+
+    @cached_property
+    def _given(self) -> dict[fx.Node, frozenset[fx.Node]]:
+        """As `given`, of each node that is no operator."""
+        found: dict[fx.Node, frozenset[fx.Node]] = {}
+        for node in (*self.parameters, *self.constants, *self.inputs, *self.others):
+            found[node] = frozenset((node,)).union(*(found[each] for each in node.all_input_nodes))
+        return found
 
     def live(self, position: int) -> list[fx.Node]:
         """Return the operators before this position whose results are needed from it on, in their order."""
@@ -271,16 +274,23 @@ def _refuse(order: Iterable[fx.Node], name: str) -> None:
             raise ModelError(f"{name}: its operator {node.target} draws random numbers{_within(node)}; leave it out")
         if node.target is torch.ops.aten.as_strided.default:
             raise ModelError(f"{name}: its operator {node.target} depends on the layout in memory{_within(node)}")
+        if _argument(node, "sparse"):
+            raise ModelError(f"{name}: its operator {node.target} has a sparse gradient{_within(node)}: sparse=False")
 
 
 def _without_dropout(node: fx.Node) -> bool:
     """Return whether an operator that could drop (a fused attention, a recurrent layer) does not."""
+    value = _argument(node, "dropout", "dropout_p")
+    return isinstance(value, int | float) and value == 0
+
+
+def _argument(node: fx.Node, *names: str) -> object:
+    """Return the value of the argument that has one of these names; None: there is none."""
     assert isinstance(node.target, torch._ops.OpOverload), "checked before"
     for place, each in enumerate(node.target._schema.arguments):
-        if each.name in ("dropout", "dropout_p"):
-            value = node.args[place] if place < len(node.args) else node.kwargs.get(each.name, each.default_value)
-            return isinstance(value, int | float) and value == 0
-    return False
+        if each.name in names:
+            return node.args[place] if place < len(node.args) else node.kwargs.get(each.name, each.default_value)
+    return None
 
 
 def where(node: fx.Node) -> str:

@@ -84,6 +84,13 @@ class Odd(nn.Module):
                 hidden = hidden * 2 if bool(hidden.sum() > 0) else hidden
             case "shared":
                 hidden = self.first(hidden)
+            case "sparse":
+                hidden = hidden + nn.functional.embedding(y, self.head.weight, sparse=True)
+            case "long":  # a long chain of what depends on the batch alone
+                mask = x
+                for _ in range(1200):
+                    mask = mask + 1.0
+                hidden = hidden * mask
             case "no_grad":
                 with torch.no_grad(), torch.autocast("cpu", enabled=False):
                     scale = hidden * 2

@@ -166,7 +166,7 @@ def test_models_that_are_no_decoders_are_cut_by_their_graphs(kind: str, inputs: 
     assert all(shares) if kind == "t5" else not any(shares)
 
 
-@pytest.mark.parametrize("kind", ["dropout", "no_grad", "in_place", "fixed"])
+@pytest.mark.parametrize("kind", ["dropout", "no_grad", "in_place", "fixed", "long"])
 def test_what_a_module_may_do(kind: str) -> None:
     """Dropout is off; parts without gradients, writes into tensors and fixed parameters are as in the module."""
     graph, model = captured("odd", {"kind": kind}, VECTORS)
@@ -182,6 +182,7 @@ def test_what_a_module_may_do(kind: str) -> None:
     ("function", "config", "reason"),
     [
         ("odd", {"kind": "random"}, "draws random numbers"),
+        ("odd", {"kind": "sparse"}, "aten.embedding.default has a sparse gradient: sparse=False"),
         ("odd", {"kind": "buffer"}, "writes into the buffer running"),
         ("odd", {"kind": "branch"}, "cannot be exported"),
         ("odd", {"kind": "no loss"}, "returns no loss"),
