@@ -6,7 +6,7 @@ them. With 131,072 words these passes over memory took a tenth of the head's tim
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
