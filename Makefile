@@ -91,6 +91,7 @@ generate: venv-dev
 	@$(BIN)/python -m tests.architecture.packages
 	@$(BIN)/python -m tests.architecture.states
 	@$(BIN)/python -m tests.packaging.cli_page
+	@$(BIN)/python -m tests.compute.families
 
 # The variable silences a notice of Material for MkDocs. Not --quiet: it would hide the warnings from --strict.
 docs: SHELL := bash

@@ -15,7 +15,7 @@ from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from swarmflow.activity import doing
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.layout import OWN
+from swarmflow.compute.layout import FROZEN, OWN
 from swarmflow.core.protocol.actions import ExpectRoot, LoadState, Rejoin, Resume, StoreState, WriteStage
 from swarmflow.core.protocol.events import (
     Progressed,
@@ -288,7 +288,9 @@ class StageLoader:
         self._host.served, self._fits = served, capacity
         stage, groups = served.stage.layout.stage, served.stage.groups
         elements = tuple(
-            (f"stage-{stage}" if name == OWN else name, group.params.numel()) for name, group in groups.items()
+            (f"stage-{stage}" if name == OWN else name, group.params.numel())
+            for name, group in groups.items()
+            if name != FROZEN
         )
         loaded = StateLoaded(stage, served.version, root, capacity, elements, self._manifest.piece)
         self._session.driver.post(loaded)

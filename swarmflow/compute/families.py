@@ -29,6 +29,9 @@ CONFIG_BYTES_MAX = 1 << 20
 # They name the software that wrote a configuration, or how to run it, not the model.
 _VOLATILE_KEYS = ("transformers_version", "_name_or_path", "architectures", "torch_dtype", "auto_map", "dtype")
 
+_USUAL_PREFIX = "model"
+_BLOCK_PARTS_MAX = 3  # of the tuple that a family's blocks return: hidden states, attentions, a cache
+
 
 @dataclass(frozen=True)
 class Anatomy:
@@ -37,7 +40,8 @@ class Anatomy:
     blocks_name: full name of the module list. entry, exit: full names of the leaf modules outside it that run before
     the first block, after the last one (the head included). embedding, head: full names of the input embedding and of
     the output projection. tied: full name of the weight that both share, or None. shared: the groups of blocks that
-    share their weights, each block in one; here every block still has parameters of its own.
+    share their weights, each block in one; here every block still has parameters of its own. frozen: full names of the
+    fp32 buffers that checkpoints hold and no gradient trains.
     """
 
     model: PreTrainedModel
@@ -48,6 +52,7 @@ class Anatomy:
     head: str
     tied: str | None
     shared: tuple[range, ...] = ()
+    frozen: tuple[str, ...] = ()
 
     @property
     def base(self) -> nn.Module:
@@ -143,6 +148,8 @@ def dissect(config: PreTrainedConfig, *, attention: str = "sdpa") -> Anatomy:
     except Exception as error:  # a constructor fails in its own way on sizes that do not fit each other
         raise ModelError(f"the {config.model_type} model cannot be built: {one_line(error)}") from error
     model.eval()
+    if not hasattr(model, model.base_model_prefix) and hasattr(model, _USUAL_PREFIX):
+        model.base_model_prefix = _USUAL_PREFIX  # llama4's text model names another model's part
     blocks_name = _blocks_name(model, config)
     names = {id(module): name for name, module in model.named_modules()}
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
@@ -150,15 +157,13 @@ def dissect(config: PreTrainedConfig, *, attention: str = "sdpa") -> Anatomy:
         raise unsupported(config, "they have no plain input embedding and head")
     entry, leave = _roles(model, blocks_name)
     tied = f"{names[id(embedding)]}.weight" if head.weight is embedding.weight else None
-    persistent = set(model.state_dict()) - {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    if persistent:
-        raise unsupported(config, f"their checkpoints hold values that no gradient trains ({min(persistent)})")
+    frozen = _frozen(model, blocks_name)
     blocks = model.get_submodule(blocks_name)
     assert isinstance(blocks, nn.ModuleList)
     shared = shared_groups(config, len(blocks))
     if unlike := why_unlike(config, blocks, shared):
         raise ModelError(f"models of type {config.model_type} with model.shared_blocks = {len(shared)}: {unlike}")
-    return Anatomy(model, blocks_name, entry, leave, names[id(embedding)], names[id(head)], tied, shared)
+    return Anatomy(model, blocks_name, entry, leave, names[id(embedding)], names[id(head)], tied, shared, frozen)
 
 
 def init_module(model: PreTrainedModel, module: nn.Module) -> None:
@@ -168,6 +173,13 @@ def init_module(model: PreTrainedModel, module: nn.Module) -> None:
         rule(module)
 
 
+def fill_from_above(model: PreTrainedModel) -> None:
+    """Give buffers their values where the rule of a family is one for its whole model (falcon_h1)."""
+    for module in model.modules():
+        if isinstance(module, PreTrainedModel):
+            init_module(model, module)
+
+
 def stored_names(model: PreTrainedModel) -> dict[str, str]:
     """Parameter name -> name in the family's checkpoints, where these differ (gpt_neox calls its head embed_out)."""
     conversions = get_model_conversion_mapping(model, add_legacy=False)
@@ -175,7 +187,7 @@ def stored_names(model: PreTrainedModel) -> dict[str, str]:
     kept = [conversion for conversion in reversed(conversions) if not isinstance(conversion, PrefixChange)]
     back = [conversion.reverse_transform() for conversion in kept]
     renamings = [conversion for conversion in back if isinstance(conversion, WeightRenaming)]
-    names = ((name, apply_renamings(name, renamings)) for name, _ in model.named_parameters())
+    names = ((name, apply_renamings(name, renamings)) for name in model.state_dict())
     return {name: stored for name, stored in names if stored != name}
 
 
@@ -201,8 +213,8 @@ def shrink(config: Mapping[str, Any], blocks: int, vocab_size: int | None = None
     values[whole.attribute_map.get("num_hidden_layers", "num_hidden_layers")] = blocks
     if vocab_size is not None:
         values[whole.attribute_map.get("vocab_size", "vocab_size")] = vocab_size
-        for key in ("pad_token_id", "bos_token_id", "eos_token_id"):
-            values[key] = None
+        for key in ("pad_token_id", "bos_token_id", "eos_token_id"):  # some families need them
+            values[key] = values[key] % vocab_size if isinstance(values.get(key), int) else None
     return {key: value for key, value in with_sharing(values, None).items() if key not in _VOLATILE_KEYS}
 
 
@@ -233,6 +245,16 @@ def _check_kind(config: PreTrainedConfig) -> None:
     if getattr(config, "output_router_logits", False):
         reason = "output_router_logits adds a loss for their experts, which swarmflow leaves out; set it to false"
         raise unsupported(config, reason)
+
+
+def _frozen(model: PreTrainedModel, blocks_name: str) -> tuple[str, ...]:
+    """Return the names of the buffers that checkpoints hold. Raises ModelError for any that a stage cannot keep."""
+    trained = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    buffers = {name: value for name, value in model.state_dict().items() if name not in trained}
+    for name, value in buffers.items():
+        if value.dtype != torch.float32 or not name.startswith(f"{blocks_name}."):
+            raise unsupported(model.config, f"their checkpoints hold values that no gradient trains ({name})")
+    return tuple(buffers)
 
 
 def _blocks_name(model: PreTrainedModel, config: PreTrainedConfig) -> str:
@@ -277,8 +299,10 @@ def _roles(model: PreTrainedModel, blocks_name: str) -> tuple[tuple[str, ...], t
         raise unsupported(config, "they do not call their blocks once each, in order")
     first, last = calls.index(expected[0]), calls.index(expected[-1])
     entry, leave = tuple(dict.fromkeys(calls[:first])), tuple(dict.fromkeys(calls[last + 1 :]))
-    if both := sorted(set(entry) & set(leave)):
-        raise unsupported(config, f"their part {both[0]} is used both before the first block and after the last")
+    both = set(entry) & set(leave)
+    if trained := sorted(name for name in both if any(True for _ in model.get_submodule(name).parameters())):
+        raise unsupported(config, f"their part {trained[0]} is used both before the first block and after the last")
+    entry, leave = (tuple(name for name in names if name not in both) for names in (entry, leave))
     if between := sorted(set(calls[first : last + 1]) - set(expected)):
         raise unsupported(config, f"their part {between[0]} is used between their blocks")
     if unused := [n for n, m in outside if n not in calls and any(True for _ in m.parameters())]:
@@ -297,10 +321,10 @@ def _run_on_meta(model: PreTrainedModel, blocks: nn.ModuleList, calls: list[str]
     failures: list[Exception] = []
     # A ready 4-d mask keeps transformers from looking at values; a few older families take no such mask, but do not
     # look either. Of what a block returns, some families take the first part.
-    for mask, as_tuple in itertools.product((mask4d, None), (False, True)):
+    for mask, parts in itertools.product((mask4d, None), range(1 + _BLOCK_PARTS_MAX)):
         calls.clear()
         for block in blocks:
-            block.forward = _handing_on(as_tuple)
+            block.forward = _handing_on(parts)
         try:
             with torch.no_grad():
                 model(input_ids=ids, attention_mask=mask, use_cache=False)
@@ -317,10 +341,12 @@ def _run_on_meta(model: PreTrainedModel, blocks: nn.ModuleList, calls: list[str]
     raise unsupported(model.config, f"their parts cannot be told apart ({one_line(failures[0])})") from failures[0]
 
 
-def _handing_on(as_tuple: bool) -> Callable[..., object]:
+def _handing_on(parts: int) -> Callable[..., object]:
+    """parts: of the tuple that a block returns; 0: it returns the hidden states themselves."""
+
     def forward(*args: object, **kwargs: object) -> object:
         hidden = args[0] if args else kwargs["hidden_states"]
-        return (hidden,) if as_tuple else hidden
+        return (hidden, *[None] * (parts - 1)) if parts else hidden
 
     return forward
 

@@ -17,11 +17,12 @@ from swarmflow.compute.blocks import alignment
 from swarmflow.compute.boundary_layers import ExpandingHalf, halves_of, is_of_boundary
 from swarmflow.compute.families import Anatomy, dissect, stored_names, to_config
 from swarmflow.compute.graphs.description import graph_model, is_graph
-from swarmflow.compute.layout_types import OWN, TIED, StageLayout, TensorSlot
+from swarmflow.compute.layout_types import FROZEN, OWN, TIED, StageLayout, TensorSlot
 from swarmflow.errors import ModelError
 from swarmflow.manifest import Manifest
 
 __all__ = [
+    "FROZEN",
     "OWN",
     "TIED",
     "StageLayout",
@@ -92,11 +93,15 @@ def layout_of(
 
 @dataclass(frozen=True)
 class _Parameter:
-    """A parameter of a whole model: its full name, shape and block (None: outside the blocks)."""
+    """A parameter of a whole model: its full name, shape and block (None: outside the blocks).
+
+    frozen: whether it is a buffer, which no gradient trains.
+    """
 
     name: str
     shape: tuple[int, ...]
     block: int | None
+    frozen: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,8 +132,12 @@ def _model_layout(config: str) -> _ModelLayout:
 
 def _listed(anatomy: Anatomy) -> _ModelLayout:
     named = [(name, tuple(parameter.shape)) for name, parameter in anatomy.model.named_parameters()]
+    frozen = [(name, tuple(anatomy.model.get_buffer(name).shape)) for name in anatomy.frozen]
     return _ModelLayout(
-        parameters=tuple(_Parameter(name, shape, anatomy.block_of(name)) for name, shape in named),
+        parameters=(
+            *(_Parameter(name, shape, anatomy.block_of(name)) for name, shape in named),
+            *(_Parameter(name, shape, anatomy.block_of(name), frozen=True) for name, shape in frozen),
+        ),
         entry=frozenset(name for name, _ in named if name.rpartition(".")[0] in anatomy.entry),
         blocks_name=anatomy.blocks_name,
         blocks=len(anatomy.blocks),
@@ -148,6 +157,7 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int, bo
     for parameter in model.parameters:
         if parameter.block is not None:
             group, holders = _in_blocks(model, parameter, parameter.block, mine)
+            group = FROZEN if parameter.frozen else group
         elif parameter.name == model.tied:
             assert model.tied_alias is not None
             group = TIED if cut else OWN
@@ -167,7 +177,7 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int, bo
         prefix=model.prefix,
         tied=model.tied,
         tied_alias=model.tied_alias,
-        spread={group: _spread(model, cut, group) for group in sorted(found, key=_order) if group != OWN},
+        spread={group: _spread(model, cut, group) for group in sorted(found, key=_order) if group not in (OWN, FROZEN)},
         boundary=boundary,
     )
 

@@ -10,6 +10,7 @@ from swarmflow.boundary import Boundary
 
 OWN = "own"
 TIED = "tied"
+FROZEN = "frozen"
 
 
 @dataclass(frozen=True)
@@ -41,11 +42,13 @@ class StageLayout:
     """The flat layout of one stage: reduction group -> its parameters, in the order of the whole model.
 
     The group `own` holds what no other stage has. The group `tied` holds the tied weight alone and exists only on the
-    first and on the last of several stages. Blocks that share their weights are in `own` where they are all on this
-    stage; the group `shared-N` holds the weights of the N-th of them (from 0), cut by the edge of a stage, and exists
-    on each stage with such a block. tied, tied_alias: the tied weight's name, and the name of the head's weight that
-    checkpoints may use instead. stored: name -> name in the family's checkpoints where that is another one. prefix: the
-    base model's name, which some checkpoints leave out. spread: group -> the stages that have it, but for `own`.
+    first and on the last of several stages. The group `frozen` holds what no gradient trains, such as the biases by
+    which deepseek_v3 chooses experts: it is part of the state, but never reduced nor updated. Blocks that share their
+    weights are in `own` where they are all on this stage; the group `shared-N` holds the weights of the N-th of them
+    (from 0), cut by the edge of a stage, and exists on each stage with such a block. tied, tied_alias: the tied
+    weight's name, and the name of the head's weight that checkpoints may use instead. stored: name -> name in the
+    family's checkpoints where that is another one. prefix: the base model's name, which some checkpoints leave out.
+    spread: group -> the stages that have it, but for `own`.
     boundary: what compresses between the stages, if it is learnt.
     """
 

@@ -23,7 +23,7 @@ from swarmflow.compute.adamw_kernel import AdamWKernel, adamw_kernel
 from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.flat_tensors import Blocks, sum_of_squares
-from swarmflow.compute.layout import TensorSlot
+from swarmflow.compute.layout import FROZEN, TensorSlot
 from swarmflow.compute.moments import CodedMoment, FullMoment, Moment, names_of
 from swarmflow.compute.update_checksums import UpdateChecksums, summed
 from swarmflow.errors import ConfigError, FrameError
@@ -102,7 +102,37 @@ def make_optimizer(settings: OptimizerSettings) -> Optimizer:
     if settings.name not in known:
         hint = did_you_mean(settings.name, known)
         raise ConfigError(f"optimizer.name = {settings.name!r} is unknown{hint}; allowed: {', '.join(known)}")
-    return known[settings.name](settings)
+    return TrainedOnly(known[settings.name](settings))
+
+
+@dataclass(frozen=True)
+class TrainedOnly:
+    """An optimizer that leaves the group `frozen` as it is: weight decay would move what has no gradient."""
+
+    inner: Optimizer
+
+    def state_names(self) -> tuple[str, ...]:
+        return self.inner.state_names()
+
+    def apply(
+        self,
+        group: FlatGroup,
+        grads: Blocks,
+        scale: float,
+        lr: float,
+        version: int,
+        sums: UpdateChecksums | None = None,
+    ) -> tuple[float, ...]:
+        if group.name != FROZEN:
+            return self.inner.apply(group, grads, scale, lr, version, sums)
+        with summed(sums, group, slice(0, group.params.numel())):
+            return ()
+
+    def follow(
+        self, group: FlatGroup, grads: Blocks, scale: float, lr: float, version: int, ratios: tuple[float, ...]
+    ) -> None:
+        if group.name != FROZEN:
+            self.inner.follow(group, grads, scale, lr, version, ratios)
 
 
 @torch.no_grad()

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from swarmflow.compute.families import dissect, init_module, one_line, shrink, to_config, unsupported
+from swarmflow.compute.families import dissect, fill_from_above, init_module, one_line, shrink, to_config, unsupported
 from swarmflow.compute.grouped_stage import PackedInput
 from swarmflow.compute.layout import check_cut
 from swarmflow.compute.model_keys import positions_of
@@ -159,7 +159,8 @@ def _compare(small: Mapping[str, Any]) -> str | None:
         for module in whole.modules():
             if any(True for _ in module.buffers(recurse=False)):
                 init_module(whole, module)
-        own = dict(whole.named_parameters())
+        fill_from_above(whole)
+        own = {**dict(whole.named_parameters()), **dict(whole.named_buffers())}
         for part in parts:
             for name, values, _ in part.named_parameters():
                 own[name].copy_(values)

@@ -23,11 +23,11 @@ from swarmflow.compute.boundary_layers import CompressingHalf, ExpandingHalf, at
 from swarmflow.compute.cross_entropy import cross_entropy_sum
 from swarmflow.compute.dropout import DrawKey, SeededDropout
 from swarmflow.compute.exact import FixedPoint
-from swarmflow.compute.families import Anatomy, dissect, init_module, to_config, unsupported
+from swarmflow.compute.families import Anatomy, dissect, fill_from_above, init_module, to_config, unsupported
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInput
-from swarmflow.compute.layout import TIED, StageLayout, blocks_of, layout_of
+from swarmflow.compute.layout import FROZEN, TIED, StageLayout, blocks_of, layout_of
 from swarmflow.targets import IGNORED
 
 # Logits of at most this many elements exist at once (64 MiB in fp32), however large the batch is, or of HEAD_TOKENS_MIN
@@ -60,6 +60,39 @@ class _PassThrough(nn.Module):
 
     def forward(self, *args: object, inputs_embeds: Tensor, **kwargs: object) -> ModelOutput:
         return self.output_type(last_hidden_state=inputs_embeds)
+
+
+class _Edges:
+    """Leads what crosses a boundary past all that the base model does before its first block and after its last one.
+
+    Some families scale the embedding there, or add positions: that is done once, on the first and on the last stage.
+    """
+
+    def __init__(self, blocks: nn.ModuleList, *, first: bool, last: bool) -> None:
+        self._entering: Tensor | None = None
+        self._left: list[Tensor] = []
+        if not first:
+            blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True)
+        if not last:
+            blocks[-1].register_forward_hook(self._leave)
+
+    @contextlib.contextmanager
+    def between(self, entering: Tensor | None) -> Iterator[list[Tensor]]:
+        """Have the first block take `entering`; the list that is yielded gets what the last block of a stage gives."""
+        self._entering = entering
+        try:
+            yield self._left
+        finally:
+            self._entering = None
+            self._left.clear()
+
+    def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+        if args:
+            return (self._entering, *args[1:]), kwargs
+        return args, {**kwargs, "hidden_states": self._entering}
+
+    def _leave(self, block: nn.Module, args: object, output: Tensor | Sequence[Tensor]) -> None:
+        self._left.append(output if isinstance(output, Tensor) else output[0])
 
 
 class Stage(GroupedStage):
@@ -106,6 +139,7 @@ class Stage(GroupedStage):
         _fill_buffers(self.model, device)
         if self._dropout is not None:
             self._dropout.watch(zip(blocks, anatomy.blocks, strict=True))
+        self._edges = _Edges(anatomy.blocks, first=self.first, last=self.last)
         self._pass_through = _stand_in(anatomy)
         setattr(self.model, self.model.base_model_prefix, self._pass_through)
 
@@ -137,14 +171,14 @@ class Stage(GroupedStage):
         x = x.x if isinstance(x, PackedInput) else x
         assert isinstance(x, Tensor), "a stage of a decoder"
         x = self._through(ExpandingHalf, x)
-        inputs = {"input_ids": x.long()} if self.first else {"inputs_embeds": x}
+        inputs = {"input_ids": x.long()} if self.first else {"inputs_embeds": torch.zeros_like(x, requires_grad=False)}
         inputs |= positions  # of which transformers makes a mask: attention stays within a document
-        with self._drawing(draw):
+        with self._drawing(draw), self._edges.between(None if self.first else x) as left:
             output = self._base(**inputs, use_cache=False)
+            hidden: Tensor = output.last_hidden_state if self.last else left.pop()
         for part in self._pass_through.modules():
             assert isinstance(part, _PassThrough)
             part.output_type = type(output)
-        hidden: Tensor = output.last_hidden_state
         return self._through(CompressingHalf, hidden)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -224,6 +258,9 @@ def build_stage(
 def _stand_in(anatomy: Anatomy) -> _PassThrough:
     """For the base model, and for what lies between it and its blocks: opt's head calls the base's decoder itself."""
     whole = inner = _PassThrough()
+    for key, value in vars(anatomy.base).items():  # falcon_h1's head asks its base model for a factor
+        if isinstance(value, int | float) and not hasattr(whole, key):
+            setattr(whole, key, value)
     for name in anatomy.blocks_name.removeprefix(f"{anatomy.model.base_model_prefix}.").split(".")[:-1]:
         outer, inner = inner, _PassThrough()
         outer.add_module(name, inner)
@@ -249,7 +286,11 @@ def _place_parameters(anatomy: Anatomy, groups: Mapping[str, FlatGroup]) -> None
         for entry in group.entries:
             for name in entry.holders:
                 owner, _, leaf = name.rpartition(".")
-                setattr(anatomy.model.get_submodule(owner), leaf, group.parameter(entry))
+                module = anatomy.model.get_submodule(owner)
+                if group.name == FROZEN:
+                    module._buffers[leaf] = group.view(group.params, entry)
+                else:
+                    setattr(module, leaf, group.parameter(entry))
 
 
 def _keep_slice(anatomy: Anatomy, blocks: range, *, first: bool, last: bool) -> dict[str, nn.Module]:
@@ -279,20 +320,27 @@ def _keep_slice(anatomy: Anatomy, blocks: range, *, first: bool, last: bool) -> 
 
 def _fill_buffers(model: PreTrainedModel, device: torch.device) -> None:
     """Gives buffers (rotary frequencies, ...) their values by the family's own rule, which `_init_weights` holds."""
+    filled: list[tuple[str, nn.Module, str]] = []
     for name, module in model.named_modules():
-        buffers = {key: buffer for key, buffer in module.named_buffers(recurse=False) if buffer.is_meta}
-        if not buffers:
-            continue
-        for key, buffer in buffers.items():
-            fresh = torch.empty_like(buffer, device="cpu")
-            module._buffers[key] = fresh.fill_(math.nan) if fresh.is_floating_point() else fresh.zero_()
+        for key, buffer in module.named_buffers(recurse=False):
+            if buffer.is_meta:
+                fresh = torch.empty_like(buffer, device="cpu")
+                module._buffers[key] = fresh.fill_(math.nan) if fresh.is_floating_point() else fresh.zero_()
+                filled.append((name, module, key))
+    for module in dict.fromkeys(module for _, module, _ in filled):
         init_module(model, module)
-        for key in buffers:
-            value = module._buffers[key]
-            assert value is not None
-            if value.is_floating_point() and bool(value.isnan().any()):
-                raise unsupported(model.config, f"their buffer {name}.{key} has no rule that fills it")
-            module._buffers[key] = value.to(device)
+    if any(_is_unknown(module._buffers[key]) for _, module, key in filled):
+        fill_from_above(model)
+    for name, module, key in filled:
+        value = module._buffers[key]
+        assert value is not None
+        if _is_unknown(value):
+            raise unsupported(model.config, f"their buffer {name}.{key} has no rule that fills it")
+        module._buffers[key] = value.to(device)
     left = [name for name, tensor in (*model.named_parameters(), *model.named_buffers()) if tensor.is_meta]
     if left:
         raise unsupported(model.config, f"their part {left[0]} belongs to no single stage")
+
+
+def _is_unknown(buffer: Tensor | None) -> bool:
+    return buffer is not None and buffer.is_floating_point() and bool(buffer.isnan().any())

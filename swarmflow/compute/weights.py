@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from swarmflow.compute.boundary_layers import is_of_boundary, new_values
 from swarmflow.compute.dropout import seed_of
-from swarmflow.compute.families import init_module
+from swarmflow.compute.families import init_module, unsupported
+from swarmflow.compute.finite import finite
 from swarmflow.compute.flat_tensors import memory_of
 from swarmflow.compute.grouped_stage import GroupedStage
 from swarmflow.compute.layout import StageLayout, TensorSlot
@@ -35,7 +36,7 @@ def init_stage(stage: GroupedStage, seed: int) -> None:
         views[name].copy_(values)
     drawn = {name: unit for name, unit in stage.drawn.items() if name not in stage.halves}
     for unit_name, unit in drawn.items():
-        wanted = {f"{unit_name}.{leaf}" for leaf, _ in unit.named_parameters()} & set(views)
+        wanted = {f"{unit_name}.{leaf}" for leaf in unit.state_dict()} & set(views)
         if wanted:
             for name, value in _drawn(stage, unit_name, unit, seed).items():
                 if name in wanted:
@@ -51,8 +52,8 @@ def new_halves(layout: StageLayout, seed: int) -> dict[str, Tensor]:
 
 
 def _drawn(stage: Stage, unit_name: str, unit: nn.Module, seed: int) -> dict[str, Tensor]:
-    """The initial parameters of one unit by full name; the unit's own parameters are put back untouched."""
-    placed: list[tuple[nn.Module, str, nn.Parameter]] = []
+    """The initial parameters and frozen buffers of one unit by full name; its own ones are put back untouched."""
+    placed: list[tuple[nn.Module, str, Tensor]] = []
     fresh: dict[str, Tensor] = {}
     modules = list(unit.named_modules(prefix=unit_name))
     for name, module in modules:
@@ -61,6 +62,10 @@ def _drawn(stage: Stage, unit_name: str, unit: nn.Module, seed: int) -> dict[str
             drawn = nn.Parameter(torch.zeros(parameter.shape, dtype=torch.float32), requires_grad=False)
             fresh[f"{name}.{leaf}"] = drawn
             setattr(module, leaf, drawn)
+        for leaf, buffer in module.named_buffers(recurse=False):
+            if leaf not in module._non_persistent_buffers_set:
+                placed.append((module, leaf, buffer))
+                fresh[f"{name}.{leaf}"] = module._buffers[leaf] = torch.full(buffer.shape, torch.nan)
     default = torch.default_generator
     state = default.get_state()
     try:
@@ -70,8 +75,11 @@ def _drawn(stage: Stage, unit_name: str, unit: nn.Module, seed: int) -> dict[str
             init_module(stage.model, module)
     finally:
         default.set_state(state)
-        for module, leaf, parameter in placed:
-            setattr(module, leaf, parameter)
+        for module, leaf, own in placed:
+            setattr(module, leaf, own)
+    for name, value in fresh.items():
+        if not finite(value):
+            raise unsupported(stage.model.config, f"their {name} has no rule that fills it")
     return fresh
 
 

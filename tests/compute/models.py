@@ -100,7 +100,7 @@ def whole_model(config: dict[str, Any], stages: list[Stage]) -> PreTrainedModel:
     model: PreTrainedModel = factory.from_config(to_config(config), dtype=torch.float32)
     model.train(mode=False)
     share_blocks(model, config.get("shared_blocks"))
-    own = dict(model.named_parameters())
+    own = {**dict(model.named_parameters()), **dict(model.named_buffers())}
     with torch.no_grad():
         for stage in stages:
             for name, values, _ in stage.named_parameters():

@@ -67,16 +67,14 @@ WORK: dict[str, dict[str, Any]] = {
 }
 
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
-    "scales": ({"model_type": "granite", **GROUPED, "embedding_multiplier": 3.0}, "they give other results"),
-    "scales later": ({"model_type": "ctrl", "n_embd": 32, "dff": 48, "n_layer": 2, "n_head": 4}, "they give other"),
     "looks ahead": ({"model_type": "electra", **PLAIN, "embedding_size": 32}, "sees later ones.*is_decoder"),
     "encoder": ({"model_type": "bart", **OF_BART}, "have an encoder"),
     "images": (
         {"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", **GROUPED}},
         "several models; train the text model alone, model_type 'gemma3_text'",
     ),
-    "untrained values": ({"model_type": "apertus", **GROUPED}, r"no gradient trains \(model\.layers\.0"),
-    "one part twice": ({"model_type": "nanochat", **GROUPED}, r"model\.norm is used both before"),
+    "whole numbers": ({"model_type": "deepseek_v4", **EXPERTS}, r"no gradient trains \(model\.layers\.0"),
+    "values without a rule": ({"model_type": "apertus", **GROUPED}, r"act_fn\.beta has no rule that fills it"),
     "head's own bias": ({"model_type": "bert", **PLAIN, "is_decoder": True}, r"cls\.predictions\.bias belongs to no"),
     "experts' loss": ({"model_type": "mixtral", **EXPERTS, "output_router_logits": True}, "set it to false"),
     "sizes that do not fit": (
