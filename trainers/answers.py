@@ -22,6 +22,7 @@ from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations.finding import Description
+from swarmflow.runtime.operations.link_trial import LinkTrial
 from swarmflow.runtime.operations.own_reach import DialBack
 from swarmflow.runtime.transport.requests import Arguments
 from swarmflow.view.links import links_of
@@ -59,6 +60,7 @@ class TrainerAnswers:
         requests.serve("save", self._save, for_trainers=True)
         requests.serve("tokenizer", self._tokenizer)
         DialBack(self._session.node).serve(requests)
+        LinkTrial(requests).serve()
 
     async def report(self, question: Question | None) -> bytes:
         """Return the status as JSON, or the answer to a question, from whichever trainer leads.

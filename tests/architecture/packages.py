@@ -204,9 +204,14 @@ PACKAGES: dict[str, Package] = {
         ),
         ("blake3", "cryptography", "msgspec", "prometheus_client", "rich", "torch", "transformers", "uvloop"),
     ),
+    "doctor": Package(
+        "examines whether this machine can serve a run",
+        ("compute", "errors", "files", "manifest", "runtime", "system"),
+        ("msgspec", "torch", "uvloop"),
+    ),
     "commands": Package(
         "the command line of what is no role",
-        ("chaos", "demo", "errors", "forecast", "page", "plans", "runtime", "view"),
+        ("chaos", "demo", "doctor", "errors", "forecast", "page", "plans", "quantities", "runtime", "view"),
         ("click",),
     ),
     "peers": Package(

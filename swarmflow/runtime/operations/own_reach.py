@@ -26,11 +26,12 @@ log = logging.getLogger("swarmflow")
 
 LOOK_EVERY_S = 30.0  # the daemon takes about as long to find out that it needs a relay, and to have one
 ASK_AGAIN_S = 600.0  # routers and firewalls change rarely
+PROBE_EVERY_S = 1.0
 DIALLED_EVERY_S = 10.0  # how often a trainer dials one process
 _REMEMBERED_MAX = 4096
 _PORTS_MAX = 4
 _REASON_CHARS_MAX = 120
-_ADVICE = (
+ADVICE = (
     "to be dialled directly, give --listen 0.0.0.0:PORT, and open that TCP port in the firewall and forward it on the "
     "router (where the outer port is another one: --announce HOST:PORT)"
 )
@@ -128,8 +129,8 @@ class ReachEvidence:
             return "punched" if self.punched else "relay"
         return "local" if self.hosts and not any(_is_global(host) for host in self.hosts) else "unknown"
 
-    def line(self) -> str:
-        """Return the sentence for the user: how this peer is reached, and what to do."""
+    def sentence(self) -> str:
+        """Return how this peer is reached, for its user."""
         why = self.failed or "no trainer has dialled this peer from outside"
         match self.reach:
             case "public":
@@ -137,10 +138,16 @@ class ReachEvidence:
             case "local":
                 return "this peer is connected within its machine and private network only, and is reached there"
             case "punched":
-                return f"{why}; others reach it through hole punching, which not every network allows: {_ADVICE}"
+                return f"{why}; others reach it through hole punching, which not every network allows"
             case "relay":
-                return f"{why}; others reach it through a relay, which is slow: {_ADVICE}"
-        return f"whether others reach this peer from outside is not known: {why}; {_ADVICE}"
+                return f"{why}; others reach it through a relay, which is slow"
+        return f"whether others reach this peer from outside is not known: {why}"
+
+    def line(self) -> str:
+        """Return the sentence for the log: how this peer is reached, and what to do."""
+        if self.reach in ("public", "local"):
+            return self.sentence()
+        return f"{self.sentence()}{'; ' if self.reach == 'unknown' else ': '}{ADVICE}"
 
 
 async def watch_reach(session: Session, invite: Invite, leader: ProcessId, found: Callable[[str], None]) -> None:
@@ -165,6 +172,23 @@ async def watch_reach(session: Session, invite: Invite, leader: ProcessId, found
             found(reach)
             shown = reach
         await asyncio.sleep(LOOK_EVERY_S)
+
+
+async def probe_reach(session: Session, invite: Invite, leader: ProcessId, wait_s: float) -> ReachEvidence:
+    """Find out once how this process is reached. wait_s: the longest wait for what the daemon finds out by itself.
+
+    Raises NetworkError.
+    """
+    evidence, clock = ReachEvidence(), asyncio.get_running_loop().time
+    until_s = clock() + wait_s
+    trainers = trainers_of(session, invite, leader)
+    evidence.asked([(trainer.name[-6:], answer) async for trainer, answer in _answers(session, trainers)])
+    while True:
+        addresses = await session.node.refresh_addresses()
+        evidence.connected(await session.node.connections(), addresses)
+        if evidence.reach != "unknown" or clock() >= until_s:
+            return evidence
+        await asyncio.sleep(PROBE_EVERY_S)
 
 
 async def _answers(session: Session, trainers: Sequence[ProcessId]) -> AsyncIterator[tuple[ProcessId, Answer]]:

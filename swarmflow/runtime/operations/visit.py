@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -21,15 +21,25 @@ FIND_LEADER_S = 8.0  # the longest search for the leader: a user is waiting
 
 
 @asynccontextmanager
-async def visit(invite: Invite) -> AsyncIterator[tuple[Session, FoundRun]]:
+async def visit(
+    invite: Invite, listen: str = "127.0.0.1:0", announce: Sequence[str] = ()
+) -> AsyncIterator[tuple[Session, FoundRun]]:
     """Join the network of a run under an identity of its own, and find the leader; leave at the end of the block.
 
-    The node dials others and is not found by them; so a user who trains on this machine too keeps that identity. Raises
-    NetworkError when the network cannot be joined, or no trainer that leads answers.
+    The node dials others and is not found by them; so a user who trains on this machine too keeps that identity.
+    listen, announce: as of a peer, for a command that wants to know how a peer would be reached.
+
+    Raises NetworkError when the network cannot be joined, or no trainer that leads answers.
     """
     with tempfile.TemporaryDirectory(prefix="swarmflow-visit-") as scratch:
         identity = Path(scratch) / "identity.key"
-        node = await Node.start(identity_path=identity, bootstrap=list(invite.trainers), client_mode=True)
+        node = await Node.start(
+            identity_path=identity,
+            listen=[listen],
+            announce=announce,
+            bootstrap=list(invite.trainers),
+            client_mode=True,
+        )
         try:
             session = Session(node, AccessControl(invite.run_id, invite.key), Metrics())
             session.open(effects={}, read=_has_no_gradient)

@@ -77,8 +77,9 @@ class Daemon:
         except OSError as error:
             raise NetworkError(f"cannot run hivemind's p2pd ({program}): {error.strerror}") from None
         assert process.stdin is not None
-        process.stdin.write(_CONFIGURATION)
-        process.stdin.close()
+        if not process.stdin.is_closing():  # a program that has ended already is told of below
+            process.stdin.write(_CONFIGURATION)
+            process.stdin.close()
         daemon = cls(process, socket_path, stop_s)
         await daemon._wait_until_ready(startup_timeout_s)
         return daemon
