@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 
 import torch
 
-from peers.fitting import MemoryBudget
+from peers.fitting import MemoryBudget, NoMemoryError
 from swarmflow.compute.blocks import alignment
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.flat import rounding_of
@@ -25,14 +26,26 @@ from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.microbatch_format import format_of
 from swarmflow.runtime.execution.served import Served
 
+log = logging.getLogger("swarmflow")
+
 
 def build(manifest: Manifest, budget: MemoryBudget, number: int) -> tuple[Served, int]:
     """Return a stage with zeros for weights, and the bytes of a held microbatch. Raises NoMemoryError."""
-    budget.check_stage(manifest, number)
-    runners = _runners(manifest, budget.device, number)
+    *others, last = budget.layouts
+    for in_host_memory in others:
+        try:
+            return _build(manifest, budget, number, in_host_memory=in_host_memory)
+        except NoMemoryError as error:
+            log.info("%s: another layout is tried", error)
+    return _build(manifest, budget, number, in_host_memory=last)
+
+
+def _build(manifest: Manifest, budget: MemoryBudget, number: int, *, in_host_memory: bool) -> tuple[Served, int]:
+    budget.check_layout(manifest, number, in_host_memory=in_host_memory)
+    runners = _runners(manifest, budget.device, number, in_host_memory=in_host_memory)
     optimizer = make_optimizer(OptimizerSettings.of(manifest))
     one_bytes = _microbatch_bytes(manifest, runners[0])
-    budget.check_microbatches(manifest, number, one_bytes)
+    budget.check_microbatches(manifest, number, one_bytes, in_host_memory=in_host_memory)
     for group in runners[0].stage.groups.values():
         group.allocate(optimizer.state_names())
     return Served(runners, optimizer, -1), one_bytes
@@ -67,7 +80,7 @@ def initialize(served: Served, manifest: Manifest) -> None:
     served.begin()
 
 
-def _runners(manifest: Manifest, device: torch.device, number: int) -> tuple[StageRunner, ...]:
+def _runners(manifest: Manifest, device: torch.device, number: int, *, in_host_memory: bool) -> tuple[StageRunner, ...]:
     """Return a runner for each step that may be computed at a time."""
     rounding = [
         rounding_of(manifest.accumulate, manifest.reduce_codec, manifest.microbatches)
@@ -78,7 +91,10 @@ def _runners(manifest: Manifest, device: torch.device, number: int) -> tuple[Sta
     if is_graph(manifest.model):
         model = graph_model(manifest.model)
         graph = recapture(model, manifest.seed)
-        stages = [GraphStage(graph, model, manifest.cut, number, device, each, align) for each in rounding]
+        stages = [
+            GraphStage(graph, model, manifest.cut, number, device, each, align, in_host_memory=in_host_memory)
+            for each in rounding
+        ]
     else:
         stages = [
             build_stage(
@@ -90,6 +106,7 @@ def _runners(manifest: Manifest, device: torch.device, number: int) -> tuple[Sta
                 rounding=each,
                 align=align,
                 boundary=manifest.boundary,
+                in_host_memory=in_host_memory,
             )
             for each in rounding
         ]

@@ -43,6 +43,13 @@ log = logging.getLogger("swarmflow")
     help="Bytes kept for repairs; above it the death of a peer has live ones compute again.",
 )
 @click.option("--memory-limit", help="Memory that it may use, such as 8GB: the device's, or its own on a CPU.")
+@click.option(
+    "--state",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "device", "host"]),
+    help="Where fp32 weights and moments are: host is the RAM beside a GPU; auto: there if the GPU is too small.",
+)
 @click.option("--upload-limit", help="Bytes or bits a second that it may send, such as 20Mbit/s or 2.5MB/s.")
 @click.option(
     "--recompute/--no-recompute",

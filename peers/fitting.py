@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from swarmflow.compute.demands import TEMPORARY, stage_bytes
+from swarmflow.compute.demands import TEMPORARY, StageMemory, stage_memory
 from swarmflow.compute.device import free_memory_bytes
 from swarmflow.errors import ConfigError
 from swarmflow.files import readable_size
@@ -34,7 +34,7 @@ class NoMemoryError(ConfigError):
 class MemoryBudget:
     """The memory that a peer may use: of its device, which for the CPU is the memory of its processes.
 
-    used_bytes: returns the memory in use before a stage is built, on the CPU.
+    used_bytes: returns the memory in use before a stage is built, on the CPU. free_bytes: returns what is free.
     """
 
     device: torch.device
@@ -42,9 +42,22 @@ class MemoryBudget:
     capacity: int | None = None  # of --capacity; None: it is measured
     journal_given_bytes: int | None = None  # of --journal-bytes-max
     used_bytes: Callable[[], int] = lambda: 0
+    state: str = "auto"  # of --state: where the state of a stage is, "device" or "host"
+    free_bytes: Callable[[torch.device], int] = free_memory_bytes
     # Stages of a run, by its fingerprint, beside which not one microbatch has room.
     full: set[tuple[str, int]] = field(init=False, default_factory=set)
     _base_bytes: int | None = field(init=False, default=None)
+    _free_at_start_bytes: int | None = field(init=False, default=None)  # of a device that has to do without a limit
+
+    @property
+    def layouts(self) -> tuple[bool, ...]:
+        """Whether a stage's state is in the memory of the host: what may be tried, in this order.
+
+        A CPU has no other memory, and the copies would take more of it.
+        """
+        if self.state == "auto":
+            return (False, True) if self.device.type == "cuda" else (False,)
+        return (self.state == "host",)
 
     @property
     def journal_bytes(self) -> int:
@@ -56,7 +69,12 @@ class MemoryBudget:
         return min(JOURNAL_BYTES, self.limit_bytes // _JOURNAL_SHARE)
 
     def begin(self) -> None:
-        """Measure what the process uses without a stage, once; on CUDA, have the limit enforced."""
+        """Measure what the process uses without a stage, once; on CUDA, have the limit enforced.
+
+        Without a limit, a CUDA device's free memory decides where states are.
+        """
+        if self.limit_bytes is None and len(self.layouts) > 1 and self._free_at_start_bytes is None:
+            self._base_bytes, self._free_at_start_bytes = 0, self.free_bytes(self.device)
         if self.limit_bytes is None or self._base_bytes is not None:
             return
         if self.device.type != "cuda":
@@ -71,9 +89,9 @@ class MemoryBudget:
 
         Raises NoMemoryError for the smallest one where it has room for none.
         """
-        if self.limit_bytes is None:
+        if self._most_bytes is None:
             return ()
-        left = {stage: self._left_bytes(manifest, stage) for stage in range(manifest.stages)}
+        left = {stage: self._most_left_bytes(manifest, stage) for stage in range(manifest.stages)}
         full = {stage for run, stage in self.full if run == manifest.fingerprint}
         lacking = tuple(stage for stage, free in left.items() if free <= 0 or stage in full)
         if len(lacking) == manifest.stages:
@@ -81,7 +99,7 @@ class MemoryBudget:
         return lacking
 
     def has_room(self, manifest: Manifest) -> bool:
-        """Return whether the limit may have room for any stage of a run."""
+        """Return whether there may be room for any stage of a run."""
         try:
             self.unfit(manifest)
         except NoMemoryError:
@@ -89,49 +107,86 @@ class MemoryBudget:
         return True
 
     def check_stage(self, manifest: Manifest, stage: int) -> None:
-        """Raise NoMemoryError where the limit has no room for a stage, before memory is allocated for it."""
-        if self.limit_bytes is not None and self._left_bytes(manifest, stage) <= 0:
+        """Raise NoMemoryError where there is no room for a stage, before memory is allocated for it."""
+        if self._most_bytes is not None and self._most_left_bytes(manifest, stage) <= 0:
             raise self._refusal(manifest, stage, 0)
 
-    def fitting(self, manifest: Manifest, stage: int, one_bytes: int) -> int:
+    def check_layout(self, manifest: Manifest, stage: int, *, in_host_memory: bool) -> None:
+        """Raise NoMemoryError as `check_stage` does, for a state in one of both memories."""
+        if self._most_bytes is not None and self._left_bytes(manifest, stage, in_host_memory) <= 0:
+            raise self._refusal(manifest, stage, 0, in_host_memory=in_host_memory)
+        if not in_host_memory or self.device.type != "cuda":
+            return
+        needed_bytes = stage_memory(manifest, stage, in_host_memory=True).host_bytes
+        free_bytes = self.free_bytes(torch.device("cpu"))
+        if needed_bytes > free_bytes:
+            raise NoMemoryError(
+                f"the state of stage {stage} takes {readable_size(needed_bytes)} in the memory of the host, of which "
+                f"{readable_size(free_bytes)} are free; serve a smaller stage, or use a device that holds the state",
+                stage,
+            )
+
+    def fitting(self, manifest: Manifest, stage: int, one_bytes: int, *, in_host_memory: bool = False) -> int:
         """Return how many microbatches fit, at most as many as fill a pipeline of this depth.
 
-        one_bytes: of a held microbatch. Raises NoMemoryError where the limit has no room for one, or for --capacity.
+        one_bytes: of a held microbatch. in_host_memory: where the stage's state is. Raises NoMemoryError where there is
+        no room for one, or for --capacity.
         """
-        allowed = self.check_microbatches(manifest, stage, one_bytes)
+        allowed = self.check_microbatches(manifest, stage, one_bytes, in_host_memory=in_host_memory)
         if self.capacity is not None:
             return self.capacity
-        fits = int(free_memory_bytes(self.device) * _MEMORY_SHARE) // one_bytes
+        fits = int(self.free_bytes(self.device) * _MEMORY_SHARE) // one_bytes
         if fits < 1:
             log.warning("not even one microbatch fits comfortably (%.1f GB); trying with one", one_bytes / 1e9)
         return max(1, min(manifest.microbatches, 2 * manifest.stages + 2, fits, allowed))
 
-    def check_microbatches(self, manifest: Manifest, stage: int, one_bytes: int) -> int:
-        """Return how many microbatches the limit has room for beside a stage; without a limit any number.
+    def check_microbatches(
+        self, manifest: Manifest, stage: int, one_bytes: int, *, in_host_memory: bool = False
+    ) -> int:
+        """Return how many microbatches there is room for beside a stage; without a limit any number.
 
-        one_bytes: of a held microbatch. Raises NoMemoryError where it has no room for one, or for --capacity.
+        one_bytes: of a held microbatch. in_host_memory: where the stage's state is. Raises NoMemoryError where there is
+        no room for one, or for --capacity.
         """
-        if self.limit_bytes is None:
+        if self._most_bytes is None:
             return manifest.microbatches
-        allowed = self._left_bytes(manifest, stage) // one_bytes - TEMPORARY
+        allowed = self._left_bytes(manifest, stage, in_host_memory) // one_bytes - TEMPORARY
         if allowed < (self.capacity or 1):
-            raise self._refusal(manifest, stage, one_bytes)
+            raise self._refusal(manifest, stage, one_bytes, in_host_memory=in_host_memory)
         return allowed
 
-    def _left_bytes(self, manifest: Manifest, stage: int) -> int:
-        """Return the bytes of the limit that are left for microbatches."""
-        assert self.limit_bytes is not None, "there is a limit"
-        return self.limit_bytes - self._without_stage_bytes() - stage_bytes(manifest, stage)
+    @property
+    def _most_bytes(self) -> int | None:
+        """What stage, microbatches and process may take together; None: as much as they need."""
+        self.begin()
+        return self._free_at_start_bytes if self.limit_bytes is None else self.limit_bytes
+
+    def _most_left_bytes(self, manifest: Manifest, stage: int) -> int:
+        return max(self._left_bytes(manifest, stage, in_host) for in_host in self.layouts)
+
+    def _left_bytes(self, manifest: Manifest, stage: int, in_host_memory: bool) -> int:
+        """Return the bytes that are left for microbatches."""
+        assert self._most_bytes is not None, "there is a limit"
+        taken_bytes = self._taken_bytes(stage_memory(manifest, stage, in_host_memory=in_host_memory))
+        return self._most_bytes - self._without_stage_bytes() - taken_bytes
+
+    def _taken_bytes(self, memory: StageMemory) -> int:
+        """Return what a stage takes of the memory that is limited."""
+        return memory.device_bytes if self.device.type == "cuda" else memory.all_bytes
 
     def _without_stage_bytes(self) -> int:
         self.begin()
         assert self._base_bytes is not None, "there is a limit"
         return self._base_bytes + (0 if self.device.type == "cuda" else self.journal_bytes)
 
-    def _refusal(self, manifest: Manifest, stage: int, one_bytes: int) -> NoMemoryError:
-        held = self.capacity or 1
-        base_bytes, served_bytes = self._without_stage_bytes(), stage_bytes(manifest, stage)
-        parts = [f"{readable_size(served_bytes)} for the stage"]
+    def _refusal(
+        self, manifest: Manifest, stage: int, one_bytes: int, *, in_host_memory: bool | None = None
+    ) -> NoMemoryError:
+        held, in_host = self.capacity or 1, self.layouts[-1] if in_host_memory is None else in_host_memory
+        base_bytes = self._without_stage_bytes()
+        served_bytes = self._taken_bytes(stage_memory(manifest, stage, in_host_memory=in_host))
+        where = ", its state in the memory of the host" if in_host else ""
+        parts = [f"{readable_size(served_bytes)} for the stage{where}"]
         if one_bytes:
             what = "a microbatch" if held == 1 else f"{held} microbatches (--capacity)"
             parts.append(f"{readable_size((held + TEMPORARY) * one_bytes)} for {what}")
@@ -142,6 +197,9 @@ class MemoryBudget:
         least = "" if one_bytes else "more than "
         raise_it = f"needs {least}{readable_size(needed_bytes)}: {', '.join(parts)}"
         advice = "raise the limit, or serve a smaller stage (swarmflow plan --cut finds a cut for given machines)"
-        assert self.limit_bytes is not None, "there is a limit"
-        line = f"--memory-limit {readable_size(self.limit_bytes)}: stage {stage} {raise_it}; {advice}"
-        return NoMemoryError(line, stage)
+        assert self._most_bytes is not None, "there is a limit"
+        limit = readable_size(self._most_bytes)
+        if self.limit_bytes is None:
+            advice = advice.removeprefix("raise the limit, or ")
+            return NoMemoryError(f"{self.device} has {limit} free: stage {stage} {raise_it}; {advice}", stage)
+        return NoMemoryError(f"--memory-limit {limit}: stage {stage} {raise_it}; {advice}", stage)

@@ -222,7 +222,9 @@ class StageLoader:
         for runner in served.runners:
             runner.weights_written()
         loaded.pending = False
-        self._serve(served, root, self._budget.fitting(self._manifest, action.stage, loaded.one_bytes))
+        in_host_memory = served.stage.in_host_memory
+        capacity = self._budget.fitting(self._manifest, action.stage, loaded.one_bytes, in_host_memory=in_host_memory)
+        self._serve(served, root, capacity)
         await asyncio.to_thread(self._left.remove)
 
     def _look_elsewhere(self, error: NoMemoryError) -> None:
@@ -280,7 +282,8 @@ class StageLoader:
     def _restore(self, number: int) -> KeptStage:
         """Return the state that an earlier life has left in the folder. Raises CheckpointError."""
         served, one_bytes = build(self._manifest, self._budget, number)
-        allowed = self._budget.fitting(self._manifest, number, one_bytes)
+        in_host_memory = served.stage.in_host_memory
+        allowed = self._budget.fitting(self._manifest, number, one_bytes, in_host_memory=in_host_memory)
         kept = self._left.fill(served)
         return replace(kept, capacity=min(kept.capacity, allowed))
 

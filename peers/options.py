@@ -42,6 +42,7 @@ class PeerOptions:
     stay: bool
     trust_module: tuple[str, ...] = ()  # that may be imported, "package:function"
     log_format: str = "auto"
+    state: str = "auto"  # where the state of the stage is: auto, device or host
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> PeerOptions:

@@ -17,7 +17,16 @@ from torch import Tensor
 
 from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.exact import ExponentOverflowError
-from swarmflow.compute.flat_tensors import Blocks, Buffer, added_up, block_squares, bytes_of, memory_of, rounded_product
+from swarmflow.compute.flat_tensors import (
+    Blocks,
+    Buffer,
+    Moved,
+    added_up,
+    block_squares,
+    bytes_of,
+    memory_of,
+    rounded_product,
+)
 from swarmflow.compute.grid import WIDE_BITS, Grid
 from swarmflow.compute.packed_integers import pack_blocks, unpack_blocks
 from swarmflow.compute.rounding import add_rounded, block_peaks, rounded
@@ -26,7 +35,7 @@ from swarmflow.errors import FrameError
 
 PEAKS = "peaks"  # the name of those among stored tensors
 _WIDE_BYTES = 8 * BLOCK_ELEMENTS + 4  # of a wide block in a packed piece: its sums, and its number
-_SEARCHED_ELEMENTS = 1 << 20
+_CHUNK_ELEMENTS = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,10 @@ class _Piece:
     peaks: Tensor  # fp32 [blocks]
     where: Tensor
     wide: Tensor
+
+    def to(self, device: torch.device) -> _Piece:
+        """Return it on this device."""
+        return _Piece(self.narrow.to(device), self.peaks.to(device), self.where.to(device), self.wide.to(device))
 
 
 @dataclass
@@ -55,13 +68,14 @@ class BlockwiseSums:
 
     peaks: of each block, the largest gradient in one microbatch: from the sums of all members follows the next grid. It
     does not become smaller where a gradient is taken away again: another copy of it has been added elsewhere.
+    device: where they are; None: where the grid is, as the group's parameters are.
     """
 
-    def __init__(self, grid: Grid, elements: int) -> None:
+    def __init__(self, grid: Grid, elements: int, device: torch.device | None = None) -> None:
         self.grid = grid
         self._elements = elements
         self._blocks = grid_blocks(elements)
-        device = grid.spacings.device
+        device = device or grid.spacings.device
         self.peaks = torch.zeros(self._blocks, device=device)
         self._narrow = torch.zeros(0, dtype=torch.int16, device=device)
         self.zero()
@@ -74,14 +88,17 @@ class BlockwiseSums:
     @property
     def nbytes(self) -> int:
         """Return the memory, in bytes."""
-        parts = self._narrow, self.peaks, self._spacings, self._inverse, self._bounds, self._slots, self._wide
-        return sum(part.nbytes for part in parts)
+        return sum(part.nbytes for part in self.tensors())
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors of which they consist."""
+        return self._narrow, self.peaks, self._spacings, self._inverse, self._bounds, self._slots, self._wide
 
     # --- one peer's part ----------------------------------------------------------------------------------------------
 
     def zero(self) -> None:
         """Set everything to zero, on the grid as it is now."""
-        self._spacings = self.grid.present()
+        self._spacings = self.grid.present().to(self.peaks.device)
         self._inverse = self._spacings.reciprocal()
         self._bounds = self._spacings * self.grid.limit  # the largest gradients that fit
         size, dtype = self._blocks * BLOCK_ELEMENTS, torch.int16 if self.grid.known else torch.int32
@@ -133,7 +150,7 @@ class BlockwiseSums:
         """Return zeros of the same step; with another length, to sum packed pieces whose grid does not matter here."""
         if elements is None:
             return BlockwiseSums(self.grid, self.elements)
-        spacings = torch.full((grid_blocks(elements),), float(self.grid.known), device=self.peaks.device)
+        spacings = torch.full((grid_blocks(elements),), float(self.grid.known), device=self._home)
         return BlockwiseSums(Grid(spacings, self.grid.rounding, self.grid.addends), elements)
 
     def pack(self, start: int, stop: int) -> Buffer:
@@ -163,7 +180,7 @@ class BlockwiseSums:
         pieces = []
         for addend in addends:
             if isinstance(addend, BlockwiseSums):
-                pieces.append(addend._piece(start, stop))
+                pieces.append(addend._piece(start, stop).to(self.peaks.device))
             else:
                 assert isinstance(addend, bytes | bytearray | memoryview), "of the same group, or packed"
                 pieces.append(self._unpacked(addend, stop - start))
@@ -182,7 +199,7 @@ class BlockwiseSums:
 
     def gradient(self) -> Blocks:
         """Return the gradient that they stand for."""
-        return self
+        return self if self._home == self.peaks.device else Moved(self, self._home)
 
     def __getitem__(self, where: slice) -> Tensor:
         """fp32, the elements `where`."""
@@ -199,7 +216,10 @@ class BlockwiseSums:
 
     def storable(self) -> StoredSums:
         """Return the gradient in fp32, and the peaks."""
-        return StoredSums(self[:], peaks=self.peaks.clone())
+        gradient, values = self.gradient(), torch.empty(self.elements, device=self._home)
+        for start in range(0, self.elements, _CHUNK_ELEMENTS):
+            values[start : start + _CHUNK_ELEMENTS] = gradient[start : start + _CHUNK_ELEMENTS]
+        return StoredSums(values, peaks=self.peaks.to(self._home, copy=True))
 
     def stored(self) -> dict[str, Tensor]:
         """Raise TypeError: `storable` returns others."""
@@ -211,17 +231,21 @@ class BlockwiseSums:
 
     def block_squares(self, start: int, stop: int) -> list[float]:
         """Return what `sum_of_squares` adds up for a piece."""
-        return block_squares(self, start, stop)
+        return block_squares(self.gradient(), start, stop)
 
     def first_not_finite(self) -> int | None:
         """Return the first element that is not finite: integers are, but not what too large ones stand for."""
-        for start in range(0, self.elements, _SEARCHED_ELEMENTS):
-            broken = torch.isfinite(self[start : start + _SEARCHED_ELEMENTS]).logical_not_().nonzero()
+        for start in range(0, self.elements, _CHUNK_ELEMENTS):
+            broken = torch.isfinite(self[start : start + _CHUNK_ELEMENTS]).logical_not_().nonzero()
             if broken.numel():
                 return start + int(broken[0])
         return None
 
     # --- details ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _home(self) -> torch.device:
+        return self.grid.spacings.device
 
     def _widen(self, blocks: Tensor, addends: Tensor) -> None:
         """Add to blocks (int64 [n]) in 64 bits."""
@@ -263,13 +287,13 @@ class BlockwiseSums:
         if before.numel() != count * _WIDE_BYTES or count > blocks:
             raise FrameError(f"a piece of {elements} elements has {raw.numel()} bytes")
         wide, where = _last(before, 4 * count)
-        device = self.peaks.device
-        return _Piece(
-            narrow.to(device),
-            peaks.view(torch.float32).to(device),
-            where.view(torch.int32).clamp(0, blocks - 1).to(device),
-            wide.view(torch.int64).view(-1, BLOCK_ELEMENTS).to(device),
+        piece = _Piece(
+            narrow,
+            peaks.view(torch.float32),
+            where.view(torch.int32).clamp(0, blocks - 1),
+            wide.view(torch.int64).view(-1, BLOCK_ELEMENTS),
         )
+        return piece.to(self.peaks.device)
 
 
 def _last(raw: Tensor, size: int) -> tuple[Tensor, Tensor]:

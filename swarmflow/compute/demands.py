@@ -15,7 +15,7 @@ from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.graphs.description import graph_model
 from swarmflow.compute.grid import Blockwise
-from swarmflow.compute.layout import StageLayout, blocks_of, layout_in_run, layout_of
+from swarmflow.compute.layout import FROZEN, StageLayout, blocks_of, layout_in_run, layout_of
 from swarmflow.compute.microbatch_gradient import kept_blocks
 from swarmflow.compute.model_keys import positions_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
@@ -55,12 +55,25 @@ class Activations:
 
 
 @dataclass(frozen=True)
+class StageMemory:
+    """The memory of a stage without microbatches: weights, gradients, optimizer state and what an all-reduce needs."""
+
+    device_bytes: int
+    host_bytes: int = 0  # beside it, of what the state in the memory of the host takes
+
+    @property
+    def all_bytes(self) -> int:
+        """What it takes where device and host have the same memory."""
+        return self.device_bytes + self.host_bytes
+
+
+@dataclass(frozen=True)
 class StageDemands:
     """What one stage asks of each of its peers.
 
-    memory_bytes: weights, gradients, optimizer state and what an all-reduce needs. microbatch_bytes: of the graph of
-    one microbatch. sent_bytes, received_bytes: a microbatch. reduced_bytes: sent and received a step, at most, where
-    the stage has several peers. state_bytes: fetched when a peer joins.
+    memory_bytes: as in StageMemory, with all of it on the device. in_host: the same with the state in the memory of the
+    host. microbatch_bytes: of the graph of one microbatch. sent_bytes, received_bytes: a microbatch. reduced_bytes:
+    sent and received a step, at most, where the stage has several peers. state_bytes: fetched when a peer joins.
     """
 
     stage: int
@@ -72,6 +85,7 @@ class StageDemands:
     received_bytes: int
     reduced_bytes: int
     state_bytes: int
+    in_host: StageMemory
 
 
 NOTHING = Activations((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
@@ -138,9 +152,10 @@ def blocks_bytes(manifest: Manifest, activations: Activations, first: int, stop:
     return demands.memory_bytes + (1 + TEMPORARY) * demands.microbatch_bytes
 
 
-def stage_bytes(manifest: Manifest, stage: int) -> int:
-    """Return the memory of a stage without microbatches, as in StageDemands. Raises ModelError."""
-    return _memory_bytes(manifest, layout_in_run(manifest, stage))
+def stage_memory(manifest: Manifest, stage: int, *, in_host_memory: bool = False) -> StageMemory:
+    """Return the memory of a stage without microbatches. in_host_memory: where its state is. Raises ModelError."""
+    layout = layout_in_run(manifest, stage)
+    return _host_memory(manifest, layout) if in_host_memory else StageMemory(_memory_bytes(manifest, layout))
 
 
 def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations: Activations) -> StageDemands:
@@ -159,24 +174,52 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
         reduced_bytes=2 * manifest.piece.usual_bytes(layout.all_elements),
         state_bytes=_state_bytes(manifest, layout)
         + _SPACING_BYTES * (1 + manifest.delay) * _grid_blocks(manifest, layout),
+        in_host=_host_memory(manifest, layout),
     )
 
 
 def _memory_bytes(manifest: Manifest, layout: StageLayout) -> int:
-    # With gradients of one microbatch, if they are rounded; the sums of a first step are its largest.
-    summed = max(manifest.piece.element_bytes, manifest.piece.first_element_bytes)
     sets = 1 + manifest.delay  # of parameters, and of the gradients of a step
     halves = 2 * sets if manifest.precision == "bf16" else 0
-    blocks = _grid_blocks(manifest, layout)
     memory = _state_bytes(manifest, layout) + halves * layout.all_elements
-    memory += blocks * (sets * _SPACING_BYTES + (1 + sets) * _SUMS_BLOCK_BYTES)
-    memory += (1 + sets) * summed * (blocks * BLOCK_ELEMENTS or layout.all_elements)
-    memory += sets * _FLOAT_BYTES * _gradient_elements(manifest, layout)
-    if layout.stage == layout.stages - 1 and manifest.vocab_size:  # a module has no words
-        tokens = manifest.microbatch_sequences * manifest.seq_len
-        element_bytes = 2 if manifest.precision == "bf16" else _FLOAT_BYTES
-        memory += _LOGITS_COPIES * element_bytes * manifest.vocab_size * min(tokens, head_tokens(manifest.vocab_size))
-    return memory
+    memory += sets * _SPACING_BYTES * _grid_blocks(manifest, layout)
+    memory += (1 + sets) * _sums_bytes(manifest, layout)
+    return memory + sets * _FLOAT_BYTES * _gradient_elements(manifest, layout) + _logits_bytes(manifest, layout)
+
+
+def _host_memory(manifest: Manifest, layout: StageLayout) -> StageMemory:
+    """Return the memory of a stage whose state is in that of the host."""
+    sets, sums = 1 + manifest.delay, _sums_bytes(manifest, layout)
+    device = _copies_bytes(manifest, layout) + sums + _FLOAT_BYTES * _gradient_elements(manifest, layout)
+    host = _state_bytes(manifest, layout) + sets * _SPACING_BYTES * _grid_blocks(manifest, layout) + sums
+    return StageMemory(sets * device + _logits_bytes(manifest, layout), host)
+
+
+def _copies_bytes(manifest: Manifest, layout: StageLayout) -> int:
+    """Return the bytes of the weights that passes compute with, where these are copies (`working_weights.py`)."""
+    if manifest.precision == "fp32":
+        return _FLOAT_BYTES * layout.all_elements
+    total = 0
+    for group, slots in layout.groups.items():
+        for slot in slots:
+            if not layout.embeddings.issuperset(slot.holders or (slot.name,)):
+                total += slot.elements * (2 if len(slot.shape) >= 2 and group != FROZEN else _FLOAT_BYTES)
+    return total
+
+
+def _sums_bytes(manifest: Manifest, layout: StageLayout) -> int:
+    """Return the bytes of the sums of a step's gradients: those of a first step are its largest."""
+    summed = max(manifest.piece.element_bytes, manifest.piece.first_element_bytes)
+    blocks = _grid_blocks(manifest, layout)
+    return blocks * _SUMS_BLOCK_BYTES + summed * (blocks * BLOCK_ELEMENTS or layout.all_elements)
+
+
+def _logits_bytes(manifest: Manifest, layout: StageLayout) -> int:
+    if layout.stage < layout.stages - 1 or not manifest.vocab_size:  # a module has no words
+        return 0
+    tokens = manifest.microbatch_sequences * manifest.seq_len
+    element_bytes = 2 if manifest.precision == "bf16" else _FLOAT_BYTES
+    return _LOGITS_COPIES * element_bytes * manifest.vocab_size * min(tokens, head_tokens(manifest.vocab_size))
 
 
 def _gradient_elements(manifest: Manifest, layout: StageLayout) -> int:

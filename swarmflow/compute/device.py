@@ -55,7 +55,8 @@ def measure_speed(device: torch.device) -> float:
 def free_memory_bytes(device: torch.device) -> int:
     """Memory that a process may still take on the device."""
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        cached_bytes = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return int(torch.cuda.mem_get_info(device)[0]) + cached_bytes
     available_bytes = available_memory_bytes()
     if device.type == "mps":  # it shares the machine's memory, of which Metal lets it have a part
         allowed_bytes = torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory()

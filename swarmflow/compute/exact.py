@@ -13,7 +13,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from swarmflow.compute.flat_tensors import rounded_product
+from swarmflow.compute.flat_tensors import Blocks, rounded_product
 
 # Of the sum over a microbatch's tokens: finer than fp32 itself for gradients above 2^-12, and for smaller ones far
 # below what an optimizer's eps lets through.
@@ -85,8 +85,8 @@ class FixedPoint:
             sums.add_(addend, alpha=weight)
             part.zero_()
 
-    def floats(self, total: Tensor) -> Floats:
-        """The gradient that a total [elements] stands for."""
+    def floats(self, total: Blocks) -> Floats:
+        """The gradient that a total, int64 [elements], stands for."""
         return Floats(total, self.unit)
 
 
@@ -94,7 +94,7 @@ class FixedPoint:
 class Floats:
     """A total of integers read as gradients, block by block: rounded to fp32 once, without a second buffer."""
 
-    total: Tensor
+    total: Blocks
     unit: float
 
     def __getitem__(self, where: slice) -> Tensor:

@@ -12,6 +12,7 @@ from swarmflow.compute.blockwise_sums import BlockwiseSums, StoredSums
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.finite import finite
 from swarmflow.compute.grid import Blockwise, Grid
+from swarmflow.compute.host_memory import host_zeros
 from swarmflow.compute.layout import TensorSlot
 from swarmflow.compute.microbatch_gradient import MicrobatchGradient
 from swarmflow.compute.state_root import GRID, item_bytes, tensor_elements
@@ -29,9 +30,11 @@ def rounding_of(accumulate: str, reduce_codec: str, microbatches: int) -> FixedP
 class FlatGroup:
     """Parameters that are reduced and stored together; `entries` say where each lies.
 
-    params and grads are fp32, of shape [elements], and so is every tensor of `state` but 8-bit moments (`moments.py`),
-    on one device: all-reduce and transfer of state work on slices of them, and adam takes exactly 16 bytes a parameter,
-    with 8-bit moments 10 and two scales a block. Where gradients are rounded (`rounding`),
+    params and grads are fp32, of shape [elements], and so is every tensor of `state` but 8-bit moments (`moments.py`):
+    all-reduce and transfer of state work on slices of them, and adam takes exactly 16 bytes a parameter,
+    with 8-bit moments 10 and two scales a block. All are on one device, or what is the state at a step's edge is in the
+    memory of the host (`in_host_memory`): then the device has the gradients and their sums, and copies of the
+    parameters (`working_weights.py`). Where gradients are rounded (`rounding`),
     `grads` has those of one microbatch, and `sums` the sums over all: exact ones take 8 bytes more. Rounded blockwise,
     only a few gradients are kept in `grads` (`microbatch`), and the sums take 2 bytes a parameter instead of its 4.
     """
@@ -44,6 +47,7 @@ class FlatGroup:
     state: dict[str, Tensor] = field(default_factory=dict)
     rounding: FixedPoint | Blockwise | None = None
     microbatch: MicrobatchGradient | None = None
+    in_host_memory: bool = False
 
     @classmethod
     def empty(
@@ -53,32 +57,43 @@ class FlatGroup:
         device: torch.device,
         rounding: FixedPoint | Blockwise | None = None,
         stages: int = 1,
+        *,
+        in_host_memory: bool = False,
     ) -> FlatGroup:
-        """Return a group whose tensors are zeros. stages: that have it, each of which adds to its gradient."""
+        """Return a group whose tensors are zeros. stages: that have it, each of which adds to its gradient.
+
+        device: of the gradients, and of all else that is not in the memory of the host.
+        """
         elements = entries[-1].stop if entries else 0
-        params = torch.zeros(elements, dtype=torch.float32, device=device)
+        params = host_zeros(elements, device) if in_host_memory else torch.zeros(elements, device=device)
         if isinstance(rounding, Blockwise):
-            grid = Grid.empty(elements, rounding, rounding.microbatches * stages, device)
-            blockwise = BlockwiseSums(grid, elements)
+            grid = Grid.empty(elements, rounding, rounding.microbatches * stages, params.device)
+            blockwise = BlockwiseSums(grid, elements, device)
             microbatch = MicrobatchGradient(blockwise, entries, device)
-            return cls(name, entries, params, microbatch.kept, blockwise, rounding=rounding, microbatch=microbatch)
-        grads = torch.zeros_like(params)
-        sums = TensorSums(grads)
+            parts: tuple[Tensor, Sums] = microbatch.kept, blockwise
+            return cls(name, entries, params, *parts, {}, rounding, microbatch, in_host_memory)
+        grads = torch.zeros(elements, device=device)
+        sums = TensorSums(grads, home=params.device)
         if rounding is not None:
-            sums = TensorSums(torch.zeros_like(params, dtype=torch.int64), rounding)
-        return cls(name, entries, params, grads, sums, rounding=rounding)
+            sums = TensorSums(torch.zeros(elements, dtype=torch.int64, device=device), rounding, params.device)
+        return cls(name, entries, params, grads, sums, {}, rounding, None, in_host_memory)
 
     def parameter(self, entry: TensorSlot) -> nn.Parameter:
-        """Return a trainable view of one parameter.
-
-        Autograd accumulates into its `.grad`, a view too, or hands over each gradient as soon as it is complete.
-        """
+        """Return a trainable view of one parameter; one in the memory of the host awaits its copy on the device."""
         parameter = nn.Parameter(self.view(self.params, entry))
+        if not self.in_host_memory:
+            self.take_gradients(parameter, entry)
+        return parameter
+
+    def take_gradients(self, parameter: nn.Parameter, entry: TensorSlot) -> None:
+        """Have the gradients of a parameter added up here. parameter: fp32, on the device of the gradients.
+
+        Autograd accumulates into its `.grad`, a view, or hands over each gradient as soon as it is complete.
+        """
         parameter.grad = self.gradient(entry)
         if parameter.grad is None:
             assert self.microbatch is not None, "others have a view"
             parameter.register_post_accumulate_grad_hook(self.microbatch.hook(entry))
-        return parameter
 
     def gradient(self, entry: TensorSlot) -> Tensor | None:
         """Return the part of `grads` that belongs to one parameter, in its shape; None: it is rounded at once."""

@@ -19,11 +19,23 @@ Buffer = bytes | bytearray | memoryview
 
 
 class Blocks(Protocol):
-    """A flat fp32 tensor, or a stand-in that computes each requested range (`exact.Floats`)."""
+    """A flat tensor, of fp32 where nothing else is said, or a stand-in that makes each requested range."""
 
     def __getitem__(self, where: slice, /) -> Tensor:
-        """Return the elements of the range `where`, in fp32."""
+        """Return the elements of the range `where`."""
         ...
+
+
+class Moved:
+    """Blocks of another device: each range is copied when it is asked for."""
+
+    def __init__(self, blocks: Blocks, device: torch.device) -> None:
+        self._blocks = blocks
+        self._device = device
+
+    def __getitem__(self, where: slice) -> Tensor:
+        """Return the elements of the range `where`, on this device."""
+        return self._blocks[where].to(self._device)
 
 
 def digest(tensors: Tensor | Sequence[Tensor]) -> str:

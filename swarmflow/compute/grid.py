@@ -91,10 +91,11 @@ class Grid:
     def follow(self, peaks: Tensor, step: int) -> None:
         """Set the spacings for the step after this one.
 
-        peaks: the largest gradient of a block in one microbatch, fp32 [blocks]. A block's grid becomes finer in every
-        fourth step only, and by a factor of two, and stays as it is where the block had no gradient. One that had none
-        in the first step begins with the geometric mean of the others' spacings.
+        peaks: the largest gradient of a block in one microbatch, fp32 [blocks], on any device. A block's grid becomes
+        finer in every fourth step only, and by a factor of two, and stays as it is where the block had no gradient. One
+        that had none in the first step begins with the geometric mean of the others' spacings.
         """
+        peaks = peaks.to(self.spacings.device)
         bits = SUM_BITS - (self.addends - 1).bit_length()
         bits = min(bits - HEADROOM_BITS, PEAK_BITS)
         seen, wanted = peaks > 0, torch.frexp(peaks)[1].long() - bits  # a peak is below 2 to this exponent

@@ -46,28 +46,37 @@ StageInput = Tensor | PackedInput | GraphInput
 
 
 class GroupedStage(ABC):
-    """Stage `layout.stage` of `layout.stages`, on one device.
+    """Stage `layout.stage` of `layout.stages`, computed on one device.
 
     groups: reduction group -> flat buffers. units: full name -> module of every part of this stage that may have
     parameters, under the names of the whole model. order: the names of the units as a microbatch passes them, at least
     one; block_names: of those, without the embedding and the head. rounding: how gradients become integers, None where
-    they add up in fp32.
+    they add up in fp32. in_host_memory: whether the parameters' own values, and all that goes with them at a step's
+    edge, are in the memory of the host; a runner then has copies on the device.
     """
 
     units: dict[str, nn.Module]
     order: list[str]
     block_names: tuple[str, ...]
 
-    def __init__(self, layout: StageLayout, device: torch.device, rounding: FixedPoint | Blockwise | None) -> None:
+    def __init__(
+        self,
+        layout: StageLayout,
+        device: torch.device,
+        rounding: FixedPoint | Blockwise | None,
+        *,
+        in_host_memory: bool = False,
+    ) -> None:
         self.layout = layout
         self.device = device
         self.first = layout.stage == 0
         self.last = layout.stage == layout.stages - 1
         self.rounding = rounding
-        self.groups = {
-            name: FlatGroup.empty(name, entries, device, rounding, len(layout.spread.get(name, (layout.stage,))))
-            for name, entries in layout.groups.items()
-        }
+        self.in_host_memory = in_host_memory
+        self.groups: dict[str, FlatGroup] = {}
+        for name, entries in layout.groups.items():
+            stages = len(layout.spread.get(name, (layout.stage,)))
+            self.groups[name] = FlatGroup.empty(name, entries, device, rounding, stages, in_host_memory=in_host_memory)
 
     @property
     def dropout(self) -> bool:

@@ -110,6 +110,7 @@ class _ModelLayout:
 
     parameters: tuple[_Parameter, ...]  # in the model's order
     entry: frozenset[str]  # those outside the blocks that are used before the first one
+    embeddings: frozenset[str]  # those of them that are looked up
     blocks_name: str
     blocks: int
     hidden_size: int
@@ -139,6 +140,9 @@ def _listed(anatomy: Anatomy) -> _ModelLayout:
             *(_Parameter(name, shape, anatomy.block_of(name), frozen=True) for name, shape in frozen),
         ),
         entry=frozenset(name for name, _ in named if name.rpartition(".")[0] in anatomy.entry),
+        embeddings=frozenset(
+            f"{name}.weight" for name in anatomy.entry if isinstance(anatomy.model.get_submodule(name), nn.Embedding)
+        ),
         blocks_name=anatomy.blocks_name,
         blocks=len(anatomy.blocks),
         hidden_size=int(anatomy.model.config.hidden_size),
@@ -179,6 +183,7 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int, bo
         tied_alias=model.tied_alias,
         spread={group: _spread(model, cut, group) for group in sorted(found, key=_order) if group not in (OWN, FROZEN)},
         boundary=boundary,
+        embeddings=model.embeddings,
     )
 
 

@@ -49,7 +49,8 @@ class StageLayout:
     weight's name, and the name of the head's weight that checkpoints may use instead. stored: name -> name in the
     family's checkpoints where that is another one. prefix: the base model's name, which some checkpoints leave out.
     spread: group -> the stages that have it, but for `own`.
-    boundary: what compresses between the stages, if it is learnt.
+    boundary: what compresses between the stages, if it is learnt. embeddings: the names of parameters outside the
+    blocks, as modules hold them, that are looked up and multiply nothing.
     """
 
     stage: int
@@ -61,6 +62,7 @@ class StageLayout:
     tied_alias: str | None
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     boundary: Boundary | None = None
+    embeddings: frozenset[str] = frozenset()
 
     def elements(self, group: str) -> int:
         """Number of elements of a group's flat buffer."""

@@ -41,7 +41,7 @@ class HalfWeights:
                             halves[parameter.data_ptr()] = torch.empty_like(values, dtype=torch.bfloat16)
                             self._pairs.append((halves[parameter.data_ptr()], values))
                         copy = nn.Parameter(halves[parameter.data_ptr()])
-                        copy.register_post_accumulate_grad_hook(_handing_over(add))
+                        copy.register_post_accumulate_grad_hook(handing_over(add))
                         setattr(module, leaf, copy)
         self._seen = -1
         self.refresh()
@@ -50,6 +50,11 @@ class HalfWeights:
     def storages(self) -> set[int]:
         """Addresses of the copies' memory."""
         return {copy.untyped_storage().data_ptr() for copy, _ in self._pairs}
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The copies."""
+        return [copy for copy, _ in self._pairs]
 
     @property
     def nbytes(self) -> int:
@@ -70,7 +75,9 @@ class HalfWeights:
         self._seen = -1
 
 
-def _handing_over(add: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+def handing_over(add: Callable[[Tensor], None]) -> Callable[[Tensor], None]:
+    """Return a hook of a copy that adds its gradient to that of the parameter itself, and frees it."""
+
     def accumulated(copy: Tensor) -> None:
         assert copy.grad is not None
         add(copy.grad)

@@ -19,6 +19,7 @@ from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInpu
 from swarmflow.compute.precision import HalfWeights
 from swarmflow.compute.split_backward import SplitBackward, split
 from swarmflow.compute.stage import Stage
+from swarmflow.compute.working_weights import WorkingWeights
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,8 @@ class StageRunner:
     the output of every layer and at each microbatch's gradients, to name the layer. What follows is void until `begin`.
 
     precision: "fp32", or "bf16" for torch's autocast over fp32 master weights, with one bf16 copy of the matrices.
+    Where the weights are in the memory of the host, passes compute with copies on the device (`working_weights.py`).
+    copies: of parameters, that passes compute with; None: there are none.
     """
 
     def __init__(self, stage: GroupedStage, precision: str = "fp32") -> None:
@@ -45,11 +48,13 @@ class StageRunner:
             raise ValueError(f"precision {precision!r}; allowed: fp32, bf16")
         self.stage = stage
         self.precision = precision
-        self._half: HalfWeights | None = None
-        if precision == "bf16":
-            if not isinstance(stage, Stage):
-                raise ValueError("stages of a module compute in fp32")
-            self._half = HalfWeights(stage)
+        if precision == "bf16" and not isinstance(stage, Stage):
+            raise ValueError("stages of a module compute in fp32")
+        self.copies: HalfWeights | WorkingWeights | None = None
+        if stage.in_host_memory:
+            self.copies = WorkingWeights(stage, precision)
+        elif precision == "bf16" and isinstance(stage, Stage):
+            self.copies = HalfWeights(stage)
         self._graphs: dict[Hashable, _Held] = {}
         self._begun: dict[Hashable, SplitBackward] = {}
         self._hooks: list[RemovableHandle] = []
@@ -201,14 +206,19 @@ class StageRunner:
         self._hooks = [units[n].register_forward_hook(_checking(n)) for n in self.stage.order] if careful else []
 
     def weights_written(self) -> None:
-        """Drop the bf16 copies of the parameters. Call this after a write that torch cannot see (a memoryview)."""
-        if self._half is not None:
-            self._half.forget()
+        """Drop the copies of the parameters. Call this after a write that torch cannot see (a memoryview)."""
+        if self.copies is not None:
+            self.copies.forget()
+
+    def copy_weights(self) -> None:
+        """Copy the parameters where the passes need them, if they have changed; a pass does it else."""
+        if self.copies is not None:
+            self.copies.refresh()
 
     def activation_bytes(self, x: StageInput, draw: DrawKey | None = None) -> int:
         """Run a trial forward; return the bytes that its graph keeps for the backward, without the weights."""
         weights = {group.params.untyped_storage().data_ptr() for group in self.stage.groups.values()}
-        weights |= self._half.storages if self._half is not None else set()
+        weights |= self.copies.storages if self.copies is not None else set()
         with _counting(weights) as sizes:
             leaf, output = self._forward(x, draw)
             if leaf is not None:
@@ -284,9 +294,9 @@ class StageRunner:
         return leaf, entered
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
-        if self._half is None:
+        self.copy_weights()
+        if self.precision == "fp32":
             return contextlib.nullcontext()
-        self._half.refresh()
         return torch.autocast(self.stage.device.type, dtype=torch.bfloat16)
 
 

@@ -114,8 +114,10 @@ class Stage(GroupedStage):
         device: torch.device,
         dropout: bool,
         rounding: FixedPoint | Blockwise | None,
+        *,
+        in_host_memory: bool = False,
     ) -> None:
-        super().__init__(layout, device, rounding)
+        super().__init__(layout, device, rounding, in_host_memory=in_host_memory)
         self.blocks = blocks
         self.tied = layout.tied if TIED in layout.groups else None
         self.model: PreTrainedModel = anatomy.model
@@ -240,19 +242,21 @@ def build_stage(
     rounding: FixedPoint | Blockwise | None = None,
     align: int = 1,
     boundary: Boundary | None = None,
+    in_host_memory: bool = False,
 ) -> Stage:
     """Builds one stage; only its own parameters ever take memory. The weights are zeros: see `weights`.
 
     config: as from `model_config`. cut: the first block of stages 1, 2, ... dropout: apply the dropout that the
     configuration names; without it there is none anywhere. rounding: how gradients are rounded before they add up.
-    align: as in `stage_layout`. boundary: how what travels between stages is compressed; None: not at all. Raises
-    ModelError.
+    align: as in `stage_layout`. boundary: how what travels between stages is compressed; None: not at all.
+    in_host_memory: where the state is (`GroupedStage`). Raises ModelError.
     """
     # The masks of transformers' fused attention come from the device's own generator; the eager one asks `dropout`.
     anatomy = dissect(to_config(config), attention="eager" if dropout else "sdpa")
     blocks = blocks_of(cut, len(anatomy.blocks), stage)
     layout = layout_of(anatomy, cut, stage, align, boundary)
-    return Stage(anatomy, layout, blocks, torch.device(device), dropout, rounding)
+    where = torch.device(device)
+    return Stage(anatomy, layout, blocks, where, dropout, rounding, in_host_memory=in_host_memory)
 
 
 def _stand_in(anatomy: Anatomy) -> _PassThrough:

@@ -11,14 +11,18 @@ from blake3 import blake3
 from torch import Tensor
 
 from swarmflow.compute.exact import FixedPoint
-from swarmflow.compute.flat_tensors import Blocks, Buffer, added_up, block_squares, bytes_of, memory_of
+from swarmflow.compute.flat_tensors import Blocks, Buffer, Moved, added_up, block_squares, bytes_of, memory_of
 from swarmflow.errors import FrameError
 
 SUMMED = "reduced"  # the name of the sums among stored tensors
 
 
 class Sums(Protocol):
-    """The sums of a reduction group's gradients, over microbatches. A range of elements is a piece of an all-reduce."""
+    """The sums of a reduction group's gradients, over microbatches. A range of elements is a piece of an all-reduce.
+
+    They lie where gradients are computed. What is made of them lies with the group's parameters, which may be another
+    device: other sums, and the gradient.
+    """
 
     @property
     def elements(self) -> int:
@@ -30,12 +34,16 @@ class Sums(Protocol):
         """Return their memory, in bytes."""
         ...
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensors of which they consist."""
+        ...
+
     def zero(self) -> None:
         """Set everything to zero."""
         ...
 
     def empty(self, elements: int | None = None) -> Sums:
-        """Return others like these with anything in them. elements: how many; None: as many."""
+        """Return others like these with anything in them, beside the parameters. elements: how many; None: as many."""
         ...
 
     def pack(self, start: int, stop: int) -> Buffer:
@@ -84,10 +92,14 @@ class Sums(Protocol):
 
 @dataclass
 class TensorSums:
-    """Sums as one tensor [elements], packed as they are: fp32, or with `fixed` the int64 that it makes of gradients."""
+    """Sums as one tensor [elements], packed as they are: fp32, or with `fixed` the int64 that it makes of gradients.
+
+    home: the device of the group's parameters; None: that of the tensor.
+    """
 
     flat: Tensor
     fixed: FixedPoint | None = None
+    home: torch.device | None = None
 
     @property
     def elements(self) -> int:
@@ -99,6 +111,10 @@ class TensorSums:
         """Return the memory of the tensor, in bytes."""
         return self.flat.nbytes
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """Return the tensor."""
+        return (self.flat,)
+
     def zero(self) -> None:
         """Set everything to zero."""
         self.flat.zero_()
@@ -106,7 +122,7 @@ class TensorSums:
     def empty(self, elements: int | None = None) -> TensorSums:
         """Return others like these with anything in them."""
         size = self.elements if elements is None else elements
-        return TensorSums(torch.empty(size, dtype=self.flat.dtype, device=self.flat.device), self.fixed)
+        return TensorSums(torch.empty(size, dtype=self.flat.dtype, device=self.home or self.flat.device), self.fixed)
 
     def pack(self, start: int, stop: int) -> Buffer:
         """Return the bytes of a piece; no copy on a CPU."""
@@ -125,7 +141,7 @@ class TensorSums:
         target = self.flat[start:stop]
         for rank, addend in enumerate(addends):
             if isinstance(addend, TensorSums):
-                part = addend.flat[start:stop]
+                part = addend.flat[start:stop].to(target.device)
             else:
                 assert isinstance(addend, bytes | bytearray | memoryview), "of the same group, or packed"
                 part = self._numbers(addend, stop - start)
@@ -136,7 +152,7 @@ class TensorSums:
 
     def gradient(self) -> Blocks:
         """Return the tensor, or what its integers stand for."""
-        return self.flat if self.fixed is None else self.fixed.floats(self.flat)
+        return self._here if self.fixed is None else self.fixed.floats(self._here)
 
     def storable(self) -> TensorSums:
         """Return these."""
@@ -152,12 +168,17 @@ class TensorSums:
 
     def block_squares(self, start: int, stop: int) -> list[float]:
         """Return what `sum_of_squares` adds up for a piece."""
-        return block_squares(self.flat, start, stop, 1.0 if self.fixed is None else self.fixed.unit)
+        return block_squares(self._here, start, stop, 1.0 if self.fixed is None else self.fixed.unit)
 
     def first_not_finite(self) -> int | None:
         """Return the first element that is not finite."""
         broken = torch.isfinite(self.flat).logical_not_().nonzero()
         return int(broken[0]) if broken.numel() else None
+
+    @property
+    def _here(self) -> Blocks:
+        """The tensor, beside the parameters."""
+        return self.flat if self.home in (None, self.flat.device) else Moved(self.flat, self.home)
 
     def _numbers(self, data: Buffer, elements: int) -> Tensor:
         numbers = bytes_of(data)

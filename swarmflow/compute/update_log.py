@@ -87,4 +87,4 @@ def kept_sums(sums: Sums, own: bool) -> Sums | None:
         return None
     if sums.fixed is not None:
         return TensorSums(sums.gradient()[0 : sums.elements])
-    return TensorSums(sums.flat.clone()) if own else sums
+    return TensorSums(sums.flat.to(sums.home or sums.flat.device, copy=True)) if own else sums

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from peers.fitting import JOURNAL_BYTES, MemoryBudget, NoMemoryError
-from swarmflow.compute.demands import measure_activations, stage_bytes, stage_demands
+from swarmflow.compute.demands import measure_activations, stage_demands, stage_memory
 from swarmflow.errors import ConfigError
 from tests.runtime.manifests import manifest
 
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 BASE, MB = 300_000_000, 1_000_000
 ONE = 50 * MB
 IMPORTED = 200 * MB  # that is set aside for what comes with the first stage
-STAGE = stage_bytes(OF, 1)
+STAGE = stage_memory(OF, 1).device_bytes
 
 
 def budget(limit_bytes: int | None, capacity: int | None = None, journal_bytes: int | None = 100 * MB) -> MemoryBudget:
@@ -28,7 +28,7 @@ def budget(limit_bytes: int | None, capacity: int | None = None, journal_bytes: 
 
 def test_a_stages_memory_is_what_check_tells_of_it() -> None:
     demands = stage_demands(OF, measure_activations(OF.model, OF.precision, OF.dropout))
-    assert [stage_bytes(OF, stage) for stage in range(OF.stages)] == [of.memory_bytes for of in demands]
+    assert [stage_memory(OF, stage).device_bytes for stage in range(OF.stages)] == [of.memory_bytes for of in demands]
 
 
 @pytest.mark.parametrize(("room", "fits"), [(3 * ONE, 1), (4 * ONE - 1, 1), (4 * ONE, 2), (6 * ONE, 4), (99 * ONE, 6)])
@@ -58,7 +58,7 @@ def test_a_stage_that_cannot_fit_is_refused_before_it_is_built() -> None:
 
 
 def test_a_peer_says_which_stages_have_no_room() -> None:
-    sizes = {stage: stage_bytes(OF, stage) for stage in range(OF.stages)}
+    sizes = {stage: stage_memory(OF, stage).device_bytes for stage in range(OF.stages)}
     small, large = sorted(sizes, key=lambda stage: sizes[stage])
     assert sizes[small] < sizes[large]
     least = BASE + IMPORTED + 100 * MB + sizes[small]
@@ -70,7 +70,7 @@ def test_a_peer_says_which_stages_have_no_room() -> None:
 
 
 def test_a_stage_beside_which_no_microbatch_had_room_is_not_asked_for_again() -> None:
-    made = budget(BASE + IMPORTED + 100 * MB + max(STAGE, stage_bytes(OF, 0)) + ONE)
+    made = budget(BASE + IMPORTED + 100 * MB + max(STAGE, stage_memory(OF, 0).device_bytes) + ONE)
     with pytest.raises(NoMemoryError) as refused:
         made.check_microbatches(OF, 1, ONE)
     made.full.add((OF.fingerprint, refused.value.stage))

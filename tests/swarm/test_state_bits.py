@@ -22,7 +22,7 @@ from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm, kill_at_once, toml_text
 from tests.compute.eight_bits import Numbers, Twin
 from tests.swarm.reference import Recipe
-from tests.swarm.runs import FINISH_S, LONG, OPTIMIZERS, STAGES, prepare, recipe, settings, start
+from tests.swarm.runs import FINISH_S, LONG, OPTIMIZERS, STAGES, prepare, recipe, settings
 from tests.swarm.test_recut import end
 
 CUT, OTHER_CUT = [1, 2], [2]
@@ -33,17 +33,21 @@ AFTERWARDS = 5  # steps with the other cut
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 def test_a_swarm_with_8_bit_moments_learns_the_bits_of_one_process(tmp_path: Path, forks: ForkServer) -> None:
-    """A peer is killed and another one loads the state; then the run stops, and goes on with another cut."""
+    """A peer is killed and another one loads the state; then the run stops, and goes on with another cut.
+
+    One peer of each stage has its state in the memory of the host.
+    """
     model, corpus = prepare(tmp_path, "llama")
     run = settings(model, corpus, recipe("adamw", steps=LONG))
     run["model"]["cut"], run["train"]["accumulate"] = CUT, "exact"
     run["optimizer"] = {**OPTIMIZERS["adamw"], "state_bits": 8}
     with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
-        start(swarm, trainers=1, peers=2 * STAGES)
-        [trainer] = swarm.trainers
+        trainer = swarm.start_trainer()
+        for number in range(2 * STAGES):
+            swarm.start_peer("--state", ("device", "host")[number // STAGES], stage=number % STAGES)
         all_there(swarm, 0)
         swarm.peers[0].kill()
-        swarm.start_peer(stage=0)
+        swarm.start_peer("--state", "host", stage=0)
         all_there(swarm, len(swarm.steps()) + 1)
         end(swarm, trainer)
         kill_at_once(swarm.peers[2:6:3])  # those of the stage that there is no more

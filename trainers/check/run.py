@@ -118,6 +118,8 @@ def table(demands: Sequence[StageDemands]) -> list[str]:
         link = max(one.sent_bytes, one.received_bytes)
         sizes = (one.memory_bytes, one.microbatch_bytes, link, one.reduced_bytes, one.state_bytes)
         rows.append((str(one.stage), blocks, f"{one.parameters:,}", *(readable_size(size) for size in sizes)))
+    device = readable_size(max(one.in_host.device_bytes for one in demands))
+    host = readable_size(max(one.in_host.host_bytes for one in demands))
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = ["  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows]
     return [
@@ -127,6 +129,7 @@ def table(demands: Sequence[StageDemands]) -> list[str]:
         "memory: weights, gradients, optimizer; 0.35 GB for the process and `microbatch` for",
         "each one that it works on come on top. each way: sent and received a microbatch;",
         "step: the same at the end of a step, where a stage has several peers.",
+        f"with --state host, at most {device} of a GPU's memory instead, and {host} of RAM.",
     ]
 
 

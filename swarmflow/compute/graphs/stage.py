@@ -33,9 +33,11 @@ class GraphStage(GroupedStage):
         device: torch.device,
         rounding: FixedPoint | Blockwise | None,
         align: int = 1,
+        *,
+        in_host_memory: bool = False,
     ) -> None:
         """rounding: how gradients are rounded before they add up. align: as in `stage_layout`."""
-        super().__init__(model.layout(cut, stage, align), device, rounding)
+        super().__init__(model.layout(cut, stage, align), device, rounding, in_host_memory=in_host_memory)
         self.items = model.items
         first, stop = (0, *cut)[stage], (*cut, model.operators)[stage]
         self._incoming = [_Shape.of(node) for node in graph.live(first)]

@@ -136,6 +136,7 @@ class Served:
         if runner.stage.rounding is not None:
             runner.stage.rounding.exponent = EXPONENT
         runner.clear()
+        runner.copy_weights()
         return None if kept is None else LoggedUpdate(step, scale, learning_rate, ratios, kept)
 
     def _kept_sums(self, runner: StageRunner) -> dict[str, Sums] | None:
