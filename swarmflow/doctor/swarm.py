@@ -144,10 +144,10 @@ def judge_reach(evidence: ReachEvidence) -> Diagnosis:
 
 def check_stages(manifest: Manifest, memory_bytes: int) -> Diagnosis:
     """Check which stages of the run have room in this memory, without microbatches."""
-    from swarmflow.compute.demands import stage_bytes
+    from swarmflow.compute.demands import stage_memory
 
     try:
-        needed = [stage_bytes(manifest, stage) for stage in range(manifest.stages)]
+        needed = [stage_memory(manifest, stage).device_bytes for stage in range(manifest.stages)]
     except ModelError as error:
         return fail("stages", str(error), "install the transformers version of constraints.txt")
     span = f"stages of the run take {readable_size(min(needed))} to {readable_size(max(needed))}"
