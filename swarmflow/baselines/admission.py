@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 
 from swarmflow.baselines.dispatcher import BaselineDispatcher, Repair
@@ -24,21 +25,56 @@ class BaselineAdmission:
     """
 
     runtime: BaselineRuntime
-    hops: dict[Trip, BaselineHop]  # of the current iteration
     dispatcher: BaselineDispatcher  # to the next stage
     capacity: int  # microbatches whose graphs fit in memory
     extra: int  # microbatches without a graph, as a multiple of `capacity`
+    # Those that are not done, the oldest first, and how many are in each state: to count all hops of an iteration at
+    # each question took most of the time of a simulation.
+    _held: dict[Trip, BaselineHop] = field(init=False, default_factory=dict)
+    _states: Counter[BaselineHopState] = field(init=False, default_factory=Counter)
+    _graphs: int = field(init=False, default=0)
     _transfer_s: float | None = field(init=False, default=None)  # smoothed, from a reservation to the tensors' arrival
+
+    def reserve(self, hop: BaselineHop) -> None:
+        """Keep a slot for a microbatch."""
+        self._held[hop.trip] = hop
+        self._states[hop.state] += 1
+
+    def enter(self, hop: BaselineHop, state: BaselineHopState) -> None:
+        """Move a hop to a state. Raises IllegalTransition, and leaves everything as it was, where it cannot follow."""
+        former = hop.state
+        hop.enter(state)
+        self._states[former] -= 1
+        self._states[state] += 1
+        if state is BaselineHopState.DONE:
+            self.forget(hop)
+
+    def forget(self, hop: BaselineHop) -> None:
+        """Free the slot of a hop that is done or given up."""
+        if self._held.pop(hop.trip, None) is not None:
+            self._states[hop.state] -= 1
+            self._graphs -= hop.graph
+
+    def clear(self) -> None:
+        """Free all slots."""
+        self._held.clear()
+        self._states.clear()
+        self._graphs = 0
 
     @property
     def taken(self) -> int:
         """Slots in use."""
-        return sum(hop.state is not BaselineHopState.DONE for hop in self.hops.values())
+        return len(self._held)
 
     @property
     def graphs(self) -> int:
         """Microbatches whose graphs are kept, or will be when they are computed."""
-        return sum(hop.graph and hop.state is not BaselineHopState.DONE for hop in self.hops.values())
+        return self._graphs
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether gradients of parameters are left to compute of microbatches whose gradients were sent."""
+        return self._states[BaselineHopState.GIVEN] > 0
 
     @property
     def room(self) -> int:
@@ -57,8 +93,12 @@ class BaselineAdmission:
     def arrived(self, hop: BaselineHop) -> None:
         """Begin a hop whose tensors are here: it gets a graph if there is memory for one."""
         self._transfer_s = smoothed(self._transfer_s, self.runtime.now_s - hop.reserved_s)
-        hop.graph = self.graphs < self.capacity
-        hop.enter(BaselineHopState.FORWARD)
+        self._keep_graph(hop, self.graphs < self.capacity)
+        self.enter(hop, BaselineHopState.FORWARD)
+
+    def _keep_graph(self, hop: BaselineHop, graph: bool) -> None:
+        self._graphs += graph - hop.graph
+        hop.graph = graph
 
     def replays(self) -> list[BaselineHop]:
         """Begin the backward passes without a graph for which there is memory now.
@@ -67,22 +107,24 @@ class BaselineAdmission:
         gives way.
         """
         begun: list[BaselineHop] = []
-        for hop in [hop for hop in self.hops.values() if hop.state is BaselineHopState.NO_MEMORY]:
+        if not self._states[BaselineHopState.NO_MEMORY]:
+            return begun
+        for hop in [hop for hop in self._held.values() if hop.state is BaselineHopState.NO_MEMORY]:
             if self.graphs >= self.capacity:
                 spared = None if begun else self._spared()
                 if spared is None:
                     break
-                spared.graph = False
-            hop.graph = True
-            hop.enter(BaselineHopState.BACKWARD)
+                self._keep_graph(spared, False)
+            self._keep_graph(hop, True)
+            self.enter(hop, BaselineHopState.BACKWARD)
             begun.append(hop)
         return begun
 
     def _spared(self) -> BaselineHop | None:
         """Return the hop whose graph gives way; None: there is something else to compute, or no graph waits."""
-        if any(hop.state in (BaselineHopState.FORWARD, BaselineHopState.BACKWARD) for hop in self.hops.values()):
+        if self._states[BaselineHopState.FORWARD] or self._states[BaselineHopState.BACKWARD]:
             return None
-        waits = (h for h in reversed(self.hops.values()) if h.graph and h.state is BaselineHopState.COMPUTED)
+        waits = (h for h in reversed(self._held.values()) if h.graph and h.state is BaselineHopState.COMPUTED)
         return next(waits, None)
 
     @property
@@ -93,7 +135,7 @@ class BaselineAdmission:
         where tensors arrive sooner than they are computed: what is computed sooner there is only computed twice. A
         fixed pipeline takes it all the same: it was slower without (docs/baselines.md).
         """
-        if any(hop.state in QUEUED for hop in self.hops.values()):
+        if any(self._states[state] for state in QUEUED):
             return False
         if self._transfer_s is None:
             return True
@@ -101,5 +143,4 @@ class BaselineAdmission:
         routed = self.dispatcher.repair is not Repair.PIPELINE
         if routed and self._transfer_s < forward_s and self.dispatcher.has_waiting:
             return False
-        reserved = sum(hop.state is BaselineHopState.RESERVED for hop in self.hops.values())
-        return reserved * PASSES * forward_s <= self._transfer_s
+        return self._states[BaselineHopState.RESERVED] * PASSES * forward_s <= self._transfer_s

@@ -58,7 +58,7 @@ class BaselineHopTable:
         )
         # The last stage holds a microbatch only while it computes it.
         own = self.runtime.capacity(self.stage), 0 if self.last else self.runtime.without_graph
-        self.admission = BaselineAdmission(self.runtime, self.hops, self.dispatcher, *own)
+        self.admission = BaselineAdmission(self.runtime, self.dispatcher, *own)
 
     @property
     def last(self) -> bool:
@@ -68,11 +68,12 @@ class BaselineHopTable:
     @property
     def unfinished(self) -> bool:
         """Whether gradients of parameters are left to compute of microbatches whose gradients were sent."""
-        return any(hop.state is BaselineHopState.GIVEN for hop in self.hops.values())
+        return self.admission.unfinished
 
     def open(self, opened: BaselineOpen) -> None:
         """Begin an iteration."""
         self.hops.clear()
+        self.admission.clear()
         self._denied.clear()
         if not self.last:
             self.dispatcher.open(opened)
@@ -96,13 +97,15 @@ class BaselineHopTable:
             return
         if hop is not None:  # its tensors may never have been sent: begin again
             self.drop(message.trip)
-        for older in [trip for trip in self.hops if trip.index == index and trip.turn < turn]:
-            self.drop(older)
+        if turn:
+            for older in [trip for trip in self.hops if trip.index == index and trip.turn < turn]:
+                self.drop(older)
         if message.claim or not self.admission.admits:
             self._deny(sender, message, "unknown" if message.claim else "full")
             return
         origin = message.source, sender, message.attempt, message.repair
-        self.hops[message.trip] = BaselineHop(message.trip, *origin, self.runtime.now_s)
+        hop = self.hops[message.trip] = BaselineHop(message.trip, *origin, self.runtime.now_s)
+        self.admission.reserve(hop)
         self.runtime.send(sender, BaselineAccepted(message.trip, message.attempt))
         if not self.last:
             # This peer stands in the path where it served another stage before.
@@ -150,6 +153,7 @@ class BaselineHopTable:
     def drop(self, trip: Trip) -> None:
         """Give a microbatch up, and free its slot."""
         hop = self.hops.pop(trip)
+        self.admission.forget(hop)
         self.runtime.drop(trip)
         self.dispatcher.drop(trip)
         if hop.state is not BaselineHopState.DONE:
@@ -176,7 +180,7 @@ class BaselineHopTable:
     def _computed(self, hop: BaselineHop) -> None:
         if self.hops.get(hop.trip) is not hop:
             return
-        hop.enter(BaselineHopState.COMPUTED)
+        self.admission.enter(hop, BaselineHopState.COMPUTED)
         self.runtime.send(hop.upstream, Computed(hop.trip, hop.attempt))
         self.dispatcher.ready(hop.trip)
         self._run_backward(hop)
@@ -186,10 +190,10 @@ class BaselineHopTable:
         if hop.state is not BaselineHopState.COMPUTED or not hop.gradient:
             return
         if hop.graph:
-            hop.enter(BaselineHopState.BACKWARD)
+            self.admission.enter(hop, BaselineHopState.BACKWARD)
             self._compute_gradients("backward", hop)
         else:
-            hop.enter(BaselineHopState.NO_MEMORY)
+            self.admission.enter(hop, BaselineHopState.NO_MEMORY)
             self._replay()
 
     def _replay(self) -> None:
@@ -203,7 +207,7 @@ class BaselineHopTable:
     def _given(self, hop: BaselineHop) -> None:
         """Send the gradient of the input, before those of the parameters are computed."""
         if self.hops.get(hop.trip) is hop:
-            hop.enter(BaselineHopState.GIVEN)
+            self.admission.enter(hop, BaselineHopState.GIVEN)
             self._give_back(hop)
             self._go_on()
 
@@ -211,7 +215,7 @@ class BaselineHopTable:
         if self.hops.get(hop.trip) is not hop:
             return
         given = hop.given
-        hop.enter(BaselineHopState.DONE)
+        self.admission.enter(hop, BaselineHopState.DONE)
         if not given:
             self._give_back(hop)
         self._go_on()

@@ -66,6 +66,7 @@ class Problem:
     _data_parallel_cache: dict[tuple[Group, float], float] = field(init=False, default_factory=dict)
     _kinds_cache: dict[Group, Group] = field(init=False, default_factory=dict)
     _matched_cache: dict[tuple[Group, Group], float] = field(init=False, default_factory=dict)
+    _least_cache: dict[tuple[Group, Group], float] = field(init=False, default_factory=dict)  # of bounds
 
     def __post_init__(self) -> None:
         if self.pipelines < 1 or len(self.latency_s) < self.pipelines * self.stages:
@@ -123,18 +124,29 @@ class Problem:
         key = (group, self.gradient_bytes[stage])
         if key not in self._data_parallel_cache:
             exchange_s = self.exchange_s(self.gradient_bytes[stage])
-            self._data_parallel_cache[key] = float(exchange_s[np.ix_(group, group)].sum(axis=1).max())
+            self._data_parallel_cache[key] = float(_of(exchange_s, group, group).sum(axis=1).max())
         return self._data_parallel_cache[key]
 
     def matched_s(self, one: Group, other: Group) -> float:
         """Return the slowest transfer of the best matching between the devices of two stages (equation 3)."""
-        # Neither the order of the two groups nor an exchange of devices of one kind changes the cost.
-        first, second = self._kinds_of(one), self._kinds_of(other)
-        kinds = (first, second) if first < second else (second, first)
+        kinds = self._pair_of(one, other)
         if kinds not in self._matched_cache:
-            costs = self.transfer_s[np.ix_(one, other)]
+            costs = _of(self.transfer_s, one, other)
             self._matched_cache[kinds] = max(float(costs[row, column]) for row, column in enumerate(matching(costs)))
         return self._matched_cache[kinds]
+
+    def least_matched_s(self, one: Group, other: Group) -> float:
+        """Return a bound of `matched_s` from below: the worst of the devices' own best transfers."""
+        kinds = self._pair_of(one, other)
+        if kinds not in self._least_cache:
+            costs = _of(self.transfer_s, one, other)
+            self._least_cache[kinds] = float(max(costs.min(axis=0).max(), costs.min(axis=1).max()))
+        return self._least_cache[kinds]
+
+    def _pair_of(self, one: Group, other: Group) -> tuple[Group, Group]:
+        """Return what the cost between two groups follows from: not their order, nor devices of one kind."""
+        first, second = self._kinds_of(one), self._kinds_of(other)
+        return (first, second) if first < second else (second, first)
 
     def _kinds_of(self, group: Group) -> Group:
         kinds = self._kinds_cache.get(group)
@@ -175,6 +187,12 @@ class Problem:
         return Arrangement(
             tuple(tuple(pipeline) for pipeline in pipelines), self.synchronised_s(groups), self.pipelined_s(groups)
         )
+
+
+def _of(costs_s: Matrix, one: Group, other: Group) -> Matrix:
+    """Return the part of a matrix with these rows and columns: as `numpy.ix_` does, which takes most of the time."""
+    part: Matrix = costs_s[np.array(one)[:, None], np.array(other)]
+    return part
 
 
 def _kinds(latency_s: Matrix, s_per_byte: Matrix) -> list[int]:

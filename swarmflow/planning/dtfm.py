@@ -12,6 +12,7 @@ from random import Random
 import numpy as np
 
 from swarmflow.planning.arrangement import Arrangement, Group, Problem, swapped
+from swarmflow.planning.swap_costs import SwapCosts
 
 ENUMERATED_MAX = 3000  # partitions up to which all are tried
 POPULATION = 24  # partitions that the genetic algorithm keeps
@@ -170,14 +171,9 @@ class GeneticSearch:
 
     def _descended(self, groups: tuple[Group, ...]) -> tuple[Group, ...]:
         """Swap any two devices, also spare ones, as long as the cost falls: an addition in the paper's favour."""
-        cost_s, better = self.problem.cost_s(groups), True
+        costs, better = SwapCosts(self.problem, groups), True
         while better:
             better = False
-            free = self.problem.free
-            for one, other in combinations(free, 2):
-                if self.problem.alike(one, other):
-                    continue
-                others = swapped(groups, one, other)
-                if others != groups and (less_s := self.problem.cost_s(others)) < cost_s:
-                    groups, cost_s, better = others, less_s, True
-        return groups
+            for one, other in combinations(self.problem.free, 2):
+                better |= not self.problem.alike(one, other) and costs.swap(one, other)
+        return costs.groups

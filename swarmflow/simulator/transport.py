@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from swarmflow.core.protocol.actions import Send
 from swarmflow.core.protocol.events import Lost, Received
-from swarmflow.core.protocol.handovers import checked, signed
+from swarmflow.core.protocol.handovers import CHECKED, SIGNED, checked, signed
 from swarmflow.core.protocol.messages import (
     FROM_TRAINERS,
     YIELDING,
@@ -77,7 +77,8 @@ class Transport:
             if self._proven[0] is not message:
                 self._proven = message, with_proofs(message, sign)
             message = self._proven[1]
-        message = signed(message, action.to, partial(sign_as, here.process), lambda: _digest(_bodies(here, action)))
+        if type(message) in SIGNED:
+            message = signed(message, action.to, partial(sign_as, here.process), lambda: _digest(_bodies(here, action)))
         if message is not action.message:
             action = replace(action, message=message)
         world, receiver = self.world, action.to
@@ -191,7 +192,9 @@ class Transport:
                 return
         if there is not None and there.alive and across is None:
             refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
-            found = checked(action.message, sender, receiver, is_signed_by, partial(_digest, bodies))
+            found: Message | None = action.message
+            if type(found) in CHECKED:
+                found = checked(action.message, sender, receiver, is_signed_by, partial(_digest, bodies))
             if found is not None and type(found) not in FROM_TRAINERS:
                 found = without_unproven(found, is_proven)
             message = action.message if found is None else found

@@ -135,6 +135,11 @@ class Hop:
         """The boundary tensors that are here, except for what the dispatcher keeps."""
         return tuple(ref for ref in (self.input, self.gradient_in, self.gradient) if ref is not None)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no boundary tensor is here, except for what the dispatcher keeps."""
+        return self.input is None and self.gradient_in is None and self.gradient is None
+
     def move(self, to: HopState) -> None:
         """Enter a state. Raises IllegalTransition."""
         self.state = HOP.move(self.state, to)

@@ -67,6 +67,8 @@ class Journal:
                 break
             if hop.state is not HopState.DONE or hop.wanted is not None:
                 continue
+            if hop.is_empty and not self.dispatcher.flights.has_input(hop.microbatch):
+                continue  # evicted before: in a long step that are most of them
             sent = self.dispatcher.flights.evict(hop.microbatch)
             refs = (*hop.kept, *(() if sent is None else (sent,)))
             hop.input = hop.gradient_in = hop.gradient = None
