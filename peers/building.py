@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from peers.fitting import MemoryBudget, NoMemoryError
+from peers.fitting import MemoryBudget, MicrobatchMemory, NoMemoryError
 from swarmflow.compute.blocks import alignment
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.flat import rounding_of
@@ -22,6 +22,7 @@ from swarmflow.compute.stage import build_stage
 from swarmflow.compute.weights import init_stage
 from swarmflow.config_check import FUNCTION
 from swarmflow.errors import ConfigError, ModelError
+from swarmflow.files import readable_size
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.microbatch_format import format_of
 from swarmflow.runtime.execution.served import Served
@@ -29,8 +30,8 @@ from swarmflow.runtime.execution.served import Served
 log = logging.getLogger("swarmflow")
 
 
-def build(manifest: Manifest, budget: MemoryBudget, number: int) -> tuple[Served, int]:
-    """Return a stage with zeros for weights, and the bytes of a held microbatch. Raises NoMemoryError."""
+def build(manifest: Manifest, budget: MemoryBudget, number: int) -> tuple[Served, MicrobatchMemory]:
+    """Return a stage with zeros for weights, and the memory of its microbatches. Raises NoMemoryError."""
     *others, last = budget.layouts
     for in_host_memory in others:
         try:
@@ -40,15 +41,17 @@ def build(manifest: Manifest, budget: MemoryBudget, number: int) -> tuple[Served
     return _build(manifest, budget, number, in_host_memory=last)
 
 
-def _build(manifest: Manifest, budget: MemoryBudget, number: int, *, in_host_memory: bool) -> tuple[Served, int]:
+def _build(
+    manifest: Manifest, budget: MemoryBudget, number: int, *, in_host_memory: bool
+) -> tuple[Served, MicrobatchMemory]:
     budget.check_layout(manifest, number, in_host_memory=in_host_memory)
     runners = _runners(manifest, budget.device, number, in_host_memory=in_host_memory)
     optimizer = make_optimizer(OptimizerSettings.of(manifest))
-    one_bytes = _microbatch_bytes(manifest, runners[0])
-    budget.check_microbatches(manifest, number, one_bytes, in_host_memory=in_host_memory)
+    one = _microbatch_memory(manifest, budget, runners)
+    budget.check_microbatches(manifest, number, one, in_host_memory=in_host_memory)
     for group in runners[0].stage.groups.values():
         group.allocate(optimizer.state_names())
-    return Served(runners, optimizer, -1), one_bytes
+    return Served(runners, optimizer, -1), one
 
 
 def check_trusted(manifest: Manifest, trusted: Sequence[str]) -> None:
@@ -67,6 +70,15 @@ def check_trusted(manifest: Manifest, trusted: Sequence[str]) -> None:
             f"if you trust it, add --trust-module {name}"
         )
     load_function(name, "model.module")
+
+
+def check_activations(manifest: Manifest, activations: str) -> None:
+    """Raise ConfigError where the stages of the run have no blocks that could be computed again."""
+    if activations == "recompute" and is_graph(manifest.model):
+        raise ConfigError(
+            "--activations recompute: this run trains a module, whose stages have no blocks; use keep or auto, and "
+            "--capacity for fewer microbatches at a time"
+        )
 
 
 def initialize(served: Served, manifest: Manifest) -> None:
@@ -111,6 +123,25 @@ def _runners(manifest: Manifest, device: torch.device, number: int, *, in_host_m
             for each in rounding
         ]
     return tuple(StageRunner(stage, manifest.precision) for stage in stages)
+
+
+def _microbatch_memory(manifest: Manifest, budget: MemoryBudget, runners: Sequence[StageRunner]) -> MicrobatchMemory:
+    """Return the memory of a stage's microbatches, and have its blocks recomputed where that is wanted, or needed."""
+    stage, graph_bytes = runners[0].stage, _microbatch_bytes(manifest, runners[0])
+    kept, number, in_host = MicrobatchMemory.kept(graph_bytes), stage.layout.stage, stage.in_host_memory
+    if stage.block_recompute is None or budget.activations == "keep":
+        return kept
+    if budget.activations == "auto" and budget.has_enough(manifest, number, kept, in_host_memory=in_host):
+        return kept
+    for runner in runners:
+        if runner.stage.block_recompute is not None:
+            runner.stage.block_recompute.on = True
+    inputs_bytes = _microbatch_bytes(manifest, runners[0])
+    log.info(
+        "a microbatch keeps %s instead of %s: its blocks are computed again in the backward pass",
+        *map(readable_size, (inputs_bytes, graph_bytes)),
+    )
+    return MicrobatchMemory.recomputed(inputs_bytes, graph_bytes, stage.block_recompute.count)
 
 
 def _microbatch_bytes(manifest: Manifest, runner: StageRunner) -> int:

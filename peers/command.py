@@ -50,6 +50,13 @@ log = logging.getLogger("swarmflow")
     type=click.Choice(["auto", "device", "host"]),
     help="Where fp32 weights and moments are: host is the RAM beside a GPU; auto: there if the GPU is too small.",
 )
+@click.option(
+    "--activations",
+    default="auto",
+    show_default=True,
+    type=click.Choice(["auto", "keep", "recompute"]),
+    help="recompute: blocks keep their input, and are computed twice; auto: if too few microbatches fit into memory.",
+)
 @click.option("--upload-limit", help="Bytes or bits a second that it may send, such as 20Mbit/s or 2.5MB/s.")
 @click.option(
     "--recompute/--no-recompute",

@@ -30,6 +30,28 @@ class NoMemoryError(ConfigError):
         self.stage = stage
 
 
+@dataclass(frozen=True)
+class MicrobatchMemory:
+    """The memory of the microbatches of a stage."""
+
+    held_bytes: int  # of each one that is held
+    passes_bytes: int  # that passes take beside these
+
+    @classmethod
+    def kept(cls, graph_bytes: int) -> MicrobatchMemory:
+        """Return that of microbatches whose graphs are kept whole. graph_bytes: of one."""
+        return cls(graph_bytes, TEMPORARY * graph_bytes)
+
+    @classmethod
+    def recomputed(cls, inputs_bytes: int, graph_bytes: int, blocks: int) -> MicrobatchMemory:
+        """Return that of microbatches whose blocks are computed again, one at a time, in the backward pass.
+
+        inputs_bytes: of what one keeps. graph_bytes: of its whole graph. A pass has one block's part of that, and the
+        microbatch itself; the gradients of parameters are not left for later.
+        """
+        return cls(inputs_bytes, inputs_bytes + -(-(graph_bytes - inputs_bytes) // blocks))
+
+
 @dataclass
 class MemoryBudget:
     """The memory that a peer may use: of its device, which for the CPU is the memory of its processes.
@@ -43,6 +65,7 @@ class MemoryBudget:
     journal_given_bytes: int | None = None  # of --journal-bytes-max
     used_bytes: Callable[[], int] = lambda: 0
     state: str = "auto"  # of --state: where the state of a stage is, "device" or "host"
+    activations: str = "auto"  # of --activations: "keep" those of blocks, or "recompute" them
     free_bytes: Callable[[torch.device], int] = free_memory_bytes
     # Stages of a run, by its fingerprint, beside which not one microbatch has room.
     full: set[tuple[str, int]] = field(init=False, default_factory=set)
@@ -95,7 +118,7 @@ class MemoryBudget:
         full = {stage for run, stage in self.full if run == manifest.fingerprint}
         lacking = tuple(stage for stage, free in left.items() if free <= 0 or stage in full)
         if len(lacking) == manifest.stages:
-            raise self._refusal(manifest, max(left, key=lambda stage: left[stage]), 0)
+            raise self._refusal(manifest, max(left, key=lambda stage: left[stage]), None)
         return lacking
 
     def has_room(self, manifest: Manifest) -> bool:
@@ -109,12 +132,12 @@ class MemoryBudget:
     def check_stage(self, manifest: Manifest, stage: int) -> None:
         """Raise NoMemoryError where there is no room for a stage, before memory is allocated for it."""
         if self._most_bytes is not None and self._most_left_bytes(manifest, stage) <= 0:
-            raise self._refusal(manifest, stage, 0)
+            raise self._refusal(manifest, stage, None)
 
     def check_layout(self, manifest: Manifest, stage: int, *, in_host_memory: bool) -> None:
         """Raise NoMemoryError as `check_stage` does, for a state in one of both memories."""
         if self._most_bytes is not None and self._left_bytes(manifest, stage, in_host_memory) <= 0:
-            raise self._refusal(manifest, stage, 0, in_host_memory=in_host_memory)
+            raise self._refusal(manifest, stage, None, in_host_memory=in_host_memory)
         if not in_host_memory or self.device.type != "cuda":
             return
         needed_bytes = stage_memory(manifest, stage, in_host_memory=True).host_bytes
@@ -126,34 +149,54 @@ class MemoryBudget:
                 stage,
             )
 
-    def fitting(self, manifest: Manifest, stage: int, one_bytes: int, *, in_host_memory: bool = False) -> int:
+    def fitting(self, manifest: Manifest, stage: int, one: MicrobatchMemory, *, in_host_memory: bool = False) -> int:
         """Return how many microbatches fit, at most as many as fill a pipeline of this depth.
 
-        one_bytes: of a held microbatch. in_host_memory: where the stage's state is. Raises NoMemoryError where there is
-        no room for one, or for --capacity.
+        in_host_memory: where the stage's state is. Raises NoMemoryError where there is no room for one, or for
+        --capacity.
         """
-        allowed = self.check_microbatches(manifest, stage, one_bytes, in_host_memory=in_host_memory)
+        allowed = self.check_microbatches(manifest, stage, one, in_host_memory=in_host_memory)
         if self.capacity is not None:
             return self.capacity
-        fits = int(self.free_bytes(self.device) * _MEMORY_SHARE) // one_bytes
+        fits = self._comfortable(one)
         if fits < 1:
-            log.warning("not even one microbatch fits comfortably (%.1f GB); trying with one", one_bytes / 1e9)
-        return max(1, min(manifest.microbatches, 2 * manifest.stages + 2, fits, allowed))
+            log.warning("not even one microbatch fits comfortably (%.1f GB); trying with one", one.held_bytes / 1e9)
+        return max(1, min(_most(manifest), fits, allowed))
 
     def check_microbatches(
-        self, manifest: Manifest, stage: int, one_bytes: int, *, in_host_memory: bool = False
+        self, manifest: Manifest, stage: int, one: MicrobatchMemory, *, in_host_memory: bool = False
     ) -> int:
         """Return how many microbatches there is room for beside a stage; without a limit any number.
 
-        one_bytes: of a held microbatch. in_host_memory: where the stage's state is. Raises NoMemoryError where there is
-        no room for one, or for --capacity.
+        in_host_memory: where the stage's state is. Raises NoMemoryError where there is no room for one, or for
+        --capacity.
         """
+        allowed = self._allowed(manifest, stage, one, in_host_memory=in_host_memory)
+        if allowed < (self.capacity or 1):
+            raise self._refusal(manifest, stage, one, in_host_memory=in_host_memory)
+        return allowed
+
+    def has_enough(
+        self, manifest: Manifest, stage: int, one: MicrobatchMemory, *, in_host_memory: bool = False
+    ) -> bool:
+        """Return whether there is room for as many microbatches as a peer should hold: --capacity, or a pipeline full.
+
+        in_host_memory: where the stage's state is, which takes no memory yet.
+        """
+        allowed = self._allowed(manifest, stage, one, in_host_memory=in_host_memory)
+        if self.capacity is not None:
+            return allowed >= self.capacity
+        return min(allowed, self._comfortable(one)) >= _most(manifest)
+
+    def _allowed(self, manifest: Manifest, stage: int, one: MicrobatchMemory, *, in_host_memory: bool) -> int:
+        """Return how many microbatches have room within the limit; less than one: none. Without a limit any number."""
         if self._most_bytes is None:
             return manifest.microbatches
-        allowed = self._left_bytes(manifest, stage, in_host_memory) // one_bytes - TEMPORARY
-        if allowed < (self.capacity or 1):
-            raise self._refusal(manifest, stage, one_bytes, in_host_memory=in_host_memory)
-        return allowed
+        left_bytes = self._left_bytes(manifest, stage, in_host_memory) - one.passes_bytes
+        return left_bytes // one.held_bytes
+
+    def _comfortable(self, one: MicrobatchMemory) -> int:
+        return int(self.free_bytes(self.device) * _MEMORY_SHARE) // one.held_bytes
 
     @property
     def _most_bytes(self) -> int | None:
@@ -180,21 +223,22 @@ class MemoryBudget:
         return self._base_bytes + (0 if self.device.type == "cuda" else self.journal_bytes)
 
     def _refusal(
-        self, manifest: Manifest, stage: int, one_bytes: int, *, in_host_memory: bool | None = None
+        self, manifest: Manifest, stage: int, one: MicrobatchMemory | None, *, in_host_memory: bool | None = None
     ) -> NoMemoryError:
         held, in_host = self.capacity or 1, self.layouts[-1] if in_host_memory is None else in_host_memory
         base_bytes = self._without_stage_bytes()
         served_bytes = self._taken_bytes(stage_memory(manifest, stage, in_host_memory=in_host))
         where = ", its state in the memory of the host" if in_host else ""
         parts = [f"{readable_size(served_bytes)} for the stage{where}"]
-        if one_bytes:
+        microbatches_bytes = 0 if one is None else held * one.held_bytes + one.passes_bytes
+        if one is not None:
             what = "a microbatch" if held == 1 else f"{held} microbatches (--capacity)"
-            parts.append(f"{readable_size((held + TEMPORARY) * one_bytes)} for {what}")
+            parts.append(f"{readable_size(microbatches_bytes)} for {what}")
         if base_bytes:
             journal = f" with {readable_size(self.journal_bytes)} for repairs (--journal-bytes-max)"
             parts.append(f"{readable_size(base_bytes)} for the process{journal}")
-        needed_bytes = base_bytes + served_bytes + (held + TEMPORARY) * one_bytes
-        least = "" if one_bytes else "more than "
+        needed_bytes = base_bytes + served_bytes + microbatches_bytes
+        least = "" if one is not None else "more than "
         raise_it = f"needs {least}{readable_size(needed_bytes)}: {', '.join(parts)}"
         advice = "raise the limit, or serve a smaller stage (swarmflow plan --cut finds a cut for given machines)"
         assert self._most_bytes is not None, "there is a limit"
@@ -203,3 +247,8 @@ class MemoryBudget:
             advice = advice.removeprefix("raise the limit, or ")
             return NoMemoryError(f"{self.device} has {limit} free: stage {stage} {raise_it}; {advice}", stage)
         return NoMemoryError(f"--memory-limit {limit}: stage {stage} {raise_it}; {advice}", stage)
+
+
+def _most(manifest: Manifest) -> int:
+    """Return how many microbatches fill a pipeline of this depth."""
+    return min(manifest.microbatches, 2 * manifest.stages + 2)

@@ -10,7 +10,7 @@ from typing import Any
 
 from peers.building import build, initialize
 from peers.copies import CopyKeeper
-from peers.fitting import MemoryBudget, NoMemoryError
+from peers.fitting import MemoryBudget, MicrobatchMemory, NoMemoryError
 from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from swarmflow.activity import doing
@@ -51,7 +51,7 @@ class _Loaded:
 
     served: Served
     load: PieceLoad
-    one_bytes: int  # of a held microbatch
+    one: MicrobatchMemory
     pending: bool = True  # the machine has not got the result of the last grant
 
 
@@ -184,14 +184,14 @@ class StageLoader:
             await self._host.warm_up()
             self._progressed()
             try:
-                served, one_bytes = await self._compute.call(
+                served, one = await self._compute.call(
                     _FIRST, lambda: build(self._manifest, self._budget, action.stage)
                 )
             except NoMemoryError as error:
                 self._look_elsewhere(error)
                 return
             self._progressed()
-            loaded = self._loaded = _Loaded(served, self._pieces(action.stage, served), one_bytes)
+            loaded = self._loaded = _Loaded(served, self._pieces(action.stage, served), one)
             loaded.load.set_donors(action.donors, action.version)
             if not _from_peers(action):
                 try:
@@ -223,7 +223,7 @@ class StageLoader:
             runner.weights_written()
         loaded.pending = False
         in_host_memory = served.stage.in_host_memory
-        capacity = self._budget.fitting(self._manifest, action.stage, loaded.one_bytes, in_host_memory=in_host_memory)
+        capacity = self._budget.fitting(self._manifest, action.stage, loaded.one, in_host_memory=in_host_memory)
         self._serve(served, root, capacity)
         await asyncio.to_thread(self._left.remove)
 
@@ -281,9 +281,9 @@ class StageLoader:
 
     def _restore(self, number: int) -> KeptStage:
         """Return the state that an earlier life has left in the folder. Raises CheckpointError."""
-        served, one_bytes = build(self._manifest, self._budget, number)
+        served, one = build(self._manifest, self._budget, number)
         in_host_memory = served.stage.in_host_memory
-        allowed = self._budget.fitting(self._manifest, number, one_bytes, in_host_memory=in_host_memory)
+        allowed = self._budget.fitting(self._manifest, number, one, in_host_memory=in_host_memory)
         kept = self._left.fill(served)
         return replace(kept, capacity=min(kept.capacity, allowed))
 

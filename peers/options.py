@@ -43,6 +43,7 @@ class PeerOptions:
     trust_module: tuple[str, ...] = ()  # that may be imported, "package:function"
     log_format: str = "auto"
     state: str = "auto"  # where the state of the stage is: auto, device or host
+    activations: str = "auto"  # of blocks: auto, keep or recompute
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> PeerOptions:

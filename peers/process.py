@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from peers.building import check_trusted
+from peers.building import check_activations, check_trusted
 from peers.copies import CopyKeeper
 from peers.ending import Signals, run_lives
 from peers.fitting import MemoryBudget
@@ -89,7 +89,7 @@ class OverLives:
             return resident_bytes() + resident_bytes(node.daemon_pid)
 
         limits = options.memory_limit, options.capacity, options.journal_bytes_max
-        budget = MemoryBudget(choose_device(options.device), *limits, used_bytes, options.state)
+        budget = MemoryBudget(choose_device(options.device), *limits, used_bytes, options.state, options.activations)
         upload = UploadLimit(options.upload_limit) if options.upload_limit is not None else None
         access = AccessControl(options.invite.run_id, options.invite.peer)
         if (policy := memory.policy(options.invite.run_id)) is not None:
@@ -219,6 +219,7 @@ class _Life:
         """Begin in a known run: read the disk, make the workers and the machine, and join."""
         session, own, manifest = self._session, self._own, found.manifest
         check_trusted(manifest, self._options.trust_module)
+        check_activations(manifest, self._options.activations)
         session.fit(manifest)
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
         self._workers = [compute, codec]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Any
 
 import torch
@@ -51,6 +53,10 @@ class SeededDropout(TorchFunctionMode):
         """Reseeds for a layer, so that its masks do not depend on where the model is cut."""
         self._generator.manual_seed(seed_of(self._key.seed, self._key.step, self._key.microbatch, layer))
 
+    def again(self, layer: int, block: nn.Module) -> Redrawing:
+        """Return the context in which a block later draws what it draws in the present forward pass."""
+        return Redrawing(self, self._key, layer, block)
+
     def watch(self, blocks: Iterable[tuple[int, nn.Module]]) -> None:
         """Hooks the blocks, given with their index in the whole model."""
         for layer, block in blocks:
@@ -73,3 +79,24 @@ class SeededDropout(TorchFunctionMode):
         kept = torch.rand(x.shape, generator=self._generator) >= p
         scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
         return x * (kept.to(x.device).to(x.dtype) * scale)
+
+
+class Redrawing:
+    """The context in which a block draws the masks of one microbatch once more, also after a pass without dropout."""
+
+    def __init__(self, dropout: SeededDropout, key: DrawKey, layer: int, block: nn.Module) -> None:
+        self._dropout = dropout
+        self._key = key
+        self._layer = layer
+        self._block = block
+        self._entered = contextlib.ExitStack()
+
+    def __enter__(self) -> None:
+        self._block.train()
+        self._entered.enter_context(self._dropout.begin(self._key))
+        self._dropout.enter(self._layer)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._entered.close()

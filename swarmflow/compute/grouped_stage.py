@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from swarmflow.compute.block_recompute import BlockRecompute
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import ExponentOverflowError, FixedPoint
 from swarmflow.compute.finite import NotFiniteError
@@ -55,6 +56,7 @@ class GroupedStage(ABC):
     edge, are in the memory of the host; a runner then has copies on the device.
     """
 
+    block_recompute: BlockRecompute | None = None  # of its blocks; None: it has none
     units: dict[str, nn.Module]
     order: list[str]
     block_names: tuple[str, ...]

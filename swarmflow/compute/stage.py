@@ -19,6 +19,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import ModelOutput
 
 from swarmflow.boundary import Boundary
+from swarmflow.compute.block_recompute import BlockRecompute
 from swarmflow.compute.boundary_layers import CompressingHalf, ExpandingHalf, attach, halves_of
 from swarmflow.compute.cross_entropy import cross_entropy_sum
 from swarmflow.compute.dropout import DrawKey, SeededDropout
@@ -141,6 +142,7 @@ class Stage(GroupedStage):
         _fill_buffers(self.model, device)
         if self._dropout is not None:
             self._dropout.watch(zip(blocks, anatomy.blocks, strict=True))
+        self.block_recompute = BlockRecompute(zip(blocks, anatomy.blocks, strict=True), self._again)
         self._edges = _Edges(anatomy.blocks, first=self.first, last=self.last)
         self._pass_through = _stand_in(anatomy)
         setattr(self.model, self.model.base_model_prefix, self._pass_through)
@@ -219,6 +221,10 @@ class Stage(GroupedStage):
             if isinstance(half, kind):
                 x = half(x)
         return x
+
+    def _again(self, layer: int, block: nn.Module) -> contextlib.AbstractContextManager[object]:
+        """Return the context in which a block is computed once more for the backward pass of this forward pass."""
+        return contextlib.nullcontext() if self._dropout is None else self._dropout.again(layer, block)
 
     def _drawing(self, draw: DrawKey | None) -> contextlib.AbstractContextManager[object]:
         if self._dropout is None:

@@ -7,15 +7,19 @@ from dataclasses import replace
 import pytest
 import torch
 
-from peers.fitting import JOURNAL_BYTES, MemoryBudget, NoMemoryError
+from peers.building import build, check_activations
+from peers.fitting import JOURNAL_BYTES, MemoryBudget, MicrobatchMemory, NoMemoryError
 from swarmflow.compute.demands import measure_activations, stage_demands, stage_memory
+from swarmflow.compute.graphs.description import MODULE
 from swarmflow.errors import ConfigError
+from swarmflow.manifest import Manifest
 from tests.runtime.manifests import manifest
 
 OF = manifest(microbatches=64)
 CPU = torch.device("cpu")
 BASE, MB = 300_000_000, 1_000_000
 ONE = 50 * MB
+KEPT = MicrobatchMemory.kept(ONE)
 IMPORTED = 200 * MB  # that is set aside for what comes with the first stage
 STAGE = stage_memory(OF, 1).device_bytes
 
@@ -36,13 +40,13 @@ def test_the_limit_gives_the_capacity(room: int, fits: int) -> None:
     """Two more than are held need room, for the pass that runs and for gradients that wait; six fill two stages."""
     made = budget(BASE + IMPORTED + 100 * MB + STAGE + room)
     made.check_stage(OF, 1)
-    assert made.fitting(OF, 1, ONE) == fits
+    assert made.fitting(OF, 1, KEPT) == fits
 
 
 def test_without_a_limit_the_free_memory_gives_it() -> None:
-    assert budget(None).fitting(OF, 1, ONE) >= 1
-    assert budget(None, capacity=5).fitting(OF, 1, 1 << 60) == 5
-    assert budget(None).fitting(OF, 1, 1 << 60) == 1
+    assert budget(None).fitting(OF, 1, KEPT) >= 1
+    assert budget(None, capacity=5).fitting(OF, 1, MicrobatchMemory.kept(1 << 60)) == 5
+    assert budget(None).fitting(OF, 1, MicrobatchMemory.kept(1 << 60)) == 1
 
 
 def test_a_stage_that_cannot_fit_is_refused_before_it_is_built() -> None:
@@ -72,7 +76,7 @@ def test_a_peer_says_which_stages_have_no_room() -> None:
 def test_a_stage_beside_which_no_microbatch_had_room_is_not_asked_for_again() -> None:
     made = budget(BASE + IMPORTED + 100 * MB + max(STAGE, stage_memory(OF, 0).device_bytes) + ONE)
     with pytest.raises(NoMemoryError) as refused:
-        made.check_microbatches(OF, 1, ONE)
+        made.check_microbatches(OF, 1, KEPT)
     made.full.add((OF.fingerprint, refused.value.stage))
     assert made.unfit(OF) == (1,)
     assert made.has_room(OF)
@@ -85,9 +89,9 @@ def test_a_stage_beside_which_no_microbatch_had_room_is_not_asked_for_again() ->
 def test_a_limit_without_room_for_what_is_asked_is_refused(capacity: int | None, what: str) -> None:
     room = ((capacity or 1) + 2) * ONE
     limit = BASE + IMPORTED + 100 * MB + STAGE + room
-    assert budget(limit, capacity).fitting(OF, 1, ONE) >= (capacity or 1)
+    assert budget(limit, capacity).fitting(OF, 1, KEPT) >= (capacity or 1)
     with pytest.raises(ConfigError, match="stage 1 needs ") as refused:
-        budget(limit - 1, capacity).fitting(OF, 1, ONE)
+        budget(limit - 1, capacity).fitting(OF, 1, KEPT)
     assert what in str(refused.value)
 
 
@@ -102,6 +106,47 @@ def test_what_the_process_used_at_its_start_counts_in_each_life() -> None:
     used = [BASE, 10 * BASE]
     made = MemoryBudget(CPU, BASE + IMPORTED + STAGE + 4 * ONE, None, 0, lambda: used.pop(0))
     made.begin()
-    assert made.fitting(OF, 1, ONE) == 2
-    assert made.fitting(OF, 1, ONE) == 2
+    assert made.fitting(OF, 1, KEPT) == 2
+    assert made.fitting(OF, 1, KEPT) == 2
     assert used == [10 * BASE]
+
+
+def built(budget: MemoryBudget, of: Manifest = OF) -> tuple[bool, MicrobatchMemory]:
+    """Whether stage 1 is built to compute its blocks again, and the memory of its microbatches."""
+    served, one = build(of, budget, 1)
+    assert served.stage.block_recompute is not None
+    return served.stage.block_recompute.on, one
+
+
+def test_blocks_are_computed_again_where_too_few_microbatches_fit() -> None:
+    again, kept = built(MemoryBudget(CPU))
+    assert not again, "there is memory enough"
+    assert kept == MicrobatchMemory.kept(kept.held_bytes)
+    again, inputs = built(MemoryBudget(CPU, activations="recompute"))
+    assert again
+    assert inputs.held_bytes < kept.held_bytes / 4
+    least = inputs.held_bytes + (kept.held_bytes - inputs.held_bytes) / 2  # two blocks are on the stage
+    assert inputs.passes_bytes == pytest.approx(least, abs=1)
+    wanted = 2 * OF.stages + 2
+    enough = BASE + IMPORTED + STAGE + wanted * kept.held_bytes + kept.passes_bytes
+    for limit, activations, expected in (
+        (enough, "auto", False),
+        (enough - 1, "auto", True),
+        (enough - 1, "keep", False),
+        (enough, "recompute", True),
+    ):
+        made = MemoryBudget(CPU, limit, None, 0, lambda: BASE, activations=activations)
+        again, one = built(made)
+        assert again is expected, (limit, activations)
+        assert made.fitting(OF, 1, one) == (wanted if activations != "keep" else wanted - 1)
+    few = BASE + IMPORTED + STAGE + 2 * kept.held_bytes + kept.passes_bytes
+    assert built(MemoryBudget(CPU, few, 2, 0, lambda: BASE))[0] is False, "--capacity is what it should hold"
+    assert built(MemoryBudget(CPU, few - 1, 2, 0, lambda: BASE))[0] is True
+
+
+def test_a_module_has_no_blocks_to_compute_again() -> None:
+    check_activations(OF, "recompute")
+    module = replace(OF, model={MODULE: {}})
+    check_activations(module, "auto")
+    with pytest.raises(ConfigError, match="--activations recompute: this run trains a module"):
+        check_activations(module, "recompute")

@@ -105,13 +105,13 @@ def make_blocks_equal(folder: Path) -> None:
 def together(folder: Path, run: dict[str, Any], forks: ForkServer) -> Learnt:
     """What two peers a stage learn, between which microbatches go as they happen to go.
 
-    One of them has its state in the memory of the host.
+    One of them has its state in the memory of the host, and computes its blocks again in the backward pass.
     """
     with LocalSwarm(folder, run, forks=forks) as swarm:
         swarm.start_trainer()
         for stage in (0, 1):
-            for state in ("device", "host"):
-                swarm.start_peer(*AS_THE_LOOP, "--state", state, stage=stage)
+            for state, activations in (("device", "keep"), ("host", "recompute")):
+                swarm.start_peer(*AS_THE_LOOP, "--state", state, "--activations", activations, stage=stage)
         version = learnt_by_all(swarm, [2, 2])
         steps = swarm.steps()[:version]
     step = swarm.output / f"step-{version}"
