@@ -88,5 +88,6 @@ class BaselineReduction:
             self.runtime.unsummed(process, group, parts / (1 + len(self._members[group])))
 
     def _send(self, group: str, message: BaselinePart | BaselineSum) -> None:
-        for member in sorted(self._open[group]):
+        me = self.runtime.me  # each begins with another one, so that no downlink is idle while others wait for theirs
+        for member in sorted(self._open[group], key=lambda member: (member < me, member)):
             self.runtime.send(member, message, self._sizes[group])

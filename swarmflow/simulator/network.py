@@ -210,6 +210,10 @@ class Shared:
     # Seconds of tensors that a link has accepted before a control message, and sends first: the buffers of modems and
     # kernels have no lanes.
     queue_s: float = 0.0
+    jitter_s: Distribution | None = None  # of each message: what is added to its latency, its lane's order kept
+    random: Random = field(default_factory=lambda: Random(0))  # the jitter's
+    # (sender, receiver, whether tensors): when the last byte of the lane's last message arrives, with a jitter
+    _arrived_s: dict[tuple[str, str, bool], float] = field(init=False, default_factory=dict)
     # (sender, receiver, whether tensors): until when the lane between the two is busy
     _pairs: dict[tuple[str, str, bool], float] = field(init=False, default_factory=dict)
     _keep: int = field(init=False, default=PAIRS_KEPT)  # pairs beyond which idle ones are removed
@@ -235,6 +239,17 @@ class Shared:
         if len(self._pairs) > self._keep:
             self._tidy(now_s)
         return start_s, end_s
+
+    def jittered(self, pair: tuple[str, str], bulk: bool, due_s: float, last_s: float) -> tuple[float, float]:
+        """Return when the first and the last byte of a message arrive, later by a random delay.
+
+        As a stream delivers in order, no byte arrives before the last one of the message before it on its lane.
+        """
+        assert self.jitter_s is not None
+        delay_s, lane = self.jitter_s.at(self.random.random()), (*pair, bulk)
+        before_s = self._arrived_s.get(lane, 0.0)
+        last_s = self._arrived_s[lane] = max(last_s + delay_s, before_s)
+        return max(due_s + delay_s, before_s), last_s
 
     def _tidy(self, now_s: float) -> None:
         """Remove pairs that are idle: they hold nothing up."""
@@ -294,7 +309,10 @@ class _Through:
             start_s, end_s = self.network.between(self.pair, bulk, start_s, end_s, takes_s, now_s)
         last_s = end_s + self.latency_s
         # A tensor queues for the downlink with its first byte; a control message, of few bytes, with its last.
-        return Flight(self, size_bytes, bulk, start_s + self.latency_s if bulk else last_s, last_s)
+        due_s = start_s + self.latency_s if bulk else last_s
+        if self.network.jitter_s is not None:
+            due_s, last_s = self.network.jittered(self.pair, bulk, due_s, last_s)
+        return Flight(self, size_bytes, bulk, due_s, last_s)
 
     def received_s(self, flight: Flight, now_s: float) -> float:
         """Queue on the downlink, and return when the message is through."""

@@ -129,6 +129,7 @@ class NetworkPart:
     """[network]: the links between machines, by distribution, by region or one by one. break_s: 0: not noticed."""
 
     latency_s: Annotated[Distribution, checks.distribution()] = NONE
+    jitter_s: Annotated[Distribution | None, checks.distribution()] = None
     mbps: Annotated[Distribution, checks.mbps] = NONE
     symmetric: Annotated[bool, check.boolean] = True
     regions: Annotated[tuple[str, ...], checks.names] = ()

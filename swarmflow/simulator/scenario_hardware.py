@@ -39,7 +39,9 @@ class ScenarioHardware:
     _factors: tuple[float, ...] = field(init=False, default=())  # the cost of each stage, 1 on the average
 
     def __post_init__(self) -> None:
-        self.network = Shared(_links(self.scenario, self.seed), queue_s=self.scenario.network.queue_s)
+        network = self.scenario.network
+        jitter = network.jitter_s, Random(f"jitter of {self.seed}")
+        self.network = Shared(_links(self.scenario, self.seed), {}, network.queue_s, *jitter)
         self._factors = self.scenario.model.cost_factors
         trainers = self.scenario.trainers
         for number in range(trainers.count):
@@ -78,9 +80,14 @@ class ScenarioHardware:
         return self.capacity(name, self.profiles[name].stage) > 0
 
     def link(self, one: str, other: str) -> tuple[float, float]:
-        """Return latency and bandwidth (bytes/s) from one computer to another, their uplink and downlink included."""
+        """Return latency and bandwidth (bytes/s) from one computer to another, their uplink and downlink included.
+
+        Of a jitter, the latency includes the median.
+        """
         here, there = self.network.ports[one], self.network.ports[other]
         latency_s, rate = self.network.links.between(here.place, there.place)
+        if self.network.jitter_s is not None:
+            latency_s += self.network.jitter_s.at(0.5)
         return latency_s, min(rate, here.up, there.down)
 
     def pass_s(self, name: str, stage: int) -> float:

@@ -23,12 +23,14 @@ class Computer:
     def __init__(self) -> None:
         self.halves: list[Callable[[], None]] = []  # each ends the first part of a pass
         self.sent: list[BaselineMessage] = []
+        self.receivers: list[ProcessId] = []  # of each
         self.waits: list[tuple[float, Callable[[], None]]] = []
         self.loads: list[tuple[int, Callable[[], None]]] = []
         self.lost: list[tuple[ProcessId, float]] = []  # shares of gradients that nobody has got
 
     def send(self, to: ProcessId, message: BaselineMessage, tensor_bytes: int = 0) -> None:
         self.sent.append(message)
+        self.receivers.append(to)
 
     def compute(self, task: BaselineTask) -> None:
         assert task.given is not None

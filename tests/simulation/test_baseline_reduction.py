@@ -83,3 +83,12 @@ def test_what_had_not_come_of_a_dead_member_is_told_as_lost(came: tuple[str, ...
     assert done == [True]
     assert sum(share for _, share in computer.lost) == pytest.approx(lost)
     assert {process for process, share in computer.lost if share} <= {B}
+
+
+@pytest.mark.parametrize("me", [A, ME, B])
+def test_each_member_sends_to_the_one_behind_it_first(me: ProcessId) -> None:
+    members, computer = sorted((A, ME, B)), Computer()
+    computer.me = me
+    BaselineReduction(computer, Aggregate(0, ((GROUP, tuple(members)),)), lambda: None).start()
+    place = members.index(me)
+    assert computer.receivers == members[place + 1 :] + members[:place], "no downlink gets all of the first parts"

@@ -213,6 +213,20 @@ def test_small_messages_are_not_held_up_by_a_large_one_in_the_background() -> No
             now_s = sent_s
 
 
+def test_a_jitter_delays_each_message_by_another_time_and_no_message_overtakes() -> None:
+    shared = network(0.1, a=(INFINITE, INFINITE), b=(INFINITE, INFINITE))
+    shared.jitter_s = Uniform(0.0, 1.0)
+    apart = deliver(shared, [(10.0 * number, A, B, 1, True) for number in range(200)])
+    delays_s = [received_s - 10.0 * number for number, received_s in enumerate(apart)]
+    assert 0.1 <= min(delays_s) < 0.15
+    assert 1.05 < max(delays_s) <= 1.1
+    assert sum(delays_s) / len(delays_s) == pytest.approx(0.6, abs=0.1)
+    close = deliver(shared, [(3000.0 + 0.01 * number, A, B, 1, number % 2 == 0) for number in range(200)])
+    for lane in (close[::2], close[1::2]):
+        assert lane == sorted(lane)
+        assert len(set(lane)) > 1
+
+
 def test_links_need_not_be_symmetric() -> None:
     links = Matrix(((0.0, 1.0), (2.0, 0.0)), ((INFINITE, MB), (2 * MB, INFINITE)))
     shared = Shared(links, {"a": Port(0), "b": Port(1)})
