@@ -122,6 +122,9 @@ def _runners(manifest: Manifest, device: torch.device, number: int, *, in_host_m
             )
             for each in rounding
         ]
+    if stages[0].layout.beside != manifest.beside:
+        beside = stages[0].layout.beside
+        raise ModelError(f"the run's manifest has beside = {manifest.beside}, and its model {beside}: end the run")
     return tuple(StageRunner(stage, manifest.precision) for stage in stages)
 
 

@@ -73,6 +73,7 @@ class Manifest:
     shared: tuple[SharedWeights, ...] = ()  # of blocks that the edge of a stage separates; not the tied weight
     # Of each stage where each block counts its own parameters, as computed with; empty: as `parameters`.
     computed_parameters: tuple[int, ...] = ()
+    beside: int = 0  # fp32 numbers of a sequence that travel beside its hidden states, by which experts are balanced
     batch_words: int = 0  # of 4 bytes: of all tensors of a module's batch
     microbatch_gigaflops: float = 0.0  # counted, forward and backward; 0: they follow from the parameters
     ignored_targets: bool = False  # some targets do not count in the loss
@@ -105,7 +106,8 @@ class Manifest:
     def tensor_bytes_max(self) -> int:
         """The largest tensor that travels in one frame: at a boundary, in whatever codec, with its header."""
         boundary = self.microbatch_sequences * self.seq_len * max(self.boundary_width, 1)
-        return 4 * max(boundary, self.batch_words) + _TENSOR_HEADER_BYTES
+        beside = self.microbatch_sequences * self.beside
+        return 4 * max(boundary + beside, self.batch_words) + _TENSOR_HEADER_BYTES
 
     @property
     def gigaflops(self) -> tuple[float, ...]:
@@ -149,6 +151,8 @@ class Manifest:
             allowed = 1 < len(stages) == len(set(stages)) and all(0 <= stage < manifest.stages for stage in stages)
             if not (allowed and group.startswith("shared-")):
                 raise IncompatibleError("the run's manifest has weights that no stages can share")
+        if manifest.beside < 0:
+            raise IncompatibleError(f"the run's manifest has an impossible beside, {manifest.beside}")
         if problems := manifest.timeouts.problems():
             raise IncompatibleError(f"the run's manifest has an impossible timeouts.{problems[0]}")
         problem = manifest.boundary.problem(manifest.hidden_size) if manifest.boundary is not None else None

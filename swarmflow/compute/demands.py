@@ -273,7 +273,7 @@ def _growth(
     draw = DrawKey(0, 0, 0) if part.dropout else None
 
     def a_token(tokens: int) -> float:
-        x = torch.zeros(1, tokens, dtype=torch.int64) if part.first else torch.zeros(1, tokens, part.boundary_width)
+        x = torch.zeros(1, tokens, dtype=torch.int64) if part.first else torch.zeros(part.boundary_shape(1, tokens))
         return runner.activation_bytes(x, draw) / tokens
 
     return _line(longest // 2, a_token(longest // 2), longest, a_token(longest))

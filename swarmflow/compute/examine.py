@@ -18,7 +18,7 @@ from swarmflow.boundary import Boundary
 from swarmflow.compute.demands import Activations, measure_activations
 from swarmflow.compute.families import one_line, to_config, unsupported
 from swarmflow.compute.layout import stage_layout
-from swarmflow.compute.partition import BlockCosts, check_family, few_blocks, measure_costs
+from swarmflow.compute.partition import BlockCosts, check_dropout, check_family, few_blocks, measure_costs
 from swarmflow.errors import ModelError
 
 SMALL_PARAMETERS = 1 << 20  # of one block and the embedding: that much is examined here, without seconds of imports
@@ -81,7 +81,11 @@ def _examine(asked: ExamineRequest) -> Examined:
     check_family(asked.config)
     try:
         activations = measure_activations(asked.config, asked.precision, asked.dropout, asked.boundary)
+        if asked.dropout:
+            check_dropout(asked.config)
         return Examined(activations, measure_costs(asked.config) if asked.measure else None)
+    except ModelError:
+        raise
     except Exception as error:  # any family fails in its own way
         how = f"train.precision = {asked.precision} and model.dropout = {str(asked.dropout).lower()}"
         raise unsupported(to_config(asked.config), f"with {how} they fail ({one_line(error)})") from error

@@ -242,9 +242,6 @@ def _check_kind(config: PreTrainedConfig) -> None:
         known = text.model_type in CONFIG_MAPPING and type(text) in MODEL_FOR_CAUSAL_LM_MAPPING
         hint = f"; train the text model alone, model_type {text.model_type!r}" if known else ""
         raise unsupported(config, f"they are made of several models{hint}")
-    if getattr(config, "output_router_logits", False):
-        reason = "output_router_logits adds a loss for their experts, which swarmflow leaves out; set it to false"
-        raise unsupported(config, reason)
 
 
 def _frozen(model: PreTrainedModel, blocks_name: str) -> tuple[str, ...]:
@@ -327,7 +324,7 @@ def _run_on_meta(model: PreTrainedModel, blocks: nn.ModuleList, calls: list[str]
             block.forward = _handing_on(parts)
         try:
             with torch.no_grad():
-                model(input_ids=ids, attention_mask=mask, use_cache=False)
+                model(input_ids=ids, attention_mask=mask, **without_balance(model), use_cache=False)
         except Exception as error:  # any family fails in its own way; the first of the failures is reported
             failures.append(error)
         else:
@@ -339,6 +336,11 @@ def _run_on_meta(model: PreTrainedModel, blocks: nn.ModuleList, calls: list[str]
                 module._buffers.clear()
                 module._buffers.update(buffers)
     raise unsupported(model.config, f"their parts cannot be told apart ({one_line(failures[0])})") from failures[0]
+
+
+def without_balance(model: PreTrainedModel) -> dict[str, Any]:
+    """Return what a forward of a causal model takes so that it computes no loss that balances experts."""
+    return {"output_router_logits": False} if hasattr(model.config, "output_router_logits") else {}
 
 
 def _handing_on(parts: int) -> Callable[..., object]:

@@ -104,6 +104,10 @@ class GroupedStage(ABC):
     def head_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """Return the sum (not mean) of the losses of one piece, a scalar in fp32."""
 
+    def extra_loss(self, hidden: Tensor, targets: Tensor) -> Tensor | None:
+        """Return what is added to the losses of the pieces once a microbatch, a scalar in fp32; None: nothing is."""
+        return None
+
     @abstractmethod
     def count(self, targets: Tensor) -> int:
         """Return how many targets, or items, a microbatch has: what its loss counts for."""

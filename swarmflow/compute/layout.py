@@ -15,6 +15,7 @@ from torch import nn
 from swarmflow.boundary import Boundary
 from swarmflow.compute.blocks import alignment
 from swarmflow.compute.boundary_layers import ExpandingHalf, halves_of, is_of_boundary
+from swarmflow.compute.experts import balance_of
 from swarmflow.compute.families import Anatomy, dissect, stored_names, to_config
 from swarmflow.compute.graphs.description import graph_model, is_graph
 from swarmflow.compute.layout_types import FROZEN, OWN, TIED, StageLayout, TensorSlot
@@ -119,6 +120,7 @@ class _ModelLayout:
     prefix: str
     tied: str | None
     tied_alias: str | None
+    beside: int
 
     def sharing(self, block: int) -> range:
         """Return the blocks whose weights are those of this block."""
@@ -133,6 +135,7 @@ def _model_layout(config: str) -> _ModelLayout:
 
 def _listed(anatomy: Anatomy) -> _ModelLayout:
     named = [(name, tuple(parameter.shape)) for name, parameter in anatomy.model.named_parameters()]
+    balance = balance_of(anatomy.model)
     frozen = [(name, tuple(anatomy.model.get_buffer(name).shape)) for name in anatomy.frozen]
     return _ModelLayout(
         parameters=(
@@ -151,6 +154,7 @@ def _listed(anatomy: Anatomy) -> _ModelLayout:
         prefix=anatomy.model.base_model_prefix,
         tied=anatomy.tied,
         tied_alias=f"{anatomy.head}.weight" if anatomy.tied else None,
+        beside=balance.width if balance is not None else 0,
     )
 
 
@@ -184,6 +188,7 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int, bo
         spread={group: _spread(model, cut, group) for group in sorted(found, key=_order) if group not in (OWN, FROZEN)},
         boundary=boundary,
         embeddings=model.embeddings,
+        beside=model.beside,
     )
 
 

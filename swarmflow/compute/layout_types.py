@@ -48,9 +48,9 @@ class StageLayout:
     (from 0), cut by the edge of a stage, and exists on each stage with such a block. tied, tied_alias: the tied
     weight's name, and the name of the head's weight that checkpoints may use instead. stored: name -> name in the
     family's checkpoints where that is another one. prefix: the base model's name, which some checkpoints leave out.
-    spread: group -> the stages that have it, but for `own`.
-    boundary: what compresses between the stages, if it is learnt. embeddings: the names of parameters outside the
-    blocks, as modules hold them, that are looked up and multiply nothing.
+    spread: group -> the stages that have it, but for `own`. boundary: what compresses between the stages, if it is
+    learnt. embeddings: the names of parameters outside the blocks, as modules hold them, that are looked up and
+    multiply nothing. beside: how many numbers of a sequence travel beside its hidden states (`experts.py`).
     """
 
     stage: int
@@ -63,6 +63,7 @@ class StageLayout:
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     boundary: Boundary | None = None
     embeddings: frozenset[str] = frozenset()
+    beside: int = 0
 
     def elements(self, group: str) -> int:
         """Number of elements of a group's flat buffer."""

@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.utils.generic import ModelOutput
 
+from swarmflow.compute.dropout import DrawKey
+from swarmflow.compute.experts import balance_of
 from swarmflow.compute.families import dissect, fill_from_above, init_module, one_line, shrink, to_config, unsupported
 from swarmflow.compute.grouped_stage import PackedInput
 from swarmflow.compute.layout import check_cut
@@ -164,19 +169,42 @@ def _compare(small: Mapping[str, Any]) -> str | None:
         for part in parts:
             for name, values, _ in part.named_parameters():
                 own[name].copy_(values)
-        expected = whole(input_ids=ids, use_cache=False).logits
+        output = whole(input_ids=ids, use_cache=False)
         got = parts[1].forward(hidden := parts[0].forward(ids))
+        balance = parts[1].extra_loss(parts[1].trunk(hidden), ids)
         other = ids.clone()
         other[0, -1] = 31
         later = parts[1].forward(parts[0].forward(other))
-    if not torch.allclose(got, expected, rtol=1e-4, atol=1e-5):
+    if not torch.allclose(got, output.logits, rtol=1e-4, atol=1e-5):
         return "cut into stages they give other results: they do something between their parts, such as scaling"
     if not torch.allclose(got[:, :-1], later[:, :-1], rtol=1e-4, atol=1e-5):
         return "a token sees later ones, so the next token cannot be learnt; set is_decoder to true where they have it"
+    if balance is not None and not _is_balance(balance, whole, output, ids.numel()):
+        return "the loss that balances their experts is a special one; set output_router_logits to false"
     gradient = StageRunner(parts[1]).replay(hidden, 0, targets=ids)
     if gradient is None or not bool(gradient.isfinite().all()):
         return "their gradients are not finite"
     return None
+
+
+def check_dropout(config: Mapping[str, Any]) -> None:
+    """Computes a few blocks twice with dropout. Raises ModelError when the same key does not give the same bits."""
+    small = shrink(config, _telling_blocks(config), vocab_size=32)
+    part = build_stage(small, (), 0, device="cpu", dropout=True)
+    init_stage(part, seed=0)
+    with torch.no_grad():
+        once, again = (part.forward(torch.arange(16).view(2, 8), DrawKey(0, 0, 0)) for _ in range(2))
+    if not torch.equal(once, again):
+        reason = "in training they draw random numbers that a replay cannot draw again; set model.dropout to false"
+        raise unsupported(to_config(config), f"{reason}, or what adds noise to their routers to 0")
+
+
+def _is_balance(found: Tensor, whole: PreTrainedModel, output: ModelOutput, tokens: int) -> bool:
+    """Return whether a loss that balances experts is the one that transformers has computed for so many tokens."""
+    own, balance = output.get("aux_loss"), balance_of(whole)
+    if not isinstance(own, Tensor) or balance is None:
+        return False
+    return torch.allclose(found, balance.coefficient * own.float() * tokens, rtol=1e-4)
 
 
 def check_packing(config: Mapping[str, Any]) -> None:
@@ -191,8 +219,8 @@ def check_packing(config: Mapping[str, Any]) -> None:
     positions = torch.tensor([[*range(7), *range(5)]])
     try:
         with torch.no_grad():
-            together = part.logits(part.trunk(PackedInput(ids, positions)))
-            alone = torch.cat([part.logits(part.trunk(some)) for some in (ids[:, :7], ids[:, 7:])], dim=1)
+            together = part.forward(PackedInput(ids, positions))
+            alone = torch.cat([part.forward(some) for some in (ids[:, :7], ids[:, 7:])], dim=1)
         apart = torch.allclose(together, alone, rtol=1e-4, atol=1e-5)
     except Exception as error:  # a family may take no positions
         raise _without_packing(config, one_line(error)) from error
@@ -229,7 +257,7 @@ def _stage_seconds(config: Mapping[str, Any], cut: tuple[int, ...], stage: int, 
     runner = StageRunner(part)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(part.vocab_size, (1, tokens), generator=generator)
-    hidden = torch.randn(1, tokens, part.boundary_width, generator=generator)
+    hidden = torch.randn(part.boundary_shape(1, tokens), generator=generator)
     taken: list[float] = []
     for _ in range(_TRIALS):
         start = time.perf_counter()

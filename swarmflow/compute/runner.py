@@ -263,6 +263,10 @@ class StageRunner:
                 loss = self.stage.head_loss(piece, wanted)
             torch.autograd.backward(loss, torch.full_like(loss, self._factor(weight)), inputs=_only(top, weight))
             total += float(loss.detach())
+        extra = self.stage.extra_loss(top, targets)
+        if extra is not None:
+            torch.autograd.backward(extra, torch.full_like(extra, self._factor(weight)), inputs=_only(top, weight))
+            total += float(extra.detach())
         if not math.isfinite(total):
             raise NotFiniteError("loss")
         return total
@@ -292,7 +296,9 @@ class StageRunner:
             raise ValueError("dropout is on: training needs the key that seeds it")
         leaf, entered = self.stage.enter(x)
         if self._kept_share < 1.0 and leaf is not None:
-            scaled = leaf * ((leaf != 0) * math.sqrt(1.0 / self._kept_share))
+            factors = (leaf != 0) * math.sqrt(1.0 / self._kept_share)
+            factors[..., factors.shape[-1] - self.stage.layout.beside :] = 1.0  # what is beside hidden states is whole
+            scaled = leaf * factors
             if isinstance(entered, PackedInput):
                 entered = PackedInput(scaled, entered.positions)
             elif isinstance(entered, Tensor):

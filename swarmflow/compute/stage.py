@@ -15,7 +15,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.modeling_outputs import BaseModelOutputWithPast
 from transformers.utils.generic import ModelOutput
 
 from swarmflow.boundary import Boundary
@@ -24,76 +23,27 @@ from swarmflow.compute.boundary_layers import CompressingHalf, ExpandingHalf, at
 from swarmflow.compute.cross_entropy import cross_entropy_sum
 from swarmflow.compute.dropout import DrawKey, SeededDropout
 from swarmflow.compute.exact import FixedPoint
-from swarmflow.compute.families import Anatomy, dissect, fill_from_above, init_module, to_config, unsupported
+from swarmflow.compute.experts import balance_of, packed, unpacked
+from swarmflow.compute.families import (
+    Anatomy,
+    dissect,
+    fill_from_above,
+    init_module,
+    to_config,
+    unsupported,
+    without_balance,
+)
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInput
 from swarmflow.compute.layout import FROZEN, TIED, StageLayout, blocks_of, layout_of
+from swarmflow.compute.stand_ins import Edges, Nothing, PassThrough, Same
 from swarmflow.targets import IGNORED
 
 # Logits of at most this many elements exist at once (64 MiB in fp32), however large the batch is, or of HEAD_TOKENS_MIN
 # tokens where these have more: each piece reads the head's weights and writes their gradient anew.
 LOGITS_ELEMENTS_MAX = 1 << 24
 HEAD_TOKENS_MIN = 1024
-
-
-class _Nothing(nn.Module):
-    """Stands for an embedding (of positions) that another stage has added already."""
-
-    def forward(self, *args: object, **kwargs: object) -> Tensor:
-        return torch.zeros(())
-
-
-class _Same(nn.Module):
-    """Stands for a norm, projection or dropout that another stage applies."""
-
-    def forward(self, x: Tensor, *args: object, **kwargs: object) -> Tensor:
-        return x
-
-
-class _PassThrough(nn.Module):
-    """Stands for the base model where transformers' causal model is to apply its head alone."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        # The head's forward reads the fields of its own family's output; the trunk's first output shows which it is.
-        self.output_type: type[ModelOutput] = BaseModelOutputWithPast
-
-    def forward(self, *args: object, inputs_embeds: Tensor, **kwargs: object) -> ModelOutput:
-        return self.output_type(last_hidden_state=inputs_embeds)
-
-
-class _Edges:
-    """Leads what crosses a boundary past all that the base model does before its first block and after its last one.
-
-    Some families scale the embedding there, or add positions: that is done once, on the first and on the last stage.
-    """
-
-    def __init__(self, blocks: nn.ModuleList, *, first: bool, last: bool) -> None:
-        self._entering: Tensor | None = None
-        self._left: list[Tensor] = []
-        if not first:
-            blocks[0].register_forward_pre_hook(self._enter, with_kwargs=True)
-        if not last:
-            blocks[-1].register_forward_hook(self._leave)
-
-    @contextlib.contextmanager
-    def between(self, entering: Tensor | None) -> Iterator[list[Tensor]]:
-        """Have the first block take `entering`; the list that is yielded gets what the last block of a stage gives."""
-        self._entering = entering
-        try:
-            yield self._left
-        finally:
-            self._entering = None
-            self._left.clear()
-
-    def _enter(self, block: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
-        if args:
-            return (self._entering, *args[1:]), kwargs
-        return args, {**kwargs, "hidden_states": self._entering}
-
-    def _leave(self, block: nn.Module, args: object, output: Tensor | Sequence[Tensor]) -> None:
-        self._left.append(output if isinstance(output, Tensor) else output[0])
 
 
 class Stage(GroupedStage):
@@ -123,8 +73,9 @@ class Stage(GroupedStage):
         self.tied = layout.tied if TIED in layout.groups else None
         self.model: PreTrainedModel = anatomy.model
         self.vocab_size = int(self.model.config.vocab_size)
-        hidden_size = int(self.model.config.hidden_size)
+        hidden_size = self._hidden_size = int(self.model.config.hidden_size)
         self.boundary_width = layout.boundary.width(hidden_size) if layout.boundary is not None else hidden_size
+        self._balance = balance_of(self.model)
         self._base = anatomy.base
         self._dropout = SeededDropout() if dropout else None
         self.halves = halves_of(layout.boundary, hidden_size, layout.stage, layout.stages)
@@ -143,7 +94,7 @@ class Stage(GroupedStage):
         if self._dropout is not None:
             self._dropout.watch(zip(blocks, anatomy.blocks, strict=True))
         self.block_recompute = BlockRecompute(zip(blocks, anatomy.blocks, strict=True), self._again)
-        self._edges = _Edges(anatomy.blocks, first=self.first, last=self.last)
+        self._edges = Edges(anatomy.blocks, first=self.first, last=self.last)
         self._pass_through = _stand_in(anatomy)
         setattr(self.model, self.model.base_model_prefix, self._pass_through)
 
@@ -168,37 +119,48 @@ class Stage(GroupedStage):
     def trunk(self, x: StageInput, draw: DrawKey | None = None) -> Tensor:
         """The stage without the head: tokens int [B, T] (stage 0) or boundary [B, T, W] -> boundary [B, T, W].
 
-        The last stage gives hidden [B, T, H]. draw: seeds the dropout of this microbatch; without it, or where dropout
-        is off, nothing is dropped.
+        The last stage gives hidden [B, T, H]. Where experts are balanced, both are packed with what is added up for
+        that, as `boundary_shape` says. draw: seeds the dropout of this microbatch; without it, or where dropout is off,
+        nothing is dropped.
         """
         positions = {"position_ids": x.positions} if isinstance(x, PackedInput) else {}
         x = x.x if isinstance(x, PackedInput) else x
         assert isinstance(x, Tensor), "a stage of a decoder"
+        carried: Tensor | None = None
+        if self._balance is not None and not self.first:
+            x, carried = unpacked(x, self.boundary_width, self._balance.width)
         x = self._through(ExpandingHalf, x)
         inputs = {"input_ids": x.long()} if self.first else {"inputs_embeds": torch.zeros_like(x, requires_grad=False)}
+        options = {} if self._balance is None else {"output_router_logits": True}
         inputs |= positions  # of which transformers makes a mask: attention stays within a document
         with self._drawing(draw), self._edges.between(None if self.first else x) as left:
-            output = self._base(**inputs, use_cache=False)
+            output = self._base(**inputs, **options, use_cache=False)
             hidden: Tensor = output.last_hidden_state if self.last else left.pop()
         for part in self._pass_through.modules():
-            assert isinstance(part, _PassThrough)
+            assert isinstance(part, PassThrough)
             part.output_type = type(output)
-        return self._through(CompressingHalf, hidden)
+        hidden = self._through(CompressingHalf, hidden)
+        return hidden if self._balance is None else packed(hidden, self._totals(output, len(hidden), carried))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The head alone: hidden [B, T, H] -> logits [B, T, V]; last stage only, after a `trunk`."""
-        logits: Tensor = self.model(inputs_embeds=hidden, use_cache=False).logits
+        logits: Tensor = self.model(inputs_embeds=hidden, **without_balance(self.model), use_cache=False).logits
         return logits
 
-    def forward(self, x: Tensor, draw: DrawKey | None = None) -> Tensor:
+    def forward(self, x: StageInput, draw: DrawKey | None = None) -> Tensor:
         """Boundary [B, T, W] of a stage before the last; the last one gives logits [B, T, V]."""
         hidden = self.trunk(x, draw)
-        return self.logits(hidden) if self.last else hidden
+        return self.logits(self._hidden(hidden)) if self.last else hidden
 
     def loss(self, x: Tensor, targets: Tensor, draw: DrawKey | None = None) -> Tensor:
-        """Sum (not mean) of the cross-entropies in fp32 of all B*T tokens, a scalar; targets int64 [B, T], shifted."""
+        """Sum (not mean) of the cross-entropies in fp32 of all B*T tokens, a scalar; targets int64 [B, T], shifted.
+
+        With `extra_loss`, if there is one.
+        """
         hidden = self.trunk(x, draw)
-        return torch.stack([self.head_loss(*piece) for piece in self.pieces(hidden, targets)]).sum()
+        losses = [self.head_loss(*piece) for piece in self.pieces(hidden, targets)]
+        extra = self.extra_loss(hidden, targets)
+        return torch.stack([*losses, *([] if extra is None else [extra])]).sum()
 
     def head_loss(self, hidden: Tensor, targets: Tensor) -> Tensor:
         """As `loss`, from the trunk's hidden [1, n, H] and targets [n] of one piece."""
@@ -207,6 +169,7 @@ class Stage(GroupedStage):
     def pieces(self, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """The tokens in pieces [1, n, H], [n] whose logits are small enough to exist at once."""
         tokens = head_tokens(self.vocab_size)
+        hidden = self._hidden(hidden)
         flat, wanted = hidden.reshape(1, -1, hidden.shape[-1]), targets.reshape(-1).long()
         for start in range(0, wanted.numel(), tokens):
             yield flat[:, start : start + tokens], wanted[start : start + tokens]
@@ -214,6 +177,30 @@ class Stage(GroupedStage):
     def count(self, targets: Tensor) -> int:
         """Return how many targets count in the loss."""
         return int((targets != IGNORED).sum())
+
+    def extra_loss(self, hidden: Tensor, targets: Tensor) -> Tensor | None:
+        """Return the loss that balances experts, as much for each target as transformers adds to the mean of theirs."""
+        if self._balance is None:
+            return None
+        totals = unpacked(hidden, self._hidden_size, self._balance.width)[1]
+        return self._balance.loss(totals) * self.count(targets)
+
+    def boundary_shape(self, rows: int, tokens: int) -> tuple[int, ...]:
+        """Return the shape of a boundary: [B, T, W], or [B, T*W + n] with what is beside the hidden states."""
+        if self._balance is None:
+            return rows, tokens, self.boundary_width
+        return rows, tokens * self.boundary_width + self._balance.width
+
+    def _hidden(self, trunk: Tensor) -> Tensor:
+        """Return the hidden states [B, T, H] of what the trunk of the last stage gave."""
+        return trunk if self._balance is None else unpacked(trunk, self._hidden_size, self._balance.width)[0]
+
+    def _totals(self, output: ModelOutput, rows: int, carried: Tensor | None) -> Tensor:
+        """Return what the stages until this one have added up for the balance of experts."""
+        assert self._balance is not None, "experts are balanced"
+        own: list[Tensor] = [each for each in output.get("router_logits") or () if each is not None]
+        totals = torch.zeros(rows, self._balance.width, device=self.device) if carried is None else carried
+        return totals + self._balance.counted(own, rows) if own else totals
 
     def _through(self, kind: type[nn.Module], x: Tensor) -> Tensor:
         """Apply the half of this kind, if there is one."""
@@ -265,14 +252,14 @@ def build_stage(
     return Stage(anatomy, layout, blocks, where, dropout, rounding, in_host_memory=in_host_memory)
 
 
-def _stand_in(anatomy: Anatomy) -> _PassThrough:
+def _stand_in(anatomy: Anatomy) -> PassThrough:
     """For the base model, and for what lies between it and its blocks: opt's head calls the base's decoder itself."""
-    whole = inner = _PassThrough()
+    whole = inner = PassThrough()
     for key, value in vars(anatomy.base).items():  # falcon_h1's head asks its base model for a factor
         if isinstance(value, int | float) and not hasattr(whole, key):
             setattr(whole, key, value)
     for name in anatomy.blocks_name.removeprefix(f"{anatomy.model.base_model_prefix}.").split(".")[:-1]:
-        outer, inner = inner, _PassThrough()
+        outer, inner = inner, PassThrough()
         outer.add_module(name, inner)
     return whole
 
@@ -313,7 +300,7 @@ def _keep_slice(anatomy: Anatomy, blocks: range, *, first: bool, last: bool) -> 
             if here:
                 units[name] = module
             elif names is anatomy.exit or any(True for _ in module.parameters()) or isinstance(module, nn.Dropout):
-                model.set_submodule(name, _Nothing() if isinstance(module, nn.Embedding) else _Same())
+                model.set_submodule(name, Nothing() if isinstance(module, nn.Embedding) else Same())
     whole = model.config
     sliced = copy.deepcopy(whole)
     for key, value in vars(whole).items():

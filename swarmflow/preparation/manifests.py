@@ -36,6 +36,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         seq_len=config.data.seq_len,
         tokenizer=config.data.tokenizer,
         boundary=boundary,
+        beside=layouts[0].beside,
         shared=_shared(config, layouts),
         computed_parameters=tuple(layout.stored_parameters for layout in layouts),
         ignored_targets=config.data.of_records,

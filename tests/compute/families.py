@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import torch
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
+from swarmflow.compute.experts import balance_of
 from swarmflow.compute.families import model_config
 from swarmflow.compute.partition import check_family
 from swarmflow.compute.runner import StageRunner
@@ -36,8 +36,9 @@ by name before a run begins. The table is generated (`python -m tests.compute.fa
 model of each family into three stages and compares forward, loss and the gradient of every parameter with those of
 transformers' own model: *equal* means within 1e-4 of the largest gradient.
 
-*attention* is the implementation that is computed with. *experts*: of a mixture of experts, whether transformers has a
-loss that balances them.
+*attention* is the implementation that is computed with. *experts*: of a mixture of experts, whether the loss that
+balances them is compared too (`output_router_logits` and `router_aux_loss_coef` of the configuration): *balanced* means
+so, *no loss* that transformers has none for the family.
 
 | model type | attention | experts | outcome |
 |---|---|---|---|
@@ -93,7 +94,7 @@ def _compared(name: str) -> Outcome:
     largest = max(float(gradient.abs().max()) for gradient in own.values())
     apart = max(float((gradients[key] - gradient).abs().max()) for key, gradient in own.items())
     attention = str(whole.config._attn_implementation)
-    return Outcome(attention, _experts(whole, config), abs(loss - wanted) / abs(wanted), apart / largest)
+    return Outcome(attention, _experts(whole), abs(loss - wanted) / abs(wanted), apart / largest)
 
 
 def _in_stages(stages: list[Stage]) -> tuple[float, dict[str, torch.Tensor]]:
@@ -118,16 +119,19 @@ def _in_stages(stages: list[Stage]) -> tuple[float, dict[str, torch.Tensor]]:
 def _plain(whole: PreTrainedModel) -> float:
     """Return the loss of the whole model, with its gradients computed."""
     x, targets = batch()
-    logits = whole(input_ids=x.long(), use_cache=False).logits
-    loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1).float(), targets.flatten().long(), reduction="sum")
+    output = whole(input_ids=x.long(), use_cache=False)
+    logits = output.logits.flatten(0, 1).float()
+    loss = torch.nn.functional.cross_entropy(logits, targets.flatten().long(), reduction="sum")
+    if getattr(whole.config, "output_router_logits", False):  # as much for each token as transformers adds to the mean
+        loss = loss + whole.router_aux_loss_coef * output.aux_loss * targets.numel()
     loss.backward()
     return float(loss.detach())
 
 
-def _experts(whole: PreTrainedModel, config: Mapping[str, Any]) -> str:
+def _experts(whole: PreTrainedModel) -> str:
     if not any("experts" in name for name, _ in whole.named_modules()):
         return ""
-    return "balanced" if hasattr(whole, "router_aux_loss_coef") else "no loss"
+    return "balanced" if balance_of(whole) is not None else "no loss"
 
 
 def page() -> str:

@@ -23,7 +23,7 @@ LLAMA: dict[str, Any] = {
     "vocab_size": 64,
     "max_position_embeddings": 32,
 }
-GRANITE = {**LLAMA, "model_type": "granite", "embedding_multiplier": 3.0}
+APERTUS = {**LLAMA, "model_type": "apertus"}
 
 
 @pytest.mark.parametrize(
@@ -37,8 +37,8 @@ def test_the_answer_is_the_same_wherever_it_is_found(here: bool, monkeypatch: py
     assert examined.costs is not None
     assert examined.costs.block_s > 0
     assert examined.activations == measure_activations(model_config(LLAMA), "fp32", False)
-    with pytest.raises(ModelError, match="granite"):
-        examine(GRANITE, measure=False)
+    with pytest.raises(ModelError, match="apertus"):
+        examine(APERTUS, measure=False)
 
 
 @pytest.mark.parametrize("blocks", [1, 2])

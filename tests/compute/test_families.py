@@ -76,7 +76,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "whole numbers": ({"model_type": "deepseek_v4", **EXPERTS}, r"no gradient trains \(model\.layers\.0"),
     "values without a rule": ({"model_type": "apertus", **GROUPED}, r"act_fn\.beta has no rule that fills it"),
     "head's own bias": ({"model_type": "bert", **PLAIN, "is_decoder": True}, r"cls\.predictions\.bias belongs to no"),
-    "experts' loss": ({"model_type": "mixtral", **EXPERTS, "output_router_logits": True}, "set it to false"),
+    "experts' own loss": (
+        {"model_type": "doge", **EXPERTS, "output_router_logits": True},
+        "balances their experts is a special one; set output_router_logits to false",
+    ),
     "sizes that do not fit": (
         {"model_type": "youtu", **GROUPED, "qk_rope_head_dim": 4, "q_lora_rank": 8, "kv_lora_rank": 8},
         "do not run in stages",

@@ -6,10 +6,12 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from swarmflow.compute.codec import Codec, decode_tokens, decode_words
+from swarmflow.compute.codec import Codec, bytes_of, decode_tokens, decode_words, tensor_of
+from swarmflow.compute.experts import packed, unpacked
 from swarmflow.compute.finite import finite
 from swarmflow.compute.graphs.description import INPUT_BYTES, BatchTensor, GraphModel, graph_model, is_graph
 from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, PackedInput, StageInput
@@ -43,6 +45,11 @@ class MicrobatchFormat(ABC):
     def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec) -> Tensor:
         """Return the gradient of a stage's output, on the stage's device. codec: of that boundary."""
 
+    def encode(self, stage: GroupedStage, tensor: Tensor, codec: Codec) -> Buffer | None:
+        """Return the wire form of what leaves a stage, in either direction; None: a value in it is not finite."""
+        sent = tensor.detach().to(self._dtype)  # which may turn a finite value into an infinite one
+        return codec.encode(sent) if finite(sent) else None
+
     @abstractmethod
     def trial(self, stage: GroupedStage) -> StageInput:
         """Return zeros that a stage can take."""
@@ -69,7 +76,7 @@ class TokenFormat(MicrobatchFormat):
         if stage.first:
             x = decode_tokens(data, self._shape(rows)[:2], self._manifest.vocab_size)
         else:
-            x = self._boundary_tensor(self._shape(rows), data, codec, stage.device)
+            x = self._boundary(stage, rows, data, codec)
         return PackedInput(x, self._positions(targets, rows)) if self._manifest.positions else x
 
     def targets(self, data: Buffer, rows: int | None = None) -> Tensor:
@@ -85,12 +92,37 @@ class TokenFormat(MicrobatchFormat):
 
     def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec) -> Tensor:
         """Return the gradient of hidden states [B, T, H]."""
-        return self._boundary_tensor(self._shape(), data, codec, stage.device)
+        return self._boundary(stage, None, data, codec)
+
+    def encode(self, stage: GroupedStage, tensor: Tensor, codec: Codec) -> Buffer | None:
+        """As of any format; what is beside the hidden states follows them in fp32, in whatever codec these are."""
+        count = stage.layout.beside
+        if not count:
+            return super().encode(stage, tensor, codec)
+        hidden, beside = unpacked(tensor.detach(), self._manifest.boundary_width, count)
+        wire = super().encode(stage, hidden, codec)
+        return bytes(wire) + bytes(bytes_of(beside.contiguous().view(-1))) if wire and finite(beside) else None
+
+    def _boundary(self, stage: GroupedStage, rows: int | None, data: Buffer, codec: Codec) -> Tensor:
+        count = stage.layout.beside
+        if not count:
+            return self._boundary_tensor(self._shape(rows), data, codec, stage.device)
+        view, shape = memoryview(data).cast("B"), self._shape(rows)
+        end = view.nbytes - 4 * shape[0] * count
+        if end < 0:
+            raise FrameError(f"a tensor of {view.nbytes} bytes came without what balances experts")
+        hidden = self._boundary_tensor(shape, view[:end], codec, stage.device)
+        beside = tensor_of(np.frombuffer(view[end:], dtype=np.uint8), shape[0] * count, torch.float32)
+        if not finite(beside):
+            raise FrameError("a tensor with a value that is not finite came")
+        return packed(hidden, beside.view(shape[0], count).to(stage.device))
 
     def trial(self, stage: GroupedStage) -> StageInput:
         """Return token ids for the first stage, hidden states for the others."""
         shape = self._shape()
         x = torch.zeros(shape[:2], dtype=torch.int64) if stage.first else torch.zeros(shape)
+        if stage.layout.beside and not stage.first:
+            x = packed(x, torch.zeros(shape[0], stage.layout.beside))
         # Two documents a row: with one, the mask that keeps them apart would be left out.
         positions = torch.arange(shape[1]) % max(1, -(-shape[1] // 2))
         return PackedInput(x, positions.expand(shape[:2])) if self._manifest.positions else x

@@ -15,7 +15,6 @@ from torch import Tensor
 from swarmflow.compute.codec import Codec
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import EXPONENT
-from swarmflow.compute.finite import finite
 from swarmflow.compute.grouped_stage import GroupedStage, StageInput
 from swarmflow.compute.topk import codec_of, kept_share_of
 from swarmflow.core.protocol.actions import DEFERRED_MIN, Discard, Reset, RunBackward, RunForward, RunLoss, RunReplay
@@ -50,7 +49,7 @@ SPLIT_MIN_S = 0.05
 X = TypeVar("X")
 Y = TypeVar("Y")
 Validity = tuple[Callable[[], bool], Callable[[], bool]]  # whether its epoch is the present one; and it is wanted
-Evaluated = memoryview | tuple[float, int] | FrameError
+Evaluated = Buffer | tuple[float, int] | FrameError
 
 
 def nothing() -> None:
@@ -300,7 +299,7 @@ class StageHost:
                 return loss
             output = runner.evaluate(x)
             assert isinstance(output, Tensor)
-            return codec.encode(output.to(self._dtype))
+            return self._format.encode(served.stage, output, codec) or FrameError("a value is not finite")
 
         def guarded() -> Evaluated:
             try:
@@ -344,11 +343,10 @@ class StageHost:
         then: Callable[[], None] = nothing,
     ) -> None:
         """Encode a tensor, unless it is not finite. value: its name in the report. then: called after the event."""
-        run, codec = self._run, self._codec(before=value == "gradient")
+        run, codec, stage = self._run, self._codec(before=value == "gradient"), self._serving().stage
 
         def encode() -> Buffer | None:
-            sent = tensor.detach().to(self._dtype)  # which may turn a finite value into an infinite one
-            return codec.encode(sent) if finite(sent) else None
+            return self._format.encode(stage, tensor, codec)
 
         def encoded(buffer: Buffer | None) -> None:
             if run != self._run:
