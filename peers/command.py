@@ -17,7 +17,12 @@ log = logging.getLogger("swarmflow")
 @click.command()
 @click.option("--join", "invite", envvar="SWARMFLOW_JOIN", help="The invite that a trainer printed.")
 @click.option("--stage", default="auto", show_default=True, help="A stage's number, or auto: where help is needed.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda:N or mps.")
+@click.option(
+    "--device",
+    default="auto",
+    show_default=True,
+    help="auto, cpu, cuda:N or mps; or several, as cuda:0,cuda:1, or all CUDA devices: a peer for each.",
+)
 @click.option("--capacity", type=click.IntRange(min=1), help="Microbatches in memory at a time; measured by default.")
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here (0: any port).")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve metrics on.")
@@ -85,9 +90,18 @@ log = logging.getLogger("swarmflow")
     type=click.Choice(["auto", "plain", "json", "live"]),
     help="Lines, one JSON object a line, or a live view with the lines above it; auto: live on a terminal, else plain.",
 )
-def peer(**options: object) -> int:
+@click.option("--of-host", is_flag=True, hidden=True, help="It is one of several, and leaves with their parent.")
+@click.pass_context
+def peer(context: click.Context, /, of_host: bool, **options: object) -> int:
     """Serve a stage of a model that is being trained."""
+    from peers.devices import several
     from peers.options import PeerOptions
+
+    if several(str(options["device"])):
+        PeerOptions.parse({**options, "device": "auto"})  # once, not by each of them
+        from peers.host import main as serve_host
+
+        return serve_host(context)
 
     checked = PeerOptions.parse(options)  # before the imports that take seconds
     if checked.device == "mps":
@@ -97,6 +111,10 @@ def peer(**options: object) -> int:
     from swarmflow.runtime.execution.heap import restart_with_heap_settings
 
     restart_with_heap_settings()
+    if of_host:
+        from peers.host import leave_with_parent
+
+        leave_with_parent()
 
     from swarmflow.activity import doing
     from swarmflow.runtime.operations.logs import run_logged
