@@ -210,8 +210,7 @@ async def _one_life(
         if found is not None:
             run.yield_output()
             await take_up(run, found.manifest)
-            newest = await _newest(run, session, found.manifest)
-            if newest is not None:
+            if (newest := await _newest(run, session, found.manifest)) is not None:
                 life.join(found, newest)
             session.spawn(report_reach(session, own_invite(), found.leader), "trying what trainers announce")
         elif not session.ended.done():
