@@ -74,7 +74,12 @@ class Simulation:
         shared = tied_ends(model.stages) if model.tied_parameters else ()
         boundary_bytes = int(model.activation_bytes / model.codec_ratio)
         how = shared, model.cost_factors, run.router, boundary_bytes, model.delay, run.timeouts
-        plan = Plan(model.stages, model.microbatches, *how, model.reduced_bytes)
+        plan = Plan(model.stages, model.microbatches, *how, model.reduced_bytes, run.slowest_ratio)
+        if run.slowest_ratio and not isinstance(policy, Swarmflow):
+            raise ConfigError(
+                f"run.codec = {run.codec!r}: {policy.name} has no leader that decides it; model.codec_ratio is that "
+                "of a fixed codec"
+            )
         if not isinstance(model.stage_memory_bytes, int) and not isinstance(policy, Swarmflow):
             raise ConfigError(
                 f"model.stage_memory_bytes: {policy.name} places peers whatever their memory; give one number for all"

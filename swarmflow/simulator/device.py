@@ -83,7 +83,7 @@ class Device:
             case Reset():
                 self.executor.reset()
                 self.stage_weights().accumulated.clear()
-                self.results.careful = action.careful
+                self.results.careful, self.results.kept = action.careful, action.kept
             case SumPiece() | StorePiece():
                 self.sums.reduce(action)
             case Seal():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from swarmflow.core.commit.adaptive_compression import byte_share
 from swarmflow.core.protocol.actions import RunBackward, RunForward, RunLoss, RunReplay
 from swarmflow.core.protocol.events import (
     BackwardComputed,
@@ -34,6 +35,7 @@ class HopResults:
     world: World = field(init=False)
     process: ProcessId = field(init=False)
     careful: bool = field(init=False, default=False)  # every intermediate value is checked: see Reset
+    kept: tuple[int, ...] = field(init=False, default=())  # of 256 numbers, at each boundary in this step: see Reset
     # Microbatches whose input is of a process that was not to make it: all that is made of it is.
     _forged: set[Microbatch] = field(init=False, default_factory=set)
 
@@ -77,7 +79,7 @@ class HopResults:
         if isinstance(action, RunForward):
             weights.gradient(microbatch.epoch.step)  # whose parameters it has to be computed with
             self.world.counts["recomputed" if action.again else "forward"] += 1
-            size_bytes = self.world.hardware.boundary_bytes(weights.stage, "activation")
+            size_bytes = self._boundary_bytes(weights.stage, "activation")
             forged = self._forgery(microbatch, action.input)
             (self._forged.discard if forged is None else self._forged.add)(microbatch)
             return ForwardComputed(microbatch, self.world.store(self.process, forged or "activation", size_bytes))
@@ -139,4 +141,12 @@ class HopResults:
         stage = self.device.stage_weights().stage
         if stage == 0:
             return None
-        return self.world.store(self.process, "gradient", self.world.hardware.boundary_bytes(stage, "gradient"))
+        return self.world.store(self.process, "gradient", self._boundary_bytes(stage, "gradient"))
+
+    def _boundary_bytes(self, stage: int, kind: str) -> int:
+        """Return the bytes of a stage's `activation`, or of the `gradient` of its input, as they cross the network."""
+        size_bytes = self.world.hardware.boundary_bytes(stage, kind)
+        if not self.kept:
+            return size_bytes
+        boundary = stage if kind == "activation" else stage - 1
+        return round(size_bytes * byte_share(self.kept[boundary]))

@@ -17,6 +17,8 @@ from swarmflow.simulator.distributions import Bounded, Constant, Distribution
 from swarmflow.suggestions import did_you_mean
 
 SIZE_MAX = 2**53
+FIXED, ADAPTIVE = "fixed", "adatopk"  # codecs: of model.codec_ratio, and of a leader's choice for each step
+COMPRESSION_RATIO = 50.0  # of the adaptive codec, as in RUN.toml
 NONE = Constant(0.0)
 
 
@@ -42,6 +44,13 @@ class RunPart:
     timeout_s: Annotated[float, check.number(at_least=0)] = 0.0
     checkpoint_every: Annotated[int, check.integer(0)] = 0
     journal_bytes_max: Annotated[int, check.integer(0, SIZE_MAX)] = 1 << 30
+    codec: Annotated[str, check.choice(FIXED, ADAPTIVE)] = FIXED
+    compression_ratio: Annotated[float | None, check.number(at_least=1)] = None
+
+    @property
+    def slowest_ratio(self) -> float:
+        """By how much the tensors of the slowest boundary are compressed against fp32; 0: the codec is not adaptive."""
+        return (self.compression_ratio or COMPRESSION_RATIO) if self.codec == ADAPTIVE else 0.0
 
     @property
     def timeouts(self) -> Timeouts:
@@ -211,6 +220,7 @@ def load(path: Path) -> Scenario:
     )
     try:
         _check_model(parts["model"])
+        _check_codec(parts["run"], parts["model"])
         for number, group in enumerate(peers):
             _check_peers(f"peers[{number}]", group, parts["model"], parts["network"])
         _check_places("trainers.region", parts["trainers"].region, parts["network"])
@@ -227,6 +237,18 @@ def _check_model(model: ModelPart) -> None:
         value = getattr(model, key)
         if isinstance(value, tuple) and value and len(value) != model.stages:
             raise ConfigError(f"model.{key} = {list(value)}: must have one for each of the {model.stages} stages")
+
+
+def _check_codec(run: RunPart, model: ModelPart) -> None:
+    if run.codec == FIXED and run.compression_ratio is not None:
+        raise ConfigError(
+            f'run.compression_ratio = {run.compression_ratio:g}: run.codec is "{FIXED}", and compression_ratio belongs '
+            f"to {ADAPTIVE}; model.codec_ratio is that of a fixed codec"
+        )
+    if run.codec == ADAPTIVE and model.codec_ratio != 1.0:
+        raise ConfigError(f'model.codec_ratio = {model.codec_ratio:g}: run.codec is "{ADAPTIVE}"; leave it out')
+    if run.codec == ADAPTIVE and model.delay:
+        raise ConfigError(f'model.delay = {model.delay}: run.codec is "{ADAPTIVE}", which has no delay')
 
 
 def _check_peers(section: str, group: PeersPart, model: ModelPart, network: NetworkPart) -> None:

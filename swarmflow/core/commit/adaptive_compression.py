@@ -23,6 +23,12 @@ def kept_numbers(rates: Sequence[float], ratio: float) -> tuple[int, ...]:
     return tuple(_kept(max(1.0, ratio * slowest / rate if rate > 0 else ratio)) for rate in rates)
 
 
+def byte_share(kept: int) -> float:
+    """Return the bytes of a boundary tensor of which so many of 256 numbers are sent, by those that it has in fp32."""
+    each_bytes = NUMBER_BYTES if kept < RUN_ELEMENTS else ALL_BYTES
+    return kept * each_bytes / (4 * RUN_ELEMENTS)
+
+
 def boundary_rates(roster: Roster, links: LinkTable) -> tuple[float, ...]:
     """Return the rate of each boundary's links, in bytes/s; 0: none is known.
 
