@@ -108,8 +108,9 @@ def _runners(manifest: Manifest, device: torch.device, number: int, *, in_host_m
             for each in rounding
         ]
     else:
-        stages = [
-            build_stage(
+        stages = []
+        for each in rounding:
+            stage = build_stage(
                 manifest.model,
                 manifest.cut,
                 number,
@@ -119,9 +120,9 @@ def _runners(manifest: Manifest, device: torch.device, number: int, *, in_host_m
                 align=align,
                 boundary=manifest.boundary,
                 in_host_memory=in_host_memory,
+                base=stages[0].base if stages else None,
             )
-            for each in rounding
-        ]
+            stages.append(stage)
     if stages[0].layout.beside != manifest.beside:
         beside = stages[0].layout.beside
         raise ModelError(f"the run's manifest has beside = {manifest.beside}, and its model {beside}: end the run")

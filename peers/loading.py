@@ -11,6 +11,7 @@ from typing import Any
 from peers.building import build, initialize
 from peers.copies import CopyKeeper
 from peers.fitting import MemoryBudget, MicrobatchMemory, NoMemoryError
+from peers.frozen import FrozenLoader
 from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from swarmflow.activity import doing
@@ -85,6 +86,7 @@ class StageLoader:
         self._between = between
         self._wish = wish
         self._fits = 0
+        self.frozen = FrozenLoader(manifest, session.requests, lambda: host.served)
 
     def load(self, action: LoadState) -> None:
         """Begin to load, or follow what was loaded; the machine gets the result as an event."""
@@ -159,13 +161,15 @@ class StageLoader:
             failed = str(error)
         self._session.driver.post(StateStored(failed))
 
-    def serve(self, share: Callable[[bool], float]) -> None:
+    def serve(self, share: Callable[[bool], float], trainers: Callable[[], Sequence[ProcessId]]) -> None:
         """Serve the state of the own stage at its current version, and copies of other stages.
 
         share: of what this process sends, for those who load its stage, however much else there is to send. It is
-        called with whether they ask for updates.
+        called with whether they ask for updates. trainers: returns those that are known, the leader first.
         """
         serve_state(self._session.requests, self._listing, self._read)
+        self.frozen.serve()
+        self.frozen.trainers = trainers
 
         def serving(stage: int) -> Served:
             served = self._host.served
@@ -193,15 +197,30 @@ class StageLoader:
             self._progressed()
             loaded = self._loaded = _Loaded(served, self._pieces(action.stage, served), one)
             loaded.load.set_donors(action.donors, action.version)
-            if not _from_peers(action):
-                try:
+            try:
+                await self._fill_frozen(action, served)
+                if not _from_peers(action):
                     await self._fill(action, served)
-                except NetworkError as error:
-                    self._loaded = None
-                    await self._fail(action, error)
-                    return
-                loaded.load.set_version(action.version)
+                    loaded.load.set_version(action.version)
+            except NetworkError as error:
+                self._loaded = None
+                await self._fail(action, error)
+                return
             await self._follow(action, loaded)
+
+    async def _fill_frozen(self, action: LoadState | Resume, served: Served) -> None:
+        """Load the frozen weights of a stage, if it has some. Raises NetworkError."""
+        if served.stage.base is None:
+            return
+        donors = action.donors if isinstance(action, LoadState) else ()
+        peers = [donor.process for donor in donors if donor.stage == action.stage]
+        with self._meter.loading(action.stage, action.version) as measure:
+
+            def progressed(donor: ProcessId, received_bytes: int, total_bytes: int) -> None:
+                measure(donor, received_bytes, total_bytes)
+                self._progressed()
+
+            await self.frozen.fill(served, peers, progressed)
 
     async def _follow(self, action: LoadState, loaded: _Loaded) -> None:
         """Bring a stage to the newest version of its donors, if it has some, and serve it."""
@@ -249,7 +268,8 @@ class StageLoader:
         post, update = self._session.driver.post, action.update
         try:
             kept = kept if kept is not None else await self._compute.call(_FIRST, lambda: self._restore(action.stage))
-        except CheckpointError as error:
+            await self._fill_frozen(action, kept.served)
+        except (CheckpointError, NetworkError) as error:
             post(StateNotLoaded(action.stage, action.version, f"stage {action.stage} is not here any more: {error}"))
             return
         served = kept.served

@@ -44,7 +44,7 @@ from swarmflow.core.protocol.actions import (
 )
 from swarmflow.core.protocol.events import DrainAsked, Summarized
 from swarmflow.core.protocol.messages import Held, Join
-from swarmflow.core.protocol.types import Body, Holding, Member, Roster, Slice
+from swarmflow.core.protocol.types import Body, Holding, Member, ProcessId, Roster, Slice
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.evaluation import EvaluationService
 from swarmflow.runtime.execution.metrics import Metrics
@@ -254,7 +254,7 @@ class _Life:
         unfit = own.budget.unfit(manifest)
         held = None if held is not None and held.stage in unfit else held
         machine = self._machine(found, copies.keeps, holdings, held, speed, unfit)
-        loader.serve(machine.loaders_share)
+        loader.serve(machine.loaders_share, partial(_trainers, machine))
         copies.hold = lambda: machine.holds_copies(asyncio.get_running_loop().time())
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,
@@ -336,6 +336,13 @@ class _Life:
             self._host.unload()
         for worker in self._workers:
             worker.stop()
+
+
+def _trainers(machine: PeerMachine) -> list[ProcessId]:
+    """Return the trainers that are known, the leader first."""
+    view = machine.epoch_view
+    others = [] if view is None else [member.process for member in view.alive().trainers]
+    return list(dict.fromkeys((machine.lease.leader, *others)))
 
 
 async def _summarize(session: Session, report: PeerReport) -> None:

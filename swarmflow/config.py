@@ -8,9 +8,11 @@ from typing import Annotated, Any
 
 from swarmflow import config_check as check
 from swarmflow.boundary import Boundary
+from swarmflow.config_finetune import FinetuneSection, finetune_problems
 from swarmflow.config_paths import make_absolute
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.errors import ConfigError
+from swarmflow.finetuning import Lora
 from swarmflow.suggestions import did_you_mean
 
 EXPORT_DTYPES = ("float32", "bfloat16", "float16")
@@ -142,6 +144,12 @@ class RunConfig:
     optimizer: OptimizerSection
     train: TrainSection
     timeouts: Timeouts = field(default_factory=Timeouts)
+    finetune: FinetuneSection = field(default_factory=FinetuneSection)
+
+    @property
+    def adapters(self) -> Lora | None:
+        """The adapters of the run, if it has some."""
+        return self.finetune.adapters(self.train.precision)
 
 
 # What runs have that were begun before there was the key.
@@ -155,6 +163,7 @@ _SECTIONS: dict[str, type] = {
     "optimizer": OptimizerSection,
     "train": TrainSection,
     "timeouts": Timeouts,
+    "finetune": FinetuneSection,
 }
 
 # May differ between a run and its resumption. What a path leads to counts by its content (the corpus' digest, the
@@ -246,7 +255,8 @@ def _check_train(config: RunConfig) -> list[str]:
         )
     if train.codec == "adatopk" and train.delay:
         problems.append('train.delay = 1: the codec "adatopk" needs train.delay = 0; or another train.codec')
-    return [*problems, *_check_together(config), *(f"timeouts.{line}" for line in config.timeouts.problems())]
+    problems += [*_check_together(config), *finetune_problems(config.finetune, config.model, config.train.precision)]
+    return [*problems, *(f"timeouts.{line}" for line in config.timeouts.problems())]
 
 
 def fingerprint(config: RunConfig) -> dict[str, object]:

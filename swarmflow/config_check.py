@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 from swarmflow.boundary import Boundary
 from swarmflow.core.protocol.timeouts import SECONDS_MAX, Timeouts
 from swarmflow.errors import ConfigError
+from swarmflow.finetuning import ALL_LINEAR, RANK_MAX, Lora
 from swarmflow.suggestions import did_you_mean
 
 Check = Callable[[object], Any]
@@ -202,6 +203,25 @@ def cut_places(value: object) -> tuple[int, ...] | tuple[str, ...]:
         return block_numbers(value)
     except Disallowed as error:
         raise Disallowed(f"{error}; for model.module, the names of its submodules are allowed too") from error
+
+
+def lora(value: object) -> Mapping[str, object]:
+    """A table of a rank, an alpha and targets: names of modules, or "all-linear"; each has a default."""
+    allowed = (
+        'a table such as { rank = 16, alpha = 32, targets = "all-linear" }, with a rank from 1 to '
+        f'{RANK_MAX} and the names of modules, or "{ALL_LINEAR}", as targets'
+    )
+    if not isinstance(value, dict) or not value.keys() <= {"rank", "alpha", "targets"}:
+        raise Disallowed(allowed)
+    rank, alpha, targets = value.get("rank", 16), value.get("alpha", 32), value.get("targets", ALL_LINEAR)
+    names = [] if targets == ALL_LINEAR else targets
+    if targets != ALL_LINEAR and not names:
+        raise Disallowed(allowed)
+    try:
+        Lora.of_json({"rank": rank, "alpha": alpha, "targets": names, "half": False, "quantized": False})
+    except ValueError as error:
+        raise Disallowed(allowed) from error
+    return {"rank": rank, "alpha": alpha, "targets": targets}
 
 
 def shown(value: object) -> str:

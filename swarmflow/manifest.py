@@ -77,6 +77,7 @@ class Manifest:
     batch_words: int = 0  # of 4 bytes: of all tensors of a module's batch
     microbatch_gigaflops: float = 0.0  # counted, forward and backward; 0: they follow from the parameters
     ignored_targets: bool = False  # some targets do not count in the loss
+    base: tuple[str, ...] = ()  # the root of each stage's frozen weights, where adapters are trained beside them
     positions: bool = False  # travel beside the targets: documents in one row see nothing of each other
 
     @property
@@ -153,6 +154,8 @@ class Manifest:
                 raise IncompatibleError("the run's manifest has weights that no stages can share")
         if manifest.beside < 0:
             raise IncompatibleError(f"the run's manifest has an impossible beside, {manifest.beside}")
+        if manifest.base and len(manifest.base) != manifest.stages:
+            raise IncompatibleError("the run's manifest does not name the frozen weights of each stage")
         if problems := manifest.timeouts.problems():
             raise IncompatibleError(f"the run's manifest has an impossible timeouts.{problems[0]}")
         problem = manifest.boundary.problem(manifest.hidden_size) if manifest.boundary is not None else None

@@ -51,6 +51,7 @@ from trainers.answers import TrainerAnswers
 from trainers.checkpoints import Checkpoints
 from trainers.forming import Encoded, Forming
 from trainers.found import OnDisk
+from trainers.frozen import FrozenWeights
 from trainers.state import StateFolder
 from trainers.steplog import StepLog
 from trainers.training_data import TrainingData
@@ -187,6 +188,9 @@ class TrainerLife:
         every = self._config.train.checkpoint_every if chosen is None else chosen
         self._checkpoints = Checkpoints(manifest, self._folder, self._config.run, weights, self._corpus, every)
         self._checkpoints.begin(self._session, disk.newest)
+        if manifest.base:
+            assert self._config.model.path is not None, "RUN.toml is that of the run"
+            FrozenWeights(manifest, self._config.model.path).serve(self._session.requests)
         self.keep_tokenizer()
         self.answers.serve(manifest)
 

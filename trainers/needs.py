@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from swarmflow.compute.adapters import adapters_of
 from swarmflow.compute.checkpoint import GENERATIONS_KEPT
 from swarmflow.compute.export import export_item_bytes
 from swarmflow.compute.layout import stage_layout
@@ -49,7 +50,8 @@ def disk_needs(manifest: Manifest, config: RunConfig) -> DiskNeeds:
     checkpoint = sum(file_bytes(state_tensor_lengths(manifest, stage)) for stage in range(manifest.stages))
     how = manifest.model, manifest.cut
     layouts = (stage_layout(*how, stage, boundary=manifest.boundary) for stage in range(manifest.stages))
-    parameters = sum(layout.stored_parameters for layout in layouts)
+    frozen = adapters_of(manifest.model) is not None
+    parameters = sum(layout.parameters if frozen else layout.stored_parameters for layout in layouts)
     every = config.train.checkpoint_every if config.run.export_every is None else config.run.export_every
     written = config.train.steps // every if every else 0
     kept = min(config.run.keep_exports, written) if config.run.keep_exports else written

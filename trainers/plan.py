@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
+from swarmflow.activity import doing
+from swarmflow.compute.base_weights import stage_roots
 from swarmflow.compute.demands import StageDemands, graph_demands, stage_demands
 from swarmflow.compute.graphs.examine import ExaminedGraph
+from swarmflow.compute.layout import layout_in_run
 from swarmflow.config import RunConfig
 from swarmflow.errors import DataError, raise_all
 from swarmflow.files import readable_size
@@ -43,6 +47,11 @@ def new_manifest(config: RunConfig, corpus: TrainingData, run_id: str) -> Manife
     model = checked.model
     assert model is not None, "a model that cannot be used has a problem"
     manifest = manifest_of(config, model, corpus.digest, run_id)
+    if config.adapters is not None:
+        assert config.model.path is not None, "checked with the model"
+        with doing(f"hashing the weights in {config.model.path}"):
+            layouts = (layout_in_run(manifest, stage) for stage in range(manifest.stages))
+            manifest = replace(manifest, base=stage_roots(layouts, config.model.path))
     _log_demands(stage_demands(manifest, model.examined.activations), "blocks")
     return manifest
 

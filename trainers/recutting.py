@@ -57,6 +57,7 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
         shared=made.shared,
         computed_parameters=made.computed_parameters,
         hidden_size=made.hidden_size,
+        base=made.base,
         config=made.config,
         cuts=before.cuts + 1,
     )

@@ -14,8 +14,14 @@ import click
     type=click.Choice(("float32", "bfloat16", "float16")),
     help="Of the numbers; not given: as [run] export_dtype of the run says.",
 )
-def export(invite: str | None, state_dir: str | None, out: str, dtype: str | None) -> int:
-    """Write a run's newest version for plain transformers."""
+@click.option(
+    "--merge",
+    "base",
+    type=click.Path(exists=True, file_okay=False),
+    help="Of a run that trains adapters: the folder of its base model, to whose weights they are added.",
+)
+def export(invite: str | None, state_dir: str | None, out: str, dtype: str | None, base: str | None) -> int:
+    """Write a run's newest version for plain transformers, or its adapters for peft."""
     from pathlib import Path
 
     from swarmflow.errors import ConfigError
@@ -30,4 +36,4 @@ def export(invite: str | None, state_dir: str | None, out: str, dtype: str | Non
 
     from swarmflow.runtime.operations.export_command import main
 
-    return main(whence, Path(out), dtype)
+    return main(whence, Path(out), dtype, None if base is None else Path(base))

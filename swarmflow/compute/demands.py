@@ -172,7 +172,8 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
         received_bytes=boundary * (2 - first - last)
         + first * tokens * (_TOKEN_BYTES + _POSITION_BYTES * manifest.positions),
         reduced_bytes=2 * manifest.piece.usual_bytes(layout.all_elements),
-        state_bytes=_state_bytes(manifest, layout)
+        state_bytes=layout.base_bytes
+        + _state_bytes(manifest, layout)
         + _SPACING_BYTES * (1 + manifest.delay) * _grid_blocks(manifest, layout),
         in_host=_host_memory(manifest, layout),
     )
@@ -181,7 +182,7 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
 def _memory_bytes(manifest: Manifest, layout: StageLayout) -> int:
     sets = 1 + manifest.delay  # of parameters, and of the gradients of a step
     halves = 2 * sets if manifest.precision == "bf16" else 0
-    memory = _state_bytes(manifest, layout) + halves * layout.all_elements
+    memory = layout.base_bytes + _state_bytes(manifest, layout) + halves * layout.all_elements
     memory += sets * _SPACING_BYTES * _grid_blocks(manifest, layout)
     memory += (1 + sets) * _sums_bytes(manifest, layout)
     return memory + sets * _FLOAT_BYTES * _gradient_elements(manifest, layout) + _logits_bytes(manifest, layout)
@@ -192,7 +193,7 @@ def _host_memory(manifest: Manifest, layout: StageLayout) -> StageMemory:
     sets, sums = 1 + manifest.delay, _sums_bytes(manifest, layout)
     device = _copies_bytes(manifest, layout) + sums + _FLOAT_BYTES * _gradient_elements(manifest, layout)
     host = _state_bytes(manifest, layout) + sets * _SPACING_BYTES * _grid_blocks(manifest, layout) + sums
-    return StageMemory(sets * device + _logits_bytes(manifest, layout), host)
+    return StageMemory(layout.base_bytes + sets * device + _logits_bytes(manifest, layout), host)
 
 
 def _copies_bytes(manifest: Manifest, layout: StageLayout) -> int:

@@ -11,12 +11,13 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import GenerationConfig, PreTrainedConfig
 
 from swarmflow.boundary import Boundary
+from swarmflow.compute.adapters import adapters_of, peft_config, stored_name
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat_tensors import bytes_of, memory_of
 from swarmflow.compute.graphs.description import GraphModel, graph_model, is_graph
@@ -27,8 +28,12 @@ from swarmflow.drafts import draft_of, move_into_place
 from swarmflow.errors import CheckpointError
 from swarmflow.ownership import check_replaceable, seal
 
+if TYPE_CHECKING:
+    from peft import LoraConfig
+
 KIND = "export"
 STAGES_FILE = "stages.json"
+ADAPTER_FILE = "adapter_model.safetensors"
 PIECE_ELEMENTS = 1 << 20
 _STORED_AS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # torch's name -> safetensors'
 
@@ -51,7 +56,8 @@ def export_stagewise(
 ) -> None:
     """Writes the model to `out`; where no boundary is learnt, `AutoModelForCausalLM.from_pretrained(out)` loads it.
 
-    Of a module, the trained parameters under their names in its state_dict, and `module.json`, which names it.
+    Of a module, the trained parameters under their names in its state_dict, and `module.json`, which names it. Of a run
+    that trains adapters, these in peft's format: `PeftModel.from_pretrained(base, out)` loads them.
 
     read: stage -> reader of its flat parameters, asked for one stage after another. save_tokenizer: writes the
     tokenizer's files into the folder that it is given. dtype: of the numbers that are written, to which parameters are
@@ -87,10 +93,19 @@ def _described(
         return layouts, lambda folder: _write_module(model, folder)
     made = to_config(config)
     anatomy = dissect(made)
+    if (lora := adapters_of(made)) is not None:
+        layouts = [layout_of(anatomy, cut, stage, align) for stage in range(len(cut) + 1)]
+        adapter = peft_config(anatomy.model, anatomy.blocks_name, lora)
+        return layouts, lambda folder: _write_adapter_config(adapter, folder)
     layouts = [layout_of(anatomy, cut, stage, align, boundary) for stage in range(len(cut) + 1)]
     if boundary is not None:
         return layouts, lambda folder: _write_stages(config, cut, boundary, folder)
     return layouts, lambda folder: _write_config(made, type(anatomy.model).__name__, dtype, folder)
+
+
+def _write_adapter_config(adapter: LoraConfig, folder: Path) -> None:
+    adapter.inference_mode = True
+    adapter.save_pretrained(str(folder))
 
 
 def _write_module(model: GraphModel, folder: Path) -> None:
@@ -125,7 +140,13 @@ def _write_stages(config: Mapping[str, Any], cut: Sequence[int], boundary: Bound
 def _write_weights(
     layouts: Sequence[StageLayout], read: Callable[[int], ReadParameters], dtype: str, folder: Path, named: str | None
 ) -> None:
-    """named: the start of the files' names; None: as transformers wants them, with an index."""
+    """named: the start of the files' names; None: as transformers wants them, with an index.
+
+    Adapters are in one file, as peft wants them.
+    """
+    if layouts[0].base:
+        _write_adapters(layouts, read, dtype, folder)
+        return
     count = len(layouts)
     where: dict[str, str] = {}
     total_bytes = 0
@@ -145,6 +166,23 @@ def _write_weights(
     if count > 1 and named is None:
         index = {"metadata": {"total_size": total_bytes}, "weight_map": where}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
+
+
+def _write_adapters(
+    layouts: Sequence[StageLayout], read: Callable[[int], ReadParameters], dtype: str, folder: Path
+) -> None:
+    slots = [(layout, slot) for layout in layouts for slots in layout.groups.values() for slot in slots]
+    shapes = {stored_name(slot.name): slot.shape for _, slot in slots}
+    writer = TensorFileWriter(folder / ADAPTER_FILE, shapes, {"format": "pt"}, _STORED_AS[dtype])
+    try:
+        for layout in layouts:
+            numbers = _rounded(read(layout.stage), getattr(torch, dtype))
+            for group, entries in layout.groups.items():
+                for slot in entries:
+                    writer.write(stored_name(slot.name), 0, numbers(group, slot.offset, slot.stop))
+        writer.finish()
+    finally:
+        writer.abandon()
 
 
 def export_item_bytes(dtype: str) -> int:

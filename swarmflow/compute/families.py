@@ -21,6 +21,7 @@ from transformers.core_model_loading import PrefixChange, WeightRenaming, apply_
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
+from swarmflow.compute.adapters import adapters_of, attach_adapters, is_adapter, plain_name
 from swarmflow.compute.sharing import shared_groups, why_unlike, with_sharing
 from swarmflow.errors import ModelError
 from swarmflow.suggestions import did_you_mean
@@ -163,6 +164,8 @@ def dissect(config: PreTrainedConfig, *, attention: str = "sdpa") -> Anatomy:
     shared = shared_groups(config, len(blocks))
     if unlike := why_unlike(config, blocks, shared):
         raise ModelError(f"models of type {config.model_type} with model.shared_blocks = {len(shared)}: {unlike}")
+    if (lora := adapters_of(config)) is not None:
+        attach_adapters(model, blocks_name, lora)
     return Anatomy(model, blocks_name, entry, leave, names[id(embedding)], names[id(head)], tied, shared, frozen)
 
 
@@ -187,7 +190,8 @@ def stored_names(model: PreTrainedModel) -> dict[str, str]:
     kept = [conversion for conversion in reversed(conversions) if not isinstance(conversion, PrefixChange)]
     back = [conversion.reverse_transform() for conversion in kept]
     renamings = [conversion for conversion in back if isinstance(conversion, WeightRenaming)]
-    names = ((name, apply_renamings(name, renamings)) for name in model.state_dict())
+    plain = (plain_name(name) for name in model.state_dict() if not is_adapter(name))
+    names = ((name, apply_renamings(name, renamings)) for name in plain)
     return {name: stored for name, stored in names if stored != name}
 
 

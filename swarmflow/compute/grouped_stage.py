@@ -60,6 +60,7 @@ class GroupedStage(ABC):
     units: dict[str, nn.Module]
     order: list[str]
     block_names: tuple[str, ...]
+    base: Tensor | None = None  # the bytes of the frozen weights beside adapters, uint8 [layout.base_bytes]
 
     def __init__(
         self,

@@ -6,19 +6,20 @@ import functools
 import itertools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
 
 from swarmflow.boundary import Boundary
+from swarmflow.compute.adapters import adapters_of, is_adapter, is_quantized, plain_name
 from swarmflow.compute.blocks import alignment
 from swarmflow.compute.boundary_layers import ExpandingHalf, halves_of, is_of_boundary
 from swarmflow.compute.experts import balance_of
 from swarmflow.compute.families import Anatomy, dissect, stored_names, to_config
 from swarmflow.compute.graphs.description import graph_model, is_graph
-from swarmflow.compute.layout_types import FROZEN, OWN, TIED, StageLayout, TensorSlot
+from swarmflow.compute.layout_types import FROZEN, OWN, TIED, BaseSlot, StageLayout, TensorSlot, placed
 from swarmflow.errors import ModelError
 from swarmflow.manifest import Manifest
 
@@ -94,15 +95,17 @@ def layout_of(
 
 @dataclass(frozen=True)
 class _Parameter:
-    """A parameter of a whole model: its full name, shape and block (None: outside the blocks).
+    """A parameter of a whole model: its full name, with adapters in it, shape and block (None: outside the blocks).
 
-    frozen: whether it is a buffer, which no gradient trains.
+    frozen: whether it is a buffer, which no gradient trains. form: beside adapters, in which it is kept (BaseSlot);
+    empty: it is in a group.
     """
 
     name: str
     shape: tuple[int, ...]
     block: int | None
     frozen: bool = False
+    form: str = ""
 
 
 @dataclass(frozen=True)
@@ -137,10 +140,14 @@ def _listed(anatomy: Anatomy) -> _ModelLayout:
     named = [(name, tuple(parameter.shape)) for name, parameter in anatomy.model.named_parameters()]
     balance = balance_of(anatomy.model)
     frozen = [(name, tuple(anatomy.model.get_buffer(name).shape)) for name in anatomy.frozen]
+    form = _forms(anatomy)
     return _ModelLayout(
         parameters=(
-            *(_Parameter(name, shape, anatomy.block_of(name)) for name, shape in named),
-            *(_Parameter(name, shape, anatomy.block_of(name), frozen=True) for name, shape in frozen),
+            *(_Parameter(name, shape, anatomy.block_of(name), form=form(name, shape)) for name, shape in named),
+            *(
+                _Parameter(name, shape, anatomy.block_of(name), frozen=True, form=form(name, ()))
+                for name, shape in frozen
+            ),
         ),
         entry=frozenset(name for name, _ in named if name.rpartition(".")[0] in anatomy.entry),
         embeddings=frozenset(
@@ -158,11 +165,31 @@ def _listed(anatomy: Anatomy) -> _ModelLayout:
     )
 
 
+def _forms(anatomy: Anatomy) -> Callable[[str, tuple[int, ...]], str]:
+    """Return what gives the form in which a parameter is kept frozen; empty: it is trained."""
+    lora = adapters_of(anatomy.model.config)
+
+    def form(name: str, shape: tuple[int, ...]) -> str:
+        if lora is None or is_adapter(name):
+            return ""
+        if lora.quantized and is_quantized(anatomy.model, anatomy.blocks_name, name):
+            return "NF4"
+        return "BF16" if lora.half and len(shape) >= 2 else "F32"
+
+    return form
+
+
 def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int, boundary: Boundary | None) -> StageLayout:
     mine = blocks_of(cut, model.blocks, stage)
     ends = stage == 0, stage == len(cut)
     found: dict[str, list[tuple[_Parameter, tuple[str, ...]]]] = {OWN: []}
+    frozen: list[BaseSlot] = []
     for parameter in model.parameters:
+        if parameter.form:
+            if holders := _frozen_holders(model, parameter, mine, ends):
+                name = plain_name(parameter.name)
+                frozen.append(BaseSlot(name, parameter.shape, parameter.form, 0, holders))
+            continue
         if parameter.block is not None:
             group, holders = _in_blocks(model, parameter, parameter.block, mine)
             group = FROZEN if parameter.frozen else group
@@ -189,7 +216,23 @@ def _cut_out(model: _ModelLayout, cut: Sequence[int], stage: int, align: int, bo
         boundary=boundary,
         embeddings=model.embeddings,
         beside=model.beside,
+        base=placed(frozen),
     )
+
+
+def _frozen_holders(
+    model: _ModelLayout, parameter: _Parameter, mine: range, ends: tuple[bool, bool]
+) -> tuple[str, ...]:
+    """Return the names under which a stage has a frozen parameter; none: it has it not.
+
+    ends: whether the stage is the first one, and the last one. Of a tied weight both have a copy.
+    """
+    if parameter.block is not None:
+        return (parameter.name,) * (parameter.block in mine)
+    if parameter.name == model.tied:
+        assert model.tied_alias is not None
+        return (parameter.name,) * ends[0] + (model.tied_alias,) * ends[1]
+    return (parameter.name,) * ends[parameter.name not in model.entry]
 
 
 def _spread(model: _ModelLayout, cut: Sequence[int], group: str) -> tuple[int, ...]:

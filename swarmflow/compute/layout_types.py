@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from swarmflow.boundary import Boundary
 
@@ -37,6 +37,48 @@ class TensorSlot:
         return self.offset + self.elements
 
 
+FORM_BYTES = {"F32": 4, "BF16": 2}  # of a number of a frozen tensor
+NF4_BLOCK = 64  # numbers with one scale
+BASE_ALIGN = 64  # bytes
+
+
+@dataclass(frozen=True)
+class BaseSlot:
+    """A frozen tensor of a stage: its name and shape in the model without adapters, its first byte among all of them.
+
+    form: "F32", "BF16", or "NF4": codes of 4 bits, two a byte, then an fp32 scale for each block of 64. holders: the
+    full names under which the modules of the stage have it.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    form: str
+    offset: int
+    holders: tuple[str, ...]
+
+    @property
+    def elements(self) -> int:
+        """Return how many numbers it has."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Return how many bytes it takes."""
+        if self.form == "NF4":
+            return -(-self.elements // 2) + 4 * -(-self.elements // NF4_BLOCK)
+        return FORM_BYTES[self.form] * self.elements
+
+
+def placed(slots: Sequence[BaseSlot]) -> tuple[BaseSlot, ...]:
+    """Return frozen tensors one after another, each at a multiple of BASE_ALIGN bytes."""
+    found: list[BaseSlot] = []
+    at = 0
+    for slot in slots:
+        found.append(replace(slot, offset=at))
+        at += -(-slot.nbytes // BASE_ALIGN) * BASE_ALIGN
+    return tuple(found)
+
+
 @dataclass(frozen=True)
 class StageLayout:
     """The flat layout of one stage: reduction group -> its parameters, in the order of the whole model.
@@ -50,7 +92,8 @@ class StageLayout:
     family's checkpoints where that is another one. prefix: the base model's name, which some checkpoints leave out.
     spread: group -> the stages that have it, but for `own`. boundary: what compresses between the stages, if it is
     learnt. embeddings: the names of parameters outside the blocks, as modules hold them, that are looked up and
-    multiply nothing. beside: how many numbers of a sequence travel beside its hidden states (`experts.py`).
+    multiply nothing. beside: how many numbers of a sequence travel beside its hidden states (`experts.py`). base:
+    the frozen tensors beside adapters; none where all parameters are trained.
     """
 
     stage: int
@@ -64,6 +107,7 @@ class StageLayout:
     boundary: Boundary | None = None
     embeddings: frozenset[str] = frozenset()
     beside: int = 0
+    base: tuple[BaseSlot, ...] = ()
 
     def elements(self, group: str) -> int:
         """Number of elements of a group's flat buffer."""
@@ -82,8 +126,17 @@ class StageLayout:
 
     @property
     def stored_parameters(self) -> int:
-        """Number of parameters of the stage where each block has its own, as in exports and as computed with."""
-        return sum(slot.elements * len(self.stored_of(slot)) for slots in self.groups.values() for slot in slots)
+        """Number of parameters of the stage where each block has its own, as in exports and as computed with.
+
+        Frozen ones included.
+        """
+        trained = sum(slot.elements * len(self.stored_of(slot)) for slots in self.groups.values() for slot in slots)
+        return trained + sum(slot.elements for slot in self.base)
+
+    @property
+    def base_bytes(self) -> int:
+        """Number of bytes of the frozen tensors together."""
+        return -(-(self.base[-1].offset + self.base[-1].nbytes) // BASE_ALIGN) * BASE_ALIGN if self.base else 0
 
     def stored_of(self, slot: TensorSlot) -> tuple[str, ...]:
         """Return the names of the model's tensors on this stage that are this parameter; a tied weight has one."""

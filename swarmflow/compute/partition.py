@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
+from swarmflow.compute.adapters import with_adapters
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.experts import balance_of
 from swarmflow.compute.families import dissect, fill_from_above, init_module, one_line, shrink, to_config, unsupported
@@ -139,6 +140,7 @@ def check_family(config: Mapping[str, Any]) -> None:
     Raises ModelError when they do not run, when the logits differ (then the family does something between its blocks
     that stages lack) or when they depend on later tokens.
     """
+    config = with_adapters(config, None)
     whole = to_config(config)
     try:
         reason = _compare(shrink(config, _telling_blocks(config), vocab_size=32))
@@ -212,6 +214,7 @@ def check_packing(config: Mapping[str, Any]) -> None:
 
     Raises ModelError when a document sees something of the other one, or is computed at other positions.
     """
+    config = with_adapters(config, None)
     small = shrink(config, _telling_blocks(config), vocab_size=32)
     part = build_stage(small, (), 0, device="cpu")
     init_stage(part, seed=0)

@@ -35,7 +35,7 @@ class HalfWeights:
                 continue
             for module in unit.modules():
                 for leaf, parameter in list(module.named_parameters(recurse=False)):
-                    if parameter.ndim >= 2:
+                    if parameter.ndim >= 2 and parameter.requires_grad:
                         values, add = masters[parameter.data_ptr()]
                         if parameter.data_ptr() not in halves:
                             halves[parameter.data_ptr()] = torch.empty_like(values, dtype=torch.bfloat16)

@@ -225,6 +225,7 @@ class StageRunner:
         """Run a trial forward; return the bytes that its graph keeps for the backward, without the weights."""
         weights = {group.params.untyped_storage().data_ptr() for group in self.stage.groups.values()}
         weights |= self.copies.storages if self.copies is not None else set()
+        weights |= set() if self.stage.base is None else {self.stage.base.untyped_storage().data_ptr()}
         with _counting(weights) as sizes:
             leaf, output = self._forward(x, draw)
             if leaf is not None:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from swarmflow.boundary import Boundary
+from swarmflow.compute.base_weights import place_base
 from swarmflow.compute.block_recompute import BlockRecompute
 from swarmflow.compute.boundary_layers import CompressingHalf, ExpandingHalf, attach, halves_of
 from swarmflow.compute.cross_entropy import cross_entropy_sum
@@ -67,6 +68,7 @@ class Stage(GroupedStage):
         rounding: FixedPoint | Blockwise | None,
         *,
         in_host_memory: bool = False,
+        base: Tensor | None = None,
     ) -> None:
         super().__init__(layout, device, rounding, in_host_memory=in_host_memory)
         self.blocks = blocks
@@ -81,6 +83,8 @@ class Stage(GroupedStage):
         self.halves = halves_of(layout.boundary, hidden_size, layout.stage, layout.stages)
         attach(self.model, self.halves)
         _place_parameters(anatomy, self.groups)
+        if layout.base:
+            self.base = place_base(anatomy.model, layout, device, base)
         elsewhere = _named_elsewhere(anatomy, blocks, tied=self.tied is not None)
         self.block_names = tuple(f"{anatomy.blocks_name}.{i}" for i in blocks)
         self.head_name = anatomy.head
@@ -236,20 +240,22 @@ def build_stage(
     align: int = 1,
     boundary: Boundary | None = None,
     in_host_memory: bool = False,
+    base: Tensor | None = None,
 ) -> Stage:
     """Builds one stage; only its own parameters ever take memory. The weights are zeros: see `weights`.
 
     config: as from `model_config`. cut: the first block of stages 1, 2, ... dropout: apply the dropout that the
     configuration names; without it there is none anywhere. rounding: how gradients are rounded before they add up.
     align: as in `stage_layout`. boundary: how what travels between stages is compressed; None: not at all.
-    in_host_memory: where the state is (`GroupedStage`). Raises ModelError.
+    in_host_memory: where the state is (`GroupedStage`). base: the frozen weights of another object of this
+    stage, which are shared. Raises ModelError.
     """
     # The masks of transformers' fused attention come from the device's own generator; the eager one asks `dropout`.
     anatomy = dissect(to_config(config), attention="eager" if dropout else "sdpa")
     blocks = blocks_of(cut, len(anatomy.blocks), stage)
     layout = layout_of(anatomy, cut, stage, align, boundary)
     where = torch.device(device)
-    return Stage(anatomy, layout, blocks, where, dropout, rounding, in_host_memory=in_host_memory)
+    return Stage(anatomy, layout, blocks, where, dropout, rounding, in_host_memory=in_host_memory, base=base)
 
 
 def _stand_in(anatomy: Anatomy) -> PassThrough:

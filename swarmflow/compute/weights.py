@@ -8,6 +8,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
+from swarmflow.compute.adapters import draw_adapters
 from swarmflow.compute.boundary_layers import is_of_boundary, new_values
 from swarmflow.compute.dropout import seed_of
 from swarmflow.compute.families import init_module, unsupported
@@ -28,9 +29,12 @@ def init_stage(stage: GroupedStage, seed: int) -> None:
 
     Every module draws from a CPU generator seeded by (seed, its full name); the tied weight is drawn as the embedding,
     and blocks that share their weights are drawn as the first of them. The halves of boundaries have a rule of their
-    own, `new_values`.
+    own, `new_values`. Beside frozen weights, which come from a folder, there are adapters alone.
     """
     assert isinstance(stage, Stage), "of a module: see graphs/stage.py"
+    if stage.layout.base:
+        draw_adapters(((name, values) for name, values, _ in stage.named_parameters()), seed)
+        return
     views = {name: values for name, values, _ in stage.named_parameters()}
     for name, values in new_halves(stage.layout, seed).items():
         views[name].copy_(values)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from swarmflow.compute.adapters import with_adapters
 from swarmflow.compute.families import dissect, is_rearranged, to_config
 from swarmflow.compute.layout import StageLayout, TensorSlot, layout_of
 from swarmflow.errors import CheckpointError
@@ -59,7 +60,7 @@ def weights_problems(config: Mapping[str, Any], folder: Path) -> list[str]:
             f"{folder} holds {others[0]}, but no {_SINGLE} and no {_INDEX}: only those are read; fetch the missing "
             "files, convert the weights, or take them away to begin from fresh ones"
         ]
-    anatomy = dissect(to_config(config))
+    anatomy = dissect(to_config(with_adapters(config, None)))
     layout = layout_of(anatomy, (), 0)
     found: dict[str, list[str]] = {}
     try:

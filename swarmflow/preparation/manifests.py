@@ -30,7 +30,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
     described = replace(
         _settings_of(config, corpus_digest, run_id),
         model=model.config,
-        from_seed=config.model.path is None or not has_weights(config.model.path),
+        from_seed=config.model.path is None or not has_weights(config.model.path) or config.adapters is not None,
         vocab_size=model.vocab_size,
         hidden_size=hidden_size,
         seq_len=config.data.seq_len,
@@ -127,6 +127,8 @@ def _export_dtype(config: RunConfig) -> str:
     """Return the dtype of a run's exports: fp32 for fresh weights, and for a source in a dtype that is not offered."""
     if config.run.export_dtype != "source":
         return config.run.export_dtype
+    if config.adapters is not None:
+        return "float32"
     folder = config.model.path
     source = stored_dtype(folder) if folder is not None and has_weights(folder) else None
     return source if source in EXPORT_DTYPES else "float32"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from swarmflow.compute.adapters import with_adapters
 from swarmflow.compute.examine import Examined, examine
-from swarmflow.compute.families import model_config, to_config
+from swarmflow.compute.families import dissect, model_config, to_config
 from swarmflow.compute.layout import check_cut
 from swarmflow.compute.model_keys import check_positions, unknown_keys
 from swarmflow.compute.partition import block_count, check_packing
-from swarmflow.compute.weights_folder import weights_problems
+from swarmflow.compute.weights_folder import has_weights, weights_problems
 from swarmflow.config import ModelSection, RunConfig
 from swarmflow.errors import CheckpointError, ModelError, SwarmflowError
 
@@ -40,7 +41,9 @@ def check_model(config: RunConfig, measure: bool | None = None) -> ModelCheck:
     """
     section = config.model
     try:
-        model = read_model(section)
+        model = with_adapters(read_model(section), config.adapters)
+        if config.adapters is not None:
+            _check_adapters(section, model)
         problems: list[SwarmflowError] = [ModelError(line) for line in _unknown_keys(section)]
     except ModelError as error:
         return ModelCheck([error])
@@ -84,6 +87,13 @@ def read_model(section: ModelSection) -> dict[str, object]:
 def check_weights(section: ModelSection, model: dict[str, object]) -> list[SwarmflowError]:
     """Return the problems of the weights that a run begins from. Raises ModelError."""
     return [] if section.path is None else [CheckpointError(line) for line in weights_problems(model, section.path)]
+
+
+def _check_adapters(section: ModelSection, model: dict[str, object]) -> None:
+    """Raises ModelError: there are no weights to be fine-tuned, or no layers of the blocks that adapters may have."""
+    if section.path is None or not has_weights(section.path):
+        raise ModelError(f"finetune.lora needs a model with weights, and {section.path} has none in safetensors")
+    dissect(to_config(model))
 
 
 def vocabulary(model: dict[str, object]) -> int:

@@ -34,6 +34,7 @@ PACKAGES: dict[str, Package] = {
     "errors": Package("the errors that a user can cause"),
     "suggestions": Package("the nearest of the allowed words to a misspelt one"),
     "boundary": Package("how what crosses the boundaries between stages is compressed by what is learnt"),
+    "finetuning": Package("how a run fine-tunes a model: adapters beside frozen weights"),
     "targets": Package("the targets of a loss, and which of them do not count"),
     "quantities": Package("sizes and rates as users write them", ("errors",)),
     "activity": Package("what this process does right now, in words"),
@@ -94,10 +95,17 @@ PACKAGES: dict[str, Package] = {
         "a run as text: what a terminal shows of it", ("activity", "clean_text", "errors"), ("msgspec", "rich")
     ),
     "config_check": Package(
-        "the checks of single values of a TOML file", ("boundary", "core", "errors", "suggestions")
+        "the checks of single values of a TOML file", ("boundary", "core", "errors", "finetuning", "suggestions")
     ),
+    "config_finetune": Package("[finetune] of RUN.toml", ("config_check", "finetuning")),
     "config_paths": Package("paths in RUN.toml", ("config_check", "errors")),
-    "config": Package("RUN.toml", ("boundary", "config_check", "config_paths", "core", "errors", "suggestions")),
+    "config": Package(
+        "RUN.toml",
+        (
+            *("boundary", "config_check", "config_finetune", "config_paths", "core", "errors", "finetuning"),
+            "suggestions",
+        ),
+    ),
     "manifest": Package(
         "all that a peer has to know of a run", ("boundary", "core", "errors", "ownership"), ("blake3", "msgspec")
     ),
@@ -109,8 +117,8 @@ PACKAGES: dict[str, Package] = {
     ),
     "compute": Package(
         "computes: models, optimizers, codecs, checkpoints",
-        (*BASE, "boundary", "manifest", "system", "targets"),
-        ("blake3", "msgspec", "numpy", "safetensors", "torch", "transformers"),
+        (*BASE, "boundary", "finetuning", "manifest", "system", "targets"),
+        ("blake3", "msgspec", "numpy", "peft", "safetensors", "torch", "transformers"),
     ),
     "cli": Package(
         "the command `swarmflow`: finds its commands, and turns errors into a line",

@@ -258,7 +258,7 @@ def test_a_commented_key_is_a_default_or_an_example_that_can_be_set(texts: Path)
                 owner = load_section(section)
                 assert toml_value(owner[key]) == toml_value(value)
     assert examples < seen
-    assert set(defaults) - {"timeouts"} == set(re.findall(r"^\[(\w+)\]", text, re.MULTILINE))
+    assert set(defaults) - {"timeouts", "finetune"} == set(re.findall(r"^\[(\w+)\]", text, re.MULTILINE))
     uncommented = re.sub(r"^# (\w+ = )", r"\1", text, flags=re.MULTILINE).replace("\nstages = 1 ", "\n# ")
     (texts / "RUN.toml").write_text(uncommented)
     assert load(texts / "RUN.toml").model.cut == (3,)

@@ -43,6 +43,7 @@ class Served:
     version: int  # of the state; -1: it is being loaded, or changed
     reduced: dict[str, Sums] = field(default_factory=dict)  # summed gradients of a ballot, by flat group
     log: UpdateLog = field(default_factory=UpdateLog)  # for peers that load the stage from here
+    base_leaves: bytes = b""  # the hashes of all pieces of the frozen weights, if there are some that are loaded
     leaves: dict[int, bytes] = field(default_factory=dict)  # the hashes of all pieces, of the last versions
     roots: dict[int, str] = field(init=False, default_factory=dict)  # over these
     pieces: StagePieces = field(init=False)

@@ -27,23 +27,24 @@ _SAVE_TIMEOUT_S = 330.0
 _TOKENIZER_FILES_MAX = 32
 
 
-def main(whence: Invite | Path, out: Path, dtype: str | None = None) -> int:
+def main(whence: Invite | Path, out: Path, dtype: str | None = None, base: Path | None = None) -> int:
     """Export from a run or from a trainer's folder; the exit code. dtype: None: the run's.
 
-    Raises CheckpointError, NetworkError.
+    base: the folder of the model to which the run's adapters are added; None: they are written alone. Raises
+    CheckpointError, NetworkError.
     """
     set_up_logging()
     if isinstance(whence, Path):
-        version = export_folder(whence, out, dtype)
+        version = export_folder(whence, out, dtype, base)
     else:
-        version = uvloop.run(export_run(whence, out, dtype))
+        version = uvloop.run(export_run(whence, out, dtype, base))
     print(f"version {version} is in {out}")
     if (out / STAGES_FILE).is_file():
         print(f"transformers cannot load it: see {STAGES_FILE} there, and docs/run-toml.md, Learnt boundaries")
     return 0
 
 
-def export_folder(folder: Path, out: Path, dtype: str | None = None) -> int:
+def export_folder(folder: Path, out: Path, dtype: str | None = None, base: Path | None = None) -> int:
     """Export the newest complete version of a trainer's folder; its number."""
     path = folder / "run.json"
     manifest = kept_manifest(folder)
@@ -55,11 +56,11 @@ def export_folder(folder: Path, out: Path, dtype: str | None = None) -> int:
     checkpoint = newest_complete(checkpoints_folder(folder, manifest), manifest.fingerprint)
     if checkpoint is None:
         raise CheckpointError(f"{folder} holds no complete version yet")
-    export_checkpoint(manifest, checkpoint, out, lambda to: _copy_files(folder / "tokenizer", to), dtype)
+    export_checkpoint(manifest, checkpoint, out, lambda to: _copy_files(folder / "tokenizer", to), dtype, base)
     return checkpoint.version
 
 
-async def export_run(invite: Invite, out: Path, dtype: str | None = None) -> int:
+async def export_run(invite: Invite, out: Path, dtype: str | None = None, base: Path | None = None) -> int:
     """Ask the leader to bring the newest version to its disk, copy it stage by stage, and export it; its number."""
     check_replaceable(out, KIND, invite.run_id)
     with ExitStack() as stack:
@@ -81,7 +82,7 @@ async def export_run(invite: Invite, out: Path, dtype: str | None = None) -> int
                     writer.abandon()
             answer = await session.requests.ask(found.leader, "tokenizer")
             files = msgspec.msgpack.decode(answer[0], type=dict[str, bytes])
-            export_checkpoint(manifest, checkpoint, out, lambda to: _write_files(files, to), dtype)
+            export_checkpoint(manifest, checkpoint, out, lambda to: _write_files(files, to), dtype, base)
             return version
 
 

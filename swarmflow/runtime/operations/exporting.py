@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypedDict
 
 from blake3 import blake3
 
@@ -14,10 +15,18 @@ from swarmflow.compute.export import export_stagewise
 from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.layout import layout_in_run
+from swarmflow.compute.merging import export_merged
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.stage_state import BEFORE
 from swarmflow.compute.state_root import GRID, tensor_elements, tensor_name
 from swarmflow.manifest import Manifest
+
+
+class _ExportedFrom(TypedDict):
+    """What an export says of itself (swarmflow/ownership.py)."""
+
+    run: str
+    content: str
 
 
 def state_tensor_lengths(manifest: Manifest, stage: int) -> dict[str, int]:
@@ -46,10 +55,12 @@ def export_checkpoint(
     out: Path,
     save_tokenizer: Callable[[Path], None],
     dtype: str | None = None,
+    base: Path | None = None,
 ) -> None:
     """Write a complete version to `out`, one stage at a time; its files stay open until all are written.
 
-    dtype: of the numbers; None: as the run exports them. Raises CheckpointError, ForeignFileError.
+    dtype: of the numbers; None: as the run exports them. base: the folder of the model to which the run's adapters are
+    added; None: adapters are written alone. Raises CheckpointError, ForeignFileError.
     """
     with ExitStack() as files:
 
@@ -57,6 +68,12 @@ def export_checkpoint(
             state = files.enter_context(checkpoint.state(stage))
             return lambda group, start, stop: state.read(tensor_name(group, "params"), start, stop)
 
+        named = _ExportedFrom(run=manifest.run_id, content=content_id(checkpoint))
+        align = alignment(manifest.state_bits)
+        if base is not None:
+            of = manifest.model, manifest.cut
+            export_merged(*of, reader, base, out, save_tokenizer, dtype=dtype, align=align, **named)
+            return
         export_stagewise(
             manifest.model,
             manifest.cut,
@@ -64,8 +81,7 @@ def export_checkpoint(
             out,
             save_tokenizer,
             dtype=dtype or manifest.export_dtype,
-            align=alignment(manifest.state_bits),
-            run=manifest.run_id,
-            content=content_id(checkpoint),
+            align=align,
             boundary=manifest.boundary,
+            **named,
         )

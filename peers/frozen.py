@@ -1,0 +1,75 @@
+"""The frozen weights of the stage that a peer serves, where adapters are trained beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from swarmflow.compute.base_weights import read_base, write_base
+from swarmflow.core.protocol.types import ProcessId
+from swarmflow.errors import NetworkError
+from swarmflow.manifest import Manifest
+from swarmflow.runtime.execution.base_transfer import OnProgress, load_base, serve_base
+from swarmflow.runtime.execution.served import Served
+from swarmflow.runtime.transport.requests import Requests
+
+
+@dataclass(frozen=True)
+class _HeldBase:
+    """Those of a stage in memory."""
+
+    served: Served
+
+    def leaves(self) -> bytes:
+        """Return the hashes of all pieces."""
+        return self.served.base_leaves
+
+    def read(self, start: int, stop: int) -> bytes:
+        """Return bytes start to stop."""
+        base = self.served.stage.base
+        assert base is not None, "it was loaded"
+        return read_base(base, start, stop)
+
+
+@dataclass
+class FrozenLoader:
+    """Loads them for a stage, and gives them to others."""
+
+    manifest: Manifest
+    requests: Requests
+    serving: Callable[[], Served | None]
+    trainers: Callable[[], Sequence[ProcessId]] = field(default=lambda: ())  # those that are known, the leader first
+
+    async def fill(self, served: Served, peers: Sequence[ProcessId], on_progress: OnProgress) -> None:
+        """Fetch the frozen weights of a stage, unless it has them, or has none. Raises NetworkError.
+
+        peers: that serve the stage.
+        """
+        base, stage = served.stage.base, served.stage.layout.stage
+        if base is None or served.base_leaves:
+            return
+        if stage >= len(self.manifest.base):
+            raise NetworkError("the run's manifest does not name its frozen weights")
+        donors = tuple(dict.fromkeys((*peers, *self.trainers())))
+        served.base_leaves = await load_base(
+            self.requests,
+            donors,
+            stage,
+            self.manifest.base[stage],
+            base.numel(),
+            lambda start, data: write_base(base, start, data),
+            on_progress,
+        )
+
+    def serve(self) -> None:
+        """Answer the requests for those of the stage that is served."""
+
+        def held(stage: int) -> Served:
+            served = self.serving()
+            if served is None or served.stage.layout.stage != stage or not served.base_leaves:
+                raise NetworkError(f"the frozen weights of stage {stage} are not here (any more)")
+            return served
+
+        serve_base(
+            self.requests, lambda stage: _HeldBase(held(stage)), lambda stage: held(stage).stage.layout.base_bytes
+        )

@@ -1,0 +1,72 @@
+"""Adapters that a swarm trains under deaths are those that peft trains in one process, on the same frozen weights."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+from peft import inject_adapter_in_model
+from safetensors.torch import load_file
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from swarmflow.chaos.compare import order_limits
+from swarmflow.compute.adapters import draw_adapters, is_adapter, peft_config, stored_name
+from swarmflow.finetuning import Lora
+from swarmflow.local.forkserver import ForkServer
+from swarmflow.local.swarm import LocalSwarm
+from tests.swarm.reference import relative_difference, train
+from tests.swarm.runs import FINISH_S, LONG, STAGES, learnt_by_all, prepare, recipe, settings, start
+
+pytestmark = [pytest.mark.swarm, pytest.mark.slow]
+
+LORA = Lora(rank=4, alpha=8)
+
+
+def adapt(model: PreTrainedModel) -> None:
+    """Give a model adapters by peft, with the first values of the swarm's."""
+    inject_adapter_in_model(peft_config(model, "model.layers", LORA), model)
+    draw_adapters(((name, value.data) for name, value in model.named_parameters() if is_adapter(name)), seed=0)
+
+
+def by_peft(model: Path, corpus: Path, steps: int, *, reverse: bool = False) -> dict[str, Tensor]:
+    """Return the adapters that peft trains in this process, by the names of its files."""
+    learnt, _ = train(model, corpus, recipe("adamw", steps=steps), change=adapt, reverse=reverse)
+    return {stored_name(name): value for name, value in learnt.items() if is_adapter(name)}
+
+
+def spoil(folder: Path) -> None:
+    """Change all weights of a folder in the place where a process has them mapped."""
+    [file] = folder.glob("*.safetensors")
+    with file.open("r+b") as opened:
+        opened.seek(file.stat().st_size // 4)
+        opened.write(b"\x3c" * (file.stat().st_size - file.stat().st_size // 4))
+
+
+def test_adapters_under_deaths_are_those_of_peft(tmp_path: Path, forks: ForkServer) -> None:
+    """The newcomer takes the frozen weights from a peer: those of the trainer are others by then."""
+    model, corpus = prepare(tmp_path, "llama")
+    given = Path(shutil.copytree(model, tmp_path / "given"))
+    run = settings(given, corpus, recipe("adamw", steps=LONG))
+    run["finetune"] = {"lora": {"rank": LORA.rank, "alpha": LORA.alpha}}
+    run["train"]["checkpoint_every"] = 2
+    run["run"]["keep_exports"] = 0
+    with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
+        start(swarm, trainers=1, peers=2 * STAGES)
+        swarm.wait(lambda: [2, 2, 2] in (step["peers"] for step in swarm.steps()) or None, "all peers", FINISH_S)
+        spoil(given)
+        for victim in (swarm.peers[1], swarm.peers[5]):
+            swarm.wait_steps(len(swarm.steps()) + 1, FINISH_S)
+            victim.send(signal.SIGKILL)
+        seen = len(swarm.steps())
+        swarm.start_peer(stage=1)
+        swarm.start_peer(stage=2)
+        swarm.wait(lambda: [2, 2, 2] in (step["peers"] for step in swarm.steps()[seen:]) or None, "newcomers", FINISH_S)
+        version = learnt_by_all(swarm, [2, 2, 2])
+    found = load_file(swarm.output / f"step-{version}" / "adapter_model.safetensors")
+    wanted = by_peft(model, corpus, version)
+    limits = order_limits(wanted, by_peft(model, corpus, version, reverse=True))
+    far = {name: d for name, d in relative_difference(found, wanted).items() if not d <= limits[name]}
+    assert far == {}, f"limits {limits}"
