@@ -15,7 +15,7 @@ from swarmflow.compute.demands import stage_memory
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.families import model_config
-from swarmflow.compute.layout import FROZEN
+from swarmflow.compute.layout import FROZEN, layout_in_run
 from swarmflow.compute.sums import Sums
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.served import Served
@@ -105,10 +105,12 @@ def test_nor_with_other_models_and_modes(changes: dict[str, Any], family: str, p
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_nor_with_experts_and_what_no_gradient_trains(precision: str) -> None:
-    config = tiny("deepseek_v3")
+@pytest.mark.parametrize("family", ["deepseek_v3", "mixtral"])
+def test_nor_with_experts_and_what_no_gradient_trains(family: str, precision: str) -> None:
+    config = tiny(family)
     of = run_of(model=config, hidden_size=config["hidden_size"], vocab_size=config["vocab_size"], precision=precision)
-    assert FROZEN in stages(of, "host")[1].stage.groups
+    of = replace(of, beside=layout_in_run(of, 0).beside)
+    assert (FROZEN in stages(of, "host")[1].stage.groups) is (family == "deepseek_v3")
     assert trained(of, "host") == trained(of, "device")
 
 
