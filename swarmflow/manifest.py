@@ -105,8 +105,11 @@ class Manifest:
 
     @property
     def tensor_bytes_max(self) -> int:
-        """The largest tensor that travels in one frame: at a boundary, in whatever codec, with its header."""
-        boundary = self.microbatch_sequences * self.seq_len * max(self.boundary_width, 1)
+        """The largest tensor that travels in one frame: at a boundary, in whatever codec, with its header.
+
+        Targets have one number a token, or two with positions.
+        """
+        boundary = self.microbatch_sequences * self.seq_len * max(self.boundary_width, 1 + self.positions)
         beside = self.microbatch_sequences * self.beside
         return 4 * max(boundary + beside, self.batch_words) + _TENSOR_HEADER_BYTES
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from swarmflow.boundary import Boundary
+from swarmflow.compute.codec import tokens_wire_bytes
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import SharedWeights, tied_ends
 from swarmflow.errors import IncompatibleError
@@ -45,6 +47,12 @@ def test_less_travels_where_boundaries_are_learnt() -> None:
     assert compressed.boundary_width * 4 == whole.boundary_width == whole.hidden_size
     assert compressed.plan.boundary_bytes * 4 == whole.plan.boundary_bytes
     assert compressed.tensor_bytes_max < whole.tensor_bytes_max
+
+
+def test_a_frame_holds_the_positions_of_documents_however_narrow_the_boundary_is() -> None:
+    narrow = manifest(run_id=RUN_ID, boundary=Boundary("bottleneck", 1), positions=True, microbatch_sequences=64)
+    narrow = replace(narrow, seq_len=4096)
+    assert tokens_wire_bytes((narrow.microbatch_sequences, 2, narrow.seq_len)) < narrow.tensor_bytes_max
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,8 @@
 Where the template marks it with `{% generation %}`, transformers' mask of the assistant's tokens is taken. Else the
 text of a turn is what the template adds to a conversation for it: from the end of the turns before it, with the
 generation prompt, to the end of the turns with it. A token counts when its first character lies within such a text.
+
+Templates that write the date (llama's) get a fixed one: rows are the same on every machine and on every day.
 """
 
 from __future__ import annotations
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 ASSISTANT = "assistant"
 _MARKS = re.compile(r"\{%-?\s*generation\s*-?%\}")
+_CLOCK = "strftime_now"  # the function by which transformers gives templates the time
+# The day that llama's templates write where they are given no clock.
+_DAY = {"%d": "26", "%m": "07", "%b": "Jul", "%B": "July", "%Y": "2024", "%y": "24", "%a": "Fri", "%A": "Friday"}
+_DAY |= {"%H": "00", "%M": "00", "%S": "00", "%F": "2024-07-26"}
 
 
 class ChatRenderer:
@@ -31,9 +37,10 @@ class ChatRenderer:
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str) -> None:
         self._tokenizer: Any = tokenizer  # its methods have no types
+        self._template = _with_fixed_day(template)
         self._marked = _MARKS.search(template) is not None
         specials = sorted((name, str(token)) for name, token in self._tokenizer.special_tokens_map.items())
-        self.digest = blake3.blake3(f"chat {template} {specials}".encode()).hexdigest()
+        self.digest = blake3.blake3(f"chat {self._template} {specials}".encode()).hexdigest()
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, name: str) -> ChatRenderer:
@@ -61,7 +68,11 @@ class ChatRenderer:
         self, messages: Sequence[Mapping[str, object]], tools: object
     ) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         found = self._tokenizer.apply_chat_template(
-            list(messages), tools=tools, return_dict=True, return_assistant_tokens_mask=True
+            list(messages),
+            tools=tools,
+            chat_template=self._template,
+            return_dict=True,
+            return_assistant_tokens_mask=True,
         )
         return np.asarray(found["input_ids"], dtype=np.int64), np.asarray(found["assistant_masks"], dtype=np.bool_)
 
@@ -75,7 +86,7 @@ class ChatRenderer:
         for number, message in enumerate(messages):
             if message["role"] != ASSISTANT:
                 continue
-            before = self._text(messages[:number], tools, prompted=True) if number else ""
+            before = self._text(messages[:number], tools, prompted=True)
             after = whole if number + 1 == len(messages) else self._text(messages[: number + 1], tools)
             if not (after.startswith(before) and whole.startswith(after)):
                 raise DataError(
@@ -87,11 +98,19 @@ class ChatRenderer:
         return np.asarray(found["input_ids"], dtype=np.int64), counts
 
     def _text(self, messages: Sequence[Mapping[str, object]], tools: object, *, prompted: bool = False) -> str:
-        return str(
-            self._tokenizer.apply_chat_template(
-                list(messages), tools=tools, tokenize=False, add_generation_prompt=prompted
-            )
+        # As a batch of one conversation: that may be empty, where the assistant speaks first.
+        [text] = self._tokenizer.apply_chat_template(
+            [list(messages)], tools=tools, chat_template=self._template, tokenize=False, add_generation_prompt=prompted
         )
+        return str(text)
+
+
+def _with_fixed_day(template: str) -> str:
+    """Return a template in which the clock stands still, by a macro of the function's name."""
+    if _CLOCK not in template:
+        return template
+    filters = "".join(f"|replace('{sign}','{value}')" for sign, value in _DAY.items())
+    return f"{{%- macro {_CLOCK}(format) -%}}{{{{ format{filters} }}}}{{%- endmacro -%}}{template}"
 
 
 def _template_of(tokenizer: PreTrainedTokenizerBase) -> str | None:

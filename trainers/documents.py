@@ -49,7 +49,9 @@ def renderer(form: str, tokenizer: Tokenizer, name: str, text_field: str) -> tup
     ends = f"{tokenizer.first_token} {tokenizer.last_token}"
     if form == "prompt":
         return lambda where, record: _answered(where, _fields(where, record), tokenizer), f"prompt {ends}"
-    return lambda where, record: _text(where, _fields(where, record), text_field, tokenizer), f"{text_field} {ends}"
+    return lambda where, record: _text(
+        where, _fields(where, record), text_field, tokenizer
+    ), f"text {text_field} {ends}"
 
 
 def _answered(where: str, record: Mapping[str, object], tokenizer: Tokenizer) -> Document:

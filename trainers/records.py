@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -41,6 +42,8 @@ class Records:
         """name: of the collate function. order: over the training records."""
         self._name = name
         self._collate = collate
+        # A trainer that begins a new life may form microbatches while a thread of its former one ends.
+        self._collating = threading.Lock()
         self._order = order
         self._training = training
         self._validation = validation
@@ -99,7 +102,8 @@ class Records:
         given = [msgspec.msgpack.decode(record) for record in records]
         where = f"data.collate = {self._name!r}"
         try:
-            batch = self._collate(given)
+            with self._collating:
+                batch = self._collate(given)
         except Exception as error:  # code of a user fails in its own way
             raise DataError(
                 f"{where} fails for {len(given)} records ({type(error).__name__}: {one_line(error)})"

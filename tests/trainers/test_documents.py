@@ -172,6 +172,31 @@ def test_a_bad_record_is_named(tmp_path: Path, form: str, template: str | None, 
     assert "\n" not in str(caught.value)
 
 
+def test_what_the_assistant_says_first_counts_without_what_the_template_adds(tmp_path: Path) -> None:
+    tokenizer = str(save_tokenizer(tmp_path / "tokenizer", "be kind\n" + PLAIN))
+    path = write_records(tmp_path / "a.jsonl", [{"messages": [ANSWER, USER]}])
+    [(inputs, targets)] = rows_of(opened(tmp_path, path, packing="none", tokenizer=tokenizer))
+    assert bytes(inputs[:7].tolist()) == b"be kind"
+    assert targets[targets != IGNORED].tolist() == [ord("b"), 256, ord("\n")]
+
+
+def test_a_template_has_no_clock(tmp_path: Path) -> None:
+    dated = "{% if strftime_now is defined %}{{ strftime_now('%d %b %Y, %Y-%m-%d') }}{% endif %}"
+    path = write_records(tmp_path / "a.jsonl", [{"messages": [USER, ANSWER]}])
+    for name, template in (("plain", PLAIN), ("marked", MARKED)):
+        tokenizer = str(save_tokenizer(tmp_path / name, dated + template))
+        corpus = opened(tmp_path, path, packing="none", tokenizer=tokenizer)
+        [(inputs, _)] = rows_of(corpus)
+        assert corpus.decode(inputs.tolist()).startswith("26 Jul 2024, 2024-07-26<|im_start|>user"), name
+
+
+def test_a_text_named_as_a_format_is_no_record_of_it(tmp_path: Path) -> None:
+    path = write_records(tmp_path / "a.jsonl", [{"prompt": "abc", "completion": "de"}])
+    text = opened(tmp_path, path, "text", "none", text_field="prompt")
+    prompt = opened(tmp_path, path, "prompt", "none")
+    assert (text.tokens, prompt.tokens) == (3, 5), "the cache of one is not the other's"
+
+
 def test_plain_text_holds_no_records(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("abc")
     with pytest.raises(DataError, match=r"a\.txt holds no records"):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,21 @@ def nothing(records: list[dict[str, Any]]) -> list[int]:
     return [len(records)]
 
 
+both = threading.Barrier(2, timeout=0.3)
+
+
+def meeting(records: list[dict[str, Any]]) -> dict[str, npt.NDArray[Any]]:
+    """Whether another thread is here at the same time."""
+    met = False
+    if threading.current_thread() is not threading.main_thread():
+        try:
+            both.wait()
+            met = True
+        except threading.BrokenBarrierError:
+            pass
+    return {"value": np.array([met])}
+
+
 def opened(folder: Path, function: str = "collate", records: list[Any] = NUMBERS, name: str = "r.jsonl") -> Records:
     """The records of a run, two of which make a microbatch."""
     (folder / name).write_text("".join(f"{json.dumps(record)}\n" for record in records))
@@ -62,6 +79,13 @@ def test_microbatches_have_the_next_records_again_and_again(tmp_path: Path) -> N
     assert records.inputs == [BatchTensor("value", (2,), "int64")]
     found = [records.tensors(step, index)["value"].tolist() for step in range(2) for index in range(2)]
     assert found == [[0, 1], [2, 3], [4, 5], [6, 0]]
+
+
+def test_two_lives_do_not_make_batches_at_a_time(tmp_path: Path) -> None:
+    records = opened(tmp_path, "meeting")
+    with ThreadPoolExecutor(2) as threads:
+        met = list(threads.map(lambda index: bool(records.tensors(0, index)["value"]), range(2)))
+    assert met == [False, False]
 
 
 def test_other_records_have_another_digest(tmp_path: Path) -> None:
