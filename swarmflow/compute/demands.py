@@ -182,10 +182,16 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
 def _memory_bytes(manifest: Manifest, layout: StageLayout) -> int:
     sets = 1 + manifest.delay  # of parameters, and of the gradients of a step
     halves = 2 * sets if manifest.precision == "bf16" else 0
-    memory = layout.base_bytes + _state_bytes(manifest, layout) + halves * layout.all_elements
+    memory = _base_bytes(manifest, layout) + _state_bytes(manifest, layout) + halves * layout.all_elements
     memory += sets * _SPACING_BYTES * _grid_blocks(manifest, layout)
     memory += (1 + sets) * _sums_bytes(manifest, layout)
     return memory + sets * _FLOAT_BYTES * _gradient_elements(manifest, layout) + _logits_bytes(manifest, layout)
+
+
+def _base_bytes(manifest: Manifest, layout: StageLayout) -> int:
+    """Return the bytes of frozen weights, and of the numbers of one that is in 4 bits while it is multiplied."""
+    quantized = max((slot.elements for slot in layout.base if slot.form == "NF4"), default=0)
+    return layout.base_bytes + quantized * (2 if manifest.precision == "bf16" else _FLOAT_BYTES)
 
 
 def _host_memory(manifest: Manifest, layout: StageLayout) -> StageMemory:
@@ -193,7 +199,7 @@ def _host_memory(manifest: Manifest, layout: StageLayout) -> StageMemory:
     sets, sums = 1 + manifest.delay, _sums_bytes(manifest, layout)
     device = _copies_bytes(manifest, layout) + sums + _FLOAT_BYTES * _gradient_elements(manifest, layout)
     host = _state_bytes(manifest, layout) + sets * _SPACING_BYTES * _grid_blocks(manifest, layout) + sums
-    return StageMemory(layout.base_bytes + sets * device + _logits_bytes(manifest, layout), host)
+    return StageMemory(_base_bytes(manifest, layout) + sets * device + _logits_bytes(manifest, layout), host)
 
 
 def _copies_bytes(manifest: Manifest, layout: StageLayout) -> int:

@@ -7,6 +7,7 @@ makes the same bytes of a tensor. Two codes are in a byte, the first one in its 
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from swarmflow.compute.layout_types import NF4_BLOCK
 
+CHUNK_ELEMENTS = 1 << 20  # made of codes at a time: whole blocks, and whole bytes
 # bitsandbytes.functional.get_4bit_type("nf4")
 CODES = (
     *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
@@ -35,16 +37,20 @@ def quantize(values: Tensor) -> tuple[Tensor, Tensor]:
     return (codes[::2] << 4) | codes[1::2], scales
 
 
+@torch.no_grad()
 def dequantize(codes: Tensor, scales: Tensor, shape: torch.Size | tuple[int, ...], dtype: torch.dtype) -> Tensor:
-    """Return the numbers of codes and scales, as `quantize` gives them."""
+    """Return the numbers of codes and scales, as `quantize` gives them; little memory beside these is taken."""
     table = torch.tensor(CODES, dtype=torch.float32, device=codes.device)
-    both = torch.stack((codes >> 4, codes & 15), dim=1).view(-1)
-    count = 1
-    for size in shape:
-        count *= size
-    values = table[both[:count].int()]
-    whole = nn.functional.pad(values, (0, -count % NF4_BLOCK)).view(-1, NF4_BLOCK) * scales.unsqueeze(1)
-    return whole.view(-1)[:count].view(shape).to(dtype)
+    pairs = torch.stack((table.repeat_interleave(16), table.repeat(16)), dim=1)  # of each byte
+    count = math.prod(shape)
+    values = torch.empty(count, dtype=dtype, device=codes.device)
+    for start in range(0, count, CHUNK_ELEMENTS):
+        stop = min(start + CHUNK_ELEMENTS, count)
+        here = pairs[codes[start // 2 : -(-stop // 2)].int()].view(-1)[: stop - start]
+        here = nn.functional.pad(here, (0, -len(here) % NF4_BLOCK)).view(-1, NF4_BLOCK)
+        here = here * scales[start // NF4_BLOCK : -(-stop // NF4_BLOCK)].unsqueeze(1)
+        values[start:stop] = here.view(-1)[: stop - start]
+    return values.view(shape)
 
 
 class _Product(torch.autograd.Function):

@@ -7,7 +7,7 @@ import itertools
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from swarmflow.compute.adapters import with_adapters
+from swarmflow.compute.adapters import adapters_of, with_adapters
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.experts import balance_of
 from swarmflow.compute.families import dissect, fill_from_above, init_module, one_line, shrink, to_config, unsupported
@@ -118,7 +118,9 @@ def block_count(config: Mapping[str, Any]) -> int:
 
 def measure_costs(config: Mapping[str, Any], *, tokens: int = _TRIAL_TOKENS) -> BlockCosts:
     """Measures on a few blocks, as three stages; the whole model is never built. Raises ModelError."""
-    few, between = few_blocks(config)
+    lora = adapters_of(config)
+    whole = lora and replace(lora, half=False, quantized=False)  # what parts cost beside each other is about the same
+    few, between = few_blocks(with_adapters(config, whole))
     tokens = min(tokens, positions_of(config) or tokens)
     seconds = [_stage_seconds(few, (1, 1 + between), stage, tokens) for stage in range(3)]
     block_s = max(seconds[1] / between, 1e-9)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import LlamaConfig
 
+from swarmflow.chaos.plain import write_model
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.local.forkserver import ForkServer
 from tests.swarm.walkthrough import Block, Walkthrough, pieces
+from tests.trainers.conversations import PLAIN, VOCAB, save_tokenizer
 
 ROOT = Path(__file__).parents[2]
 GUIDES = {path.stem: path.read_text(encoding="utf-8") for path in sorted((ROOT / "docs" / "guides").glob("*.md"))}
@@ -27,7 +31,7 @@ steps = 2000
 microbatches = 8
 checkpoint_every = 5
 """  # noqa: E501
-LANGUAGES = {"sh", "toml", "python"}
+LANGUAGES = {"sh", "toml", "python", "json"}
 DIRECTIVES = ("background until ", "prints ", "file ", "python", "not run: ")
 
 
@@ -65,9 +69,22 @@ def prepare_examples(walk: Walkthrough) -> None:
     shutil.copytree(ROOT / "examples", walk.folder / "examples")
 
 
+def prepare_chat_model(walk: Walkthrough) -> None:
+    """Write a tiny model with weights, and a tokenizer with a chat template beside it."""
+    sizes: dict[str, Any] = {
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 3,
+        "num_attention_heads": 4,
+    }
+    write_model(LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=VOCAB), walk.folder / "model")
+    save_tokenizer(walk.folder / "model", PLAIN)
+
+
 PREPARATIONS = {
     "quiet": Walkthrough.close,
     "texts": prepare_texts,
+    "chat model": prepare_chat_model,
     "RUN.toml": prepare_run_file,
     "run": prepare_run,
     "elsewhere": prepare_elsewhere,
