@@ -104,8 +104,10 @@ def _steps(
         order = range(recipe.microbatches)
         for index in reversed(order) if reverse else order:
             inputs, targets = microbatch(tokens, recipe, step, index)
-            logits = model(input_ids=inputs, use_cache=False).logits
-            loss = cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
+            output = model(input_ids=inputs, use_cache=False)
+            loss = cross_entropy(output.logits.flatten(0, 1), targets.flatten(), reduction="sum")
+            if "aux_loss" in output:  # balances experts; transformers adds it to the mean of the tokens' losses
+                loss = loss + _of(model).router_aux_loss_coef * output.aux_loss * targets.numel()
             torch.autograd.backward(loss)
             total += float(loss.detach())
             if adding_up is not None:
@@ -120,6 +122,10 @@ def _steps(
             torch.nn.utils.clip_grad_norm_(model.parameters(), clip)
         optimizer.step()
         yield total / count
+
+
+def _of(model: PreTrainedModel) -> Any:  # noqa: ANN401  # torch's modules have attributes of any type
+    return model
 
 
 def microbatch(tokens: Tensor, recipe: Recipe, step: int, index: int) -> tuple[Tensor, Tensor]:

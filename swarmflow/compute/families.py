@@ -22,6 +22,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from swarmflow.compute.adapters import adapters_of, attach_adapters, is_adapter, plain_name
+from swarmflow.compute.json_floats import as_json, from_json
 from swarmflow.compute.sharing import shared_groups, why_unlike, with_sharing
 from swarmflow.errors import ModelError
 from swarmflow.suggestions import did_you_mean
@@ -83,7 +84,7 @@ def model_config(source: Mapping[str, Any] | Path, shared_blocks: int | None = N
     dissect(config)
     complete = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE_KEYS}
     try:
-        return dict(json.loads(json.dumps(complete)))
+        return dict(json.loads(json.dumps(as_json(complete), allow_nan=False)))
     except (TypeError, ValueError) as error:
         raise ModelError(f"the model's configuration cannot be written as JSON: {error}") from error
 
@@ -111,7 +112,7 @@ def to_config(config: Mapping[str, Any]) -> PreTrainedConfig:
         )
         raise ModelError(f"unknown model_type {model_type!r}{hint}")
     try:
-        made = AutoConfig.for_model(model_type, **values)
+        made = AutoConfig.for_model(model_type, **from_json(values))
     except Exception as error:  # every configuration class validates in its own way
         raise ModelError(f"the configuration of the {model_type} model is refused: {one_line(error)}") from error
     if type(made) not in MODEL_FOR_CAUSAL_LM_MAPPING:

@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from transformers import PreTrainedModel
 
 from swarmflow.compute.adapters import with_adapters
-from swarmflow.compute.families import dissect, is_rearranged, to_config
+from swarmflow.compute.families import dissect, is_rearranged, model_config, to_config
 from swarmflow.compute.layout import StageLayout, TensorSlot, layout_of
+from swarmflow.compute.stored_experts import StackedExperts, UnreadTensor, stored_experts
 from swarmflow.errors import CheckpointError
 
 INDEX_BYTES_MAX = 1 << 26
@@ -26,19 +27,11 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 _NAMES = re.compile(r"\S*\.\S+|\[[^]]*\]")  # of tensors and files, and shapes: what tells like problems apart
 
 
-class _Slice(Protocol):
-    """What safetensors gives for a tensor that is not read yet."""
-
-    def get_shape(self) -> list[int]: ...
-    def get_dtype(self) -> str: ...
-    def __getitem__(self, rows: slice) -> Tensor: ...
-
-
 class _File(Protocol):
     """An open safetensors file."""
 
     def keys(self) -> list[str]: ...
-    def get_slice(self, name: str) -> _Slice: ...
+    def get_slice(self, name: str) -> UnreadTensor: ...
 
 
 def has_weights(folder: Path) -> bool:
@@ -99,7 +92,7 @@ def _unlike(weights: WeightsFolder, layout: StageLayout) -> str | None:
     return None
 
 
-def _are_equal(one: _Slice, other: _Slice, entry: TensorSlot) -> bool:
+def _are_equal(one: UnreadTensor, other: UnreadTensor, entry: TensorSlot) -> bool:
     """Return whether two tensors are equal; read piece by piece."""
     rows = entry.shape[0]
     step = max(1, COMPARED_ELEMENTS * rows // entry.elements)
@@ -114,6 +107,7 @@ class WeightsFolder:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._model: PreTrainedModel | None = None  # on the meta device
         self._files: dict[str, _File] = {}
         self._broken: dict[str, CheckpointError] = {}
         self._stack = ExitStack()
@@ -134,17 +128,18 @@ class WeightsFolder:
         self._stack.close()
         self._files.clear()
 
-    def find(self, layout: StageLayout, entry: TensorSlot) -> _Slice:
+    def find(self, layout: StageLayout, entry: TensorSlot) -> UnreadTensor:
         """A parameter's values. Raises CheckpointError: missing, of another shape or type, or in a corrupt file."""
         bare = entry.name.removeprefix(layout.prefix + ".")
         stored = layout.stored.get(entry.name, entry.name)
         names = [entry.name, stored, bare] + [layout.tied_alias] * (entry.name == layout.tied)
         found = next((name for name in names if name in self._where), None)
-        if found is None:
+        experts = () if found is not None else self._experts(entry)
+        if found is None and not experts:
             raise CheckpointError(f"{self.folder} has no tensor {entry.name}; do its weights fit its config.json?")
-        opened = self._open(self._where[found])
+        found = found or entry.name
         try:
-            view = opened.get_slice(found)
+            view = self._stacked(experts) if experts else self._view(found)
             shape, dtype = tuple(view.get_shape()), view.get_dtype()
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"cannot read {found} in {self.folder}: {error}") from error
@@ -155,6 +150,21 @@ class WeightsFolder:
         if dtype not in _FLOATS:
             raise CheckpointError(f"{found} in {self.folder} is of type {dtype}; allowed: {', '.join(_FLOATS)}")
         return view
+
+    def _view(self, name: str) -> UnreadTensor:
+        return self._open(self._where[name]).get_slice(name)
+
+    def _stacked(self, experts: tuple[tuple[str, ...], ...]) -> UnreadTensor:
+        return StackedExperts(experts, {name: self._view(name) for names in experts for name in names})
+
+    def _experts(self, entry: TensorSlot) -> tuple[tuple[str, ...], ...]:
+        """Return the tensors of each expert that a parameter consists of here; empty: the folder has them not."""
+        if len(entry.shape) != 3:
+            return ()
+        if self._model is None:
+            self._model = dissect(to_config(model_config(self.folder))).model
+        found = stored_experts(self._model, entry.name, entry.shape[0])
+        return found if all(name in self._where for names in found for name in names) else ()
 
     def _index(self) -> dict[str, str]:
         """Tensor name -> file name."""

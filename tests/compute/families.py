@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 from transformers import PreTrainedModel
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -82,7 +83,7 @@ def outcome_of(name: str) -> Outcome:
 
 def _compared(name: str) -> Outcome:
     try:
-        config = model_config(tiny(name))
+        config = msgspec.json.decode(msgspec.json.encode(model_config(tiny(name))))  # as a run's manifest has it
         check_family(config)
     except ModelError as error:
         return Outcome(refusal=str(error))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
@@ -17,11 +18,13 @@ from swarmflow.compute.families import model_config
 from swarmflow.compute.flat_tensors import memory_of
 from swarmflow.compute.partition import check_dropout
 from swarmflow.compute.runner import StageRunner
-from swarmflow.compute.stage import Stage
+from swarmflow.compute.stage import Stage, build_stage
+from swarmflow.compute.weights import LayoutReader, load_stage
+from swarmflow.compute.weights_folder import weights_problems
 from swarmflow.errors import FrameError, ModelError
 from swarmflow.runtime.execution.microbatch_format import format_of
 from tests.compute.families import tiny
-from tests.compute.models import VOCAB, batch, stages_of
+from tests.compute.models import VOCAB, batch, stages_of, whole_model
 from tests.runtime.manifests import manifest
 
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3", "glm4_moe", "gpt_oss")
@@ -164,6 +167,40 @@ def test_an_export_is_loaded_by_transformers(family: str, tmp_path: Path) -> Non
         for stage in stages:
             hidden = stage.forward(hidden)
         torch.testing.assert_close(model(input_ids=batch()[0].long()).logits, hidden, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "minimax_m2", "nemotron_h"])
+def test_a_folder_that_transformers_has_saved_is_read(family: str, tmp_path: Path) -> None:
+    """Their checkpoints hold experts one by one, under names of their own."""
+    config = model_config(tiny(family))
+    truth = stages_of(config, (), seed=3)
+    whole_model(config, truth).save_pretrained(tmp_path)
+    assert weights_problems(config, tmp_path) == []
+    expected = {name: values for name, values, _ in truth[0].named_parameters()}
+    for number in range(3):
+        part = build_stage(config, CUT, number, device="cpu")
+        load_stage(part, tmp_path)
+        for name, values, _ in part.named_parameters():
+            assert torch.equal(values, expected[name]), name
+    with LayoutReader(truth[0].layout, tmp_path) as reader:
+        whole = torch.frombuffer(bytearray(memory_of(truth[0].groups["own"].params)), dtype=torch.float32)
+        for start in range(0, whole.numel() - 700, 997):
+            found = torch.frombuffer(bytearray(reader.read("own", start, start + 700)), dtype=torch.float32)
+            assert torch.equal(found, whole[start : start + 700])
+
+
+def test_an_expert_that_is_missing_or_of_another_shape_is_named(tmp_path: Path) -> None:
+    config = model_config(tiny("mixtral"))
+    whole_model(config, stages_of(config, ())).save_pretrained(tmp_path)
+    file, name = tmp_path / "model.safetensors", "model.layers.2.block_sparse_moe.experts.3.w2.weight"
+    tensors = load_file(file)
+    save_file({**tensors, name: torch.zeros(32, 4)}, file)
+    [line] = weights_problems(config, tmp_path)
+    assert "model.layers.2.mlp.experts.down_proj" in line
+    del tensors[name]
+    save_file(tensors, file)
+    [line] = weights_problems(config, tmp_path)
+    assert "no tensor model.layers.2.mlp.experts.down_proj" in line
 
 
 def _middle() -> Stage:

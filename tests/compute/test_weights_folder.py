@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 
 from swarmflow.compute.families import model_config
 from swarmflow.compute.weights_folder import weights_problems
+from tests.compute.families import tiny
 from tests.compute.models import config_of, stages_of, whole_model
-from tests.compute.test_families import WORK
 
 FAMILY = "llama"
 
@@ -84,8 +84,8 @@ def test_all_kinds_are_told_and_like_ones_once(folder: Path) -> None:
     assert "has no tensor model.layers.4" in missing
 
 
-def test_experts_that_are_stored_one_by_one_are_refused_with_the_reason(tmp_path: Path) -> None:
-    config = model_config(WORK["experts"])
+def test_tensors_that_are_stored_in_pieces_are_refused_with_the_reason(tmp_path: Path) -> None:
+    config = model_config(tiny("olmo_hybrid"))
     whole_model(config, stages_of(config, ())).save_pretrained(tmp_path)
     (line,) = weights_problems(config, tmp_path)
     assert "only folders are read that swarmflow exported" in line

@@ -1,0 +1,74 @@
+"""How the checkpoints of a family hold the experts of a layer: one by one, where the model has all of them in one.
+
+A checkpoint's tensors are parts of the model's, each some rows of one expert. Which ones is seen from what transformers
+does in saving, with numbers that tell where they came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.core_model_loading import revert_weight_conversion
+
+_ROWS = 2  # of an expert, in what is converted to see what becomes of it: gate and up
+
+
+class UnreadTensor(Protocol):
+    """What safetensors gives for a tensor that is not read yet."""
+
+    def get_shape(self) -> list[int]: ...
+    def get_dtype(self) -> str: ...
+    def __getitem__(self, rows: slice) -> Tensor: ...
+
+
+def stored_experts(model: PreTrainedModel, name: str, experts: int) -> tuple[tuple[str, ...], ...]:
+    """Return, for each expert, the tensors of a checkpoint that are its rows in a parameter [E, rows, columns].
+
+    name: of the parameter. Empty where the family's checkpoints hold it in another way.
+    """
+    probe = torch.arange(float(experts * _ROWS)).view(experts, _ROWS, 1)
+    parts: dict[float, tuple[str, int]] = {}
+    for stored, part in revert_weight_conversion(model, {name: probe}).items():
+        numbers = part.flatten().tolist()
+        if part.ndim != 2 or numbers != [numbers[0] + n for n in range(len(numbers))]:
+            return ()
+        parts[numbers[0]] = stored, len(numbers)
+    found: list[tuple[str, ...]] = []
+    for expert in range(experts):
+        row, names = 0, []
+        while row < _ROWS:
+            stored, rows = parts.get(float(expert * _ROWS + row), ("", 0))
+            if not rows or row + rows > _ROWS:
+                return ()
+            names.append(stored)
+            row += rows
+        found.append(tuple(names))
+    return tuple(found)
+
+
+class StackedExperts:
+    """The experts of a layer in one, read from their own tensors, with the interface of an unread tensor."""
+
+    def __init__(self, parts: tuple[tuple[str, ...], ...], opened: Mapping[str, UnreadTensor]) -> None:
+        """parts: of each expert, the names of its tensors, in the order of their rows. opened: these tensors."""
+        self._parts = [[opened[name] for name in names] for names in parts]
+
+    def get_shape(self) -> list[int]:
+        """Return [E, rows, columns]; no shape of three dimensions where the experts differ."""
+        shapes = [[part.get_shape() for part in parts] for parts in self._parts]
+        first = shapes[0]
+        if any(each != first for each in shapes) or any(len(s) != 2 or s[1] != first[0][1] for s in first):
+            return []
+        return [len(shapes), sum(shape[0] for shape in first), first[0][1]]
+
+    def get_dtype(self) -> str:
+        """Return the type of the numbers; all types where there are several."""
+        return "/".join(sorted({part.get_dtype() for parts in self._parts for part in parts}))
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Return some of the experts."""
+        return torch.stack([torch.cat([part[:] for part in parts]) for parts in self._parts[rows]])
