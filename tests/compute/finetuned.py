@@ -25,10 +25,13 @@ def save_base(config: dict[str, Any], folder: Path) -> Path:
     return folder
 
 
-def adapted_stages(config: dict[str, Any], lora: Lora, cut: tuple[int, ...], folder: Path) -> list[Stage]:
+def adapted_stages(
+    config: dict[str, Any], lora: Lora, cut: tuple[int, ...], folder: Path, *, in_host_memory: bool = False
+) -> list[Stage]:
     """Return the stages of a model in a folder, with the first values of adapters, of which B is not zero."""
     given = with_adapters(config, lora)
-    stages = [build_stage(given, cut, number, device="cpu") for number in range(len(cut) + 1)]
+    how: dict[str, Any] = {"device": "cpu", "in_host_memory": in_host_memory}
+    stages = [build_stage(given, cut, number, **how) for number in range(len(cut) + 1)]
     for stage in stages:
         assert stage.base is not None
         fill_base(stage.base, folder, stage.layout)

@@ -76,6 +76,23 @@ def test_a_pass_is_that_of_peft(tmp_path: Path, family: str, split: bool) -> Non
         assert torch.allclose(gradient, of_peft[name], rtol=1e-4, atol=1e-5), name
 
 
+@pytest.mark.parametrize(
+    ("lora", "precision"), [(LORA, "fp32"), (Lora(4, 8, quantized=True), "bf16")], ids=["", "4bit"]
+)
+def test_neither_where_the_state_is_nor_what_is_computed_again_changes_a_bit(
+    tmp_path: Path, lora: Lora, precision: str
+) -> None:
+    config = config_of("llama-tied")
+    folder = save_base(config, tmp_path / "base")
+    wanted, of_device = passed(adapted_stages(config, lora, CUT, folder), precision)
+    stages = adapted_stages(config, lora, CUT, folder, in_host_memory=True)
+    for stage in stages:
+        stage.block_recompute.on = True
+    loss, gradients = passed(stages, precision)
+    assert loss == wanted
+    assert all(torch.equal(gradients[name], gradient) for name, gradient in of_device.items())
+
+
 def test_some_modules_alone_may_have_adapters(tmp_path: Path) -> None:
     config, some = config_of("llama"), Lora(2, 2, ("q_proj", "v_proj"))
     folder = save_base(config, tmp_path / "base")
