@@ -90,9 +90,9 @@ log = logging.getLogger("swarmflow")
     type=click.Choice(["auto", "plain", "json", "live"]),
     help="Lines, one JSON object a line, or a live view with the lines above it; auto: live on a terminal, else plain.",
 )
-@click.option("--of-host", is_flag=True, hidden=True, help="It is one of several, and leaves with their parent.")
+@click.option("--of-host", metavar="FOLDER", hidden=True, help="It is one of several, and leaves with their parent.")
 @click.pass_context
-def peer(context: click.Context, /, of_host: bool, **options: object) -> int:
+def peer(context: click.Context, /, **options: object) -> int:
     """Serve a stage of a model that is being trained."""
     from peers.devices import several
     from peers.options import PeerOptions
@@ -111,7 +111,7 @@ def peer(context: click.Context, /, of_host: bool, **options: object) -> int:
     from swarmflow.runtime.execution.heap import restart_with_heap_settings
 
     restart_with_heap_settings()
-    if of_host:
+    if checked.of_host is not None:
         from peers.host import leave_with_parent
 
         leave_with_parent()

@@ -57,11 +57,14 @@ def device_names(device: str) -> list[str]:
     return [f"cuda:{number}" for number in range(count)]
 
 
-def device_peers(names: Sequence[str], context: click.Context, environment: Mapping[str, str]) -> list[DevicePeer]:
+def device_peers(
+    names: Sequence[str], context: click.Context, environment: Mapping[str, str], meeting: Path
+) -> list[DevicePeer]:
     """Return the process of each device, in order.
 
-    context: of the command `peer`, whose options they share. Each device has its own folder in --state-dir, and of
-    ports that are given those that follow; the devices share --upload-limit and the cores. Raises ConfigError.
+    context: of the command `peer`, whose options they share. meeting: the folder in which they find each other. Each
+    device has its own folder in --state-dir, and of ports that are given those that follow; the devices share
+    --upload-limit and the cores. Raises ConfigError.
     """
     options = context.params
     shared = {**environment}
@@ -70,14 +73,14 @@ def device_peers(names: Sequence[str], context: click.Context, environment: Mapp
     shared.setdefault(THREADS, str(max(1, usable_cores() // len(names))))
     given = _given(context)
     return [
-        DevicePeer(label, ("peer", *given, *_of_device(options, names, number)), shared)
+        DevicePeer(label, ("peer", *given, OF_HOST, str(meeting), *_of_device(options, names, number)), shared)
         for number, label in enumerate(_labels(names))
     ]
 
 
 def _of_device(options: Mapping[str, object], names: Sequence[str], number: int) -> list[str]:
     """Return the options of one device that differ from those of others."""
-    arguments = ["--device", names[number], OF_HOST, "--listen", at_port(str(options["listen"]), number)]
+    arguments = ["--device", names[number], "--listen", at_port(str(options["listen"]), number)]
     if (folder := options["state_dir"]) is not None:
         arguments += ["--state-dir", str(Path(str(folder)) / str(number))]
     announced = options["announce"]

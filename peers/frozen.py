@@ -38,6 +38,7 @@ class FrozenLoader:
     manifest: Manifest
     requests: Requests
     serving: Callable[[], Served | None]
+    near: Callable[[], frozenset[str]]  # the names of peers of this host, which are asked first
     trainers: Callable[[], Sequence[ProcessId]] = field(default=lambda: ())  # those that are known, the leader first
 
     async def fill(self, served: Served, peers: Sequence[ProcessId], on_progress: OnProgress) -> None:
@@ -50,7 +51,7 @@ class FrozenLoader:
             return
         if stage >= len(self.manifest.base):
             raise NetworkError("the run's manifest does not name its frozen weights")
-        donors = tuple(dict.fromkeys((*peers, *self.trainers())))
+        donors, beside = tuple(dict.fromkeys((*peers, *self.trainers()))), self.near()
         served.base_leaves = await load_base(
             self.requests,
             donors,
@@ -59,6 +60,7 @@ class FrozenLoader:
             base.numel(),
             lambda start, data: write_base(base, start, data),
             on_progress,
+            near=[peer for peer in peers if peer.name in beside],
         )
 
     def serve(self) -> None:

@@ -12,10 +12,12 @@ import logging
 import os
 import signal
 import sys
+import tempfile
 import threading
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import click
 import uvloop
@@ -35,11 +37,13 @@ def main(context: click.Context) -> int:
     context: of the command `peer`. Raises ConfigError.
     """
     as_json = context.params["log_format"] == "json"
-    peers = device_peers(device_names(context.params["device"]), context, dict(os.environ))
-    set_up_logging(JsonFormatter() if as_json else PlainFormatter())
-    log.info("one peer for each device: %s", ", ".join(peer.label for peer in peers))
-    code: int = uvloop.run(_Host(peers, as_json).run())
-    return code
+    names = device_names(context.params["device"])
+    with tempfile.TemporaryDirectory(prefix="swarmflow-host-") as meeting:
+        peers = device_peers(names, context, dict(os.environ), Path(meeting))
+        set_up_logging(JsonFormatter() if as_json else PlainFormatter())
+        log.info("one peer for each device: %s", ", ".join(peer.label for peer in peers))
+        code: int = uvloop.run(_Host(peers, as_json).run())
+        return code
 
 
 class _Host:

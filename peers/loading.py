@@ -86,7 +86,8 @@ class StageLoader:
         self._between = between
         self._wish = wish
         self._fits = 0
-        self.frozen = FrozenLoader(manifest, session.requests, lambda: host.served)
+        self._near: Callable[[], frozenset[str]] = frozenset
+        self.frozen = FrozenLoader(manifest, session.requests, lambda: host.served, lambda: self._near())
 
     def load(self, action: LoadState) -> None:
         """Begin to load, or follow what was loaded; the machine gets the result as an event."""
@@ -161,15 +162,21 @@ class StageLoader:
             failed = str(error)
         self._session.driver.post(StateStored(failed))
 
-    def serve(self, share: Callable[[bool], float], trainers: Callable[[], Sequence[ProcessId]]) -> None:
+    def serve(
+        self,
+        share: Callable[[bool], float],
+        trainers: Callable[[], Sequence[ProcessId]],
+        near: Callable[[], frozenset[str]],
+    ) -> None:
         """Serve the state of the own stage at its current version, and copies of other stages.
 
         share: of what this process sends, for those who load its stage, however much else there is to send. It is
-        called with whether they ask for updates. trainers: returns those that are known, the leader first.
+        called with whether they ask for updates. trainers: returns those that are known, the leader first. near: the
+        names of the peers of this host.
         """
         serve_state(self._session.requests, self._listing, self._read)
         self.frozen.serve()
-        self.frozen.trainers = trainers
+        self.frozen.trainers, self._near = trainers, near
 
         def serving(stage: int) -> Served:
             served = self._host.served
@@ -262,7 +269,7 @@ class StageLoader:
             await self._compute.call(_FIRST, work)
             self._progressed()
 
-        return PieceLoad(self._session.requests, stage, served.pieces, compute, lambda *_: None)
+        return PieceLoad(self._session.requests, stage, served.pieces, compute, lambda *_: None, near=self._near)
 
     async def _resume(self, action: Resume, kept: KeptStage | None) -> None:
         post, update = self._session.driver.post, action.update

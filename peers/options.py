@@ -44,6 +44,7 @@ class PeerOptions:
     log_format: str = "auto"
     state: str = "auto"  # where the state of the stage is: auto, device or host
     activations: str = "auto"  # of blocks: auto, keep or recompute
+    of_host: Path | None = None  # the folder in which the peers of one host find each other; None: it runs alone
 
     @classmethod
     def parse(cls, values: dict[str, Any]) -> PeerOptions:
@@ -67,6 +68,7 @@ class PeerOptions:
                 "invite": read_invite(values["invite"]),
                 "stage": -1 if stage == "auto" else int(stage),
                 "state_dir": Path(folder) if folder else None,
+                "of_host": Path(values["of_host"]) if values["of_host"] else None,
                 "memory_limit": None if memory is None else parse_size("--memory-limit", memory),
                 "upload_limit": None if upload is None else parse_upload("--upload-limit", upload),
                 "metrics_token": read_token(Path(values["metrics_token"]) if values["metrics_token"] else None),

@@ -24,6 +24,7 @@ from peers.loading import StageLoader
 from peers.memory import JoinedRun
 from peers.options import PeerOptions
 from peers.showing import show_peer
+from peers.siblings import announce_to_siblings, siblings
 from swarmflow import __version__
 from swarmflow.activity import doing
 from swarmflow.authority.access import AccessControl
@@ -125,6 +126,7 @@ async def _run(options: PeerOptions, folder: Path, view: ProcessView | None) -> 
             patient=not first,
         )
         stack.push_async_callback(node.stop)
+        announce_to_siblings(options.of_host, node.name)
         metrics.describe_process("peer", node.name, invite.run_id)
         copies = CopyKeeper(folder / "copies" / invite.run_id, bool(options.state_dir) and options.keep_copies)
         left = LeftState(folder / "left" / invite.run_id if options.state_dir else None)
@@ -254,7 +256,7 @@ class _Life:
         unfit = own.budget.unfit(manifest)
         held = None if held is not None and held.stage in unfit else held
         machine = self._machine(found, copies.keeps, holdings, held, speed, unfit)
-        loader.serve(machine.loaders_share, partial(_trainers, machine))
+        loader.serve(machine.loaders_share, partial(_trainers, machine), partial(siblings, self._options.of_host))
         copies.hold = lambda: machine.holds_copies(asyncio.get_running_loop().time())
         session.announce(
             lambda: f"stage-{machine.stage}" if machine.stage >= 0 else None,

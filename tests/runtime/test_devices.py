@@ -10,8 +10,12 @@ import torch
 
 from peers.command import peer
 from peers.devices import at_port, device_names, device_peers, several
+from peers.siblings import announce_to_siblings, siblings
 from swarmflow.errors import ConfigError
 from swarmflow.system import usable_cores
+
+MEETING = Path("meeting")
+HERE = ("--of-host", str(MEETING))
 
 
 def context(*arguments: str) -> click.Context:
@@ -21,7 +25,7 @@ def context(*arguments: str) -> click.Context:
 
 def options(*arguments: str) -> list[list[str]]:
     """What the peers of two CPUs are started with."""
-    return [list(each.arguments) for each in device_peers(["cpu", "cpu"], context(*arguments), {})]
+    return [list(each.arguments) for each in device_peers(["cpu", "cpu"], context(*arguments), {}, MEETING)]
 
 
 def test_several_devices_are_a_list_or_all() -> None:
@@ -48,32 +52,32 @@ def test_devices_share_options_and_have_folders_and_ports_of_their_own() -> None
         *("--listen", "0.0.0.0:7400", "--announce", "host:7400", "--announce", "/ip4/1.2.3.4/tcp/7500"),
         *("--metrics-port", "9400", "--upload-limit", "20Mbit/s", "--state-dir", "state", "--log-format", "json"),
     )
-    alike = ["peer", "--stage", "1", "--no-copies", "--trust-module", "a:b", "--trust-module", "c:d", "--stay"]
+    alike = ["peer", *HERE, "--stage", "1", "--no-copies", "--trust-module", "a:b", "--trust-module", "c:d", "--stay"]
     assert sorted(first[: len(alike)]) == sorted(second[: len(alike)]) == sorted(alike)
     assert second[len(alike) :] == [
-        *("--device", "cpu", "--of-host", "--listen", "0.0.0.0:7401", "--state-dir", str(Path("state") / "1")),
+        *("--device", "cpu", "--listen", "0.0.0.0:7401", "--state-dir", str(Path("state") / "1")),
         *("--announce", "host:7401", "--announce", "/ip4/1.2.3.4/tcp/7501", "--metrics-port", "9401"),
         *("--upload-limit", "1250000B/s", "--log-format", "json"),
     ]
     assert "secret" not in " ".join([*first, *second])
-    assert [["--of-host" in each, peer.make_context("peer", each[1:]) is not None] for each in (first, second)]
+    assert peer.make_context("peer", second[1:]).params["of_host"] == str(MEETING)
 
 
 def test_any_port_stays_any_port_and_the_rest_is_left_to_defaults() -> None:
-    rest = ["--of-host", "--listen", "0.0.0.0:0", "--log-format", "plain"]
-    assert options() == [["peer", "--device", "cpu", *rest]] * 2
+    rest = ["--listen", "0.0.0.0:0", "--log-format", "plain"]
+    assert options() == [["peer", *HERE, "--device", "cpu", *rest]] * 2
 
 
 def test_the_environment_has_the_invite_and_a_share_of_the_cores() -> None:
-    shared, _ = device_peers(["cpu", "cuda:1"], context("--join", "secret"), {"PATH": "/bin"})
+    shared, _ = device_peers(["cpu", "cuda:1"], context("--join", "secret"), {"PATH": "/bin"}, MEETING)
     threads = str(max(1, usable_cores() // 2))
     assert shared.environment == {"PATH": "/bin", "SWARMFLOW_JOIN": "secret", "OMP_NUM_THREADS": threads}
-    [chosen] = device_peers(["cpu"], context(), {"OMP_NUM_THREADS": "7"})
+    [chosen] = device_peers(["cpu"], context(), {"OMP_NUM_THREADS": "7"}, MEETING)
     assert chosen.environment == {"OMP_NUM_THREADS": "7"}
 
 
 def test_a_device_that_is_named_twice_has_a_number() -> None:
-    labels = [each.label for each in device_peers(["cpu", "cuda:1", "cpu"], context(), {})]
+    labels = [each.label for each in device_peers(["cpu", "cuda:1", "cpu"], context(), {}, MEETING)]
     assert labels == ["cpu 0", "cuda:1", "cpu 1"]
 
 
@@ -95,3 +99,14 @@ def test_ports_in_addresses() -> None:
     assert at_port("/ip4/0.0.0.0/udp/7400/quic", 2) == "/ip4/0.0.0.0/udp/7402/quic"
     assert at_port("/ip4/0.0.0.0/tcp/0", 2) == "/ip4/0.0.0.0/tcp/0"
     assert at_port("nonsense", 2) == "nonsense", "refused where it is read"
+
+
+def test_peers_of_a_host_know_each_other_by_name(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert siblings(None) == frozenset()
+    announce_to_siblings(None, "one")
+    for name in ("one", "other"):
+        announce_to_siblings(tmp_path, name)
+    assert siblings(tmp_path) == {"one", "other"}
+    announce_to_siblings(tmp_path / "gone", "one")
+    assert "do not learn of this one: No such file or directory" in caplog.text
+    assert siblings(tmp_path / "gone") == frozenset()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,6 +102,33 @@ async def test_pieces_come_from_all_donors_and_follow_the_updates_made_meanwhile
         assert load.received_bytes < 0.3 * sum(map(loader.pieces.state_bytes, loader.pieces.all())), (
             "by the update alone"
         )
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_donors_of_the_same_host_are_asked_alone_as_long_as_there_is_one(leaves: bool, tmp_path: Path) -> None:
+    first, second, loader = *donors_of(of(), 2), stage_of(of())
+    asked: Counter[str] = Counter()
+    async with processes(tmp_path, 3) as (reader, near, far):
+
+        def counting(process: Process, served: Served) -> Callable[[int], Served]:
+            def serving(stage: int) -> Served:
+                asked[process.session.me.name] += 1
+                if leaves and process is near and asked[process.session.me.name] > 3:
+                    raise NetworkError("stage 0 is not here any more")
+                return served
+
+            return serving
+
+        serve_pieces(near.session.requests, counting(near, first), ignored, never)
+        serve_pieces(far.session.requests, counting(far, second), ignored, never)
+        load = load_of(reader, loader)
+        load.near = lambda: frozenset({near.session.me.name, reader.session.me.name})
+        load.set_donors(members(far), FIRST_VERSION)  # of an earlier grant
+        load.set_donors(members(far, near), FIRST_VERSION)
+        loader.version = await load.run()
+        assert loader.state.digest() == first.state.digest()
+        assert (asked[far.session.me.name] > 0) == leaves
+        assert asked[near.session.me.name] > 3
 
 
 async def test_a_piece_that_is_damaged_on_the_way_comes_from_another_donor(

@@ -71,12 +71,31 @@ async def load_base(
     total_bytes: int,
     write: Callable[[int, memoryview], None],
     on_progress: OnProgress,
+    near: Sequence[ProcessId] = (),
 ) -> bytes:
     """Fetch the frozen weights of a stage; return the hashes of their pieces.
 
-    donors: any of which may have them. root: of the manifest. write: sets bytes from an offset on; it is called in a
-    thread. Raises NetworkError with the failure of each donor where some pieces cannot be had.
+    donors: any of which may have them. near: those of this host, which are asked alone as long as that goes well. root:
+    of the manifest. write: sets bytes from an offset on; it is called in a thread. Raises NetworkError with the failure
+    of each donor where some pieces cannot be had.
     """
+    if near:
+        try:
+            return await _load_base(requests, near, stage, root, total_bytes, write, on_progress)
+        except NetworkError as error:
+            log.info("not from the other peers of this host: %s", error)
+    return await _load_base(requests, donors, stage, root, total_bytes, write, on_progress)
+
+
+async def _load_base(
+    requests: Requests,
+    donors: Sequence[ProcessId],
+    stage: int,
+    root: str,
+    total_bytes: int,
+    write: Callable[[int, memoryview], None],
+    on_progress: OnProgress,
+) -> bytes:
     failures: list[str] = []
     for donor in donors:
         try:

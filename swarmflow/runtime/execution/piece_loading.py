@@ -10,7 +10,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -43,7 +43,8 @@ OnProgress = Callable[[Sequence[ProcessId], int, int], None]
 class PieceLoad:
     """The load of a stage, over any number of grants; `run` takes it to the newest version of the donors.
 
-    compute: runs a function in the thread that the stage belongs to. least: the earliest version of a donor.
+    compute: runs a function in the thread that the stage belongs to. least: the earliest version of a donor. near: the
+    names of processes of this host: where donors are among them, others are asked only once none of these is left.
     """
 
     requests: Requests
@@ -52,11 +53,13 @@ class PieceLoad:
     compute: Compute
     on_progress: OnProgress
     least: int = 0
+    near: Callable[[], frozenset[str]] = frozenset
     received_bytes: int = field(init=False, default=0)
     failures: list[str] = field(init=False, default_factory=list)
     leaves: tuple[int, bytes] = field(init=False, default=(-1, b""))  # the version that was loaded, and its hashes
     _table: PieceTable = field(init=False)
     _donors: dict[ProcessId, PieceGiver] = field(init=False, default_factory=dict)
+    _far: dict[ProcessId, Member] = field(init=False, default_factory=dict)  # not asked as long as there are near ones
     _tasks: dict[ProcessId, asyncio.Task[None]] = field(init=False, default_factory=dict)
     _refused: set[ProcessId] = field(init=False, default_factory=set)  # what they gave was not what most others have
     _writing: set[asyncio.Task[None]] = field(init=False, default_factory=set)
@@ -85,9 +88,13 @@ class PieceLoad:
         named = {
             donor.process: donor for donor in donors if donor.stage == self.stage and donor.process not in self._refused
         }
+        beside = self.near()
+        near = {process: donor for process, donor in named.items() if process.name in beside}
+        self._far = {process: donor for process, donor in named.items() if process not in near} if near else {}
+        named = near or named
+        self._add(named)  # before others are dropped: with the last one, those afar would be asked
         for process in [process for process in self._donors if process not in named]:
             self._drop(process)
-        self._donors |= {process: PieceGiver(donor) for process, donor in named.items() if process not in self._donors}
         self.failures.clear()
         self._changed.set()
 
@@ -158,7 +165,13 @@ class PieceLoad:
         self._donors.pop(process, None)
         if (task := self._tasks.pop(process, None)) is not None:
             task.cancel()
+        if not self._donors:
+            far, self._far = self._far, {}
+            self._add(far)
         self._changed.set()
+
+    def _add(self, donors: Mapping[ProcessId, Member]) -> None:
+        self._donors |= {process: PieceGiver(donor) for process, donor in donors.items() if process not in self._donors}
 
     async def _ask_on(self, donor: PieceGiver) -> None:
         """Ask a donor for one thing after the other, as many at a time as its window allows, while it is one."""
