@@ -83,9 +83,15 @@ def exported(output: Path, least: int) -> int | None:
     return min((version for version in versions if version >= least), default=None)
 
 
-def start(swarm: LocalSwarm, *, trainers: int, peers: int, trainer_options: Sequence[str] = ()) -> None:
-    """Starts them all, the peers spread evenly over the stages, without waiting until they serve."""
+def start(
+    swarm: LocalSwarm, *, trainers: int, peers: int, trainer_options: Sequence[str] = (), both_memories: bool = False
+) -> None:
+    """Starts them all, the peers spread evenly over the stages, without waiting until they serve.
+
+    both_memories: all but the first peer of each stage have their state in the memory of the host.
+    """
     for _ in range(trainers):
         swarm.start_trainer(*trainer_options)
     for number in range(peers):
-        swarm.start_peer(stage=number % STAGES)
+        state = ("--state", "host") if both_memories and number >= STAGES else ()
+        swarm.start_peer(*state, stage=number % STAGES)

@@ -45,7 +45,7 @@ def test_the_swarm_learns_what_one_process_learns(
     run = settings(model, corpus, recipe(optimizer, steps=LONG))
     run["train"]["checkpoint_every"] = 10
     with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
-        start(swarm, trainers=2, peers=2 * STAGES)
+        start(swarm, trainers=2, peers=2 * STAGES, both_memories=True)
         version = learnt_by_all(swarm, [2] * STAGES)
         steps = swarm.steps()[:version]
     of = recipe(optimizer, steps=version)

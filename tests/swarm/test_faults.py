@@ -67,7 +67,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterat
     model, corpus = prepare(folder, "gpt2")
     of = recipe("adamw", steps=24, microbatches=32, sequences=8)
     with LocalSwarm(folder / "swarm", settings(model, corpus, of), forks=forks) as swarm:
-        start(swarm, trainers=2, peers=2 * STAGES, trainer_options=["--metrics-port", "0"])
+        start(swarm, trainers=2, peers=2 * STAGES, trainer_options=["--metrics-port", "0"], both_memories=True)
         swarm.wait(lambda: _full_step(swarm), "a step with all peers", FINISH_S)
         killed_after = len(swarm.steps())
         victim = swarm.peers[0]
@@ -76,7 +76,7 @@ def story(tmp_path_factory: pytest.TempPathFactory, forks: ForkServer) -> Iterat
         victim.kill()
         swarm.wait_steps(killed_after + 2, FINISH_S)
         resent = sum(_resent(trainer) for trainer in swarm.trainers)
-        newcomer = swarm.start_peer()
+        newcomer = swarm.start_peer("--state", "host")
         swarm.wait(lambda: "is loaded at version" in _log(newcomer), "the newcomer's readiness", FINISH_S)
         ready_at = len(swarm.steps())
         swarm.wait_finished(FINISH_S)
