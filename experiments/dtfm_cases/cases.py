@@ -13,6 +13,7 @@ from swarmflow.simulator.scenario import ModelPart, PeersPart, Scenario, load
 FOLDER = Path(__file__).parent
 LAYERS, BATCH = 24, 1024  # of the model in scenario.toml
 BYTES = 2  # of a number of a gradient, in scenario.toml
+HIDDEN, TOKENS = 2048, 2048  # of the model, and of a sequence, in scenario.toml
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,15 @@ CASES = (
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """GPT3-1.3B with so many layers. batch: sequences of an iteration. gradient_bytes: of a number in the exchange."""
+    """GPT3-1.3B with so many layers, or a wider model.
+
+    batch: sequences of an iteration. gradient_bytes: of a number in the exchange.
+    """
 
     layers: int = LAYERS
     batch: int = BATCH
     gradient_bytes: int = BYTES
+    hidden: int = HIDDEN
 
 
 def scenario(case: DtfmCase, model: Model, policy: str, seed: int, iterations: int = 2) -> Scenario:
@@ -107,16 +112,20 @@ def _peer(like: PeersPart, place: Place, stage: int) -> PeersPart:
 
 
 def sized(base: ModelPart, model: Model) -> ModelPart:
-    """The model of scenario.toml with as many layers, and the batch."""
-    deeper = model.layers / LAYERS
+    """The model of scenario.toml with as many layers, as wide, and the batch."""
+    deeper, wider = model.layers / LAYERS, model.hidden / HIDDEN
+    # Of a layer: 12 H² parameters; 24 H² operations a token, and 4 T H of the attention to T tokens.
+    parameters = deeper * wider**2
+    operations = deeper * (24 * model.hidden**2 + 4 * TOKENS * model.hidden) / (24 * HIDDEN**2 + 4 * TOKENS * HIDDEN)
     assert isinstance(base.parameters, int)
     assert base.backward_flops is not None
     return replace(
         base,
         microbatches=model.batch,
-        parameters=round(base.parameters * deeper * model.gradient_bytes / BYTES),
-        forward_flops=base.forward_flops * deeper,
-        backward_flops=base.backward_flops * deeper,
+        activation_bytes=round(base.activation_bytes * wider),
+        parameters=round(base.parameters * parameters * model.gradient_bytes / BYTES),
+        forward_flops=base.forward_flops * operations,
+        backward_flops=base.backward_flops * operations,
     )
 
 
