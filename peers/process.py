@@ -29,6 +29,7 @@ from swarmflow import __version__
 from swarmflow.activity import doing
 from swarmflow.authority.access import AccessControl
 from swarmflow.compute.device import choose_device, measure_speed
+from swarmflow.compute.device_layer import layer_of
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.serving.peer_state import PeerSettings
@@ -225,7 +226,7 @@ class _Life:
         session.fit(manifest)
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
         self._workers = [compute, codec]
-        self._host = StageHost(manifest, session.driver, compute, codec)
+        self._host = StageHost(manifest, session.driver, compute, codec, layer_of(own.budget.device))
         own.report.hop_tokens = manifest.microbatch_sequences * manifest.seq_len
         kept = self._between.of(manifest.fingerprint)
         with doing("reading what the state folder holds of the run"):

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 from torch import Tensor
 
 from swarmflow.compute import runner
+from swarmflow.compute.device_work import LossSum
 from swarmflow.compute.runner import StageRunner
 from swarmflow.local import forkserver
 
@@ -57,7 +58,7 @@ class _Spoilt(StageRunner):
         leaf, output = super()._forward(*given)
         return leaf, _broken(output, "activation")
 
-    def _loss(self, *given: Any) -> tuple[float, int, Tensor | None]:  # noqa: ANN401
+    def _loss(self, *given: Any) -> tuple[LossSum, int, Tensor | None]:  # noqa: ANN401
         total, tokens, gradient = super()._loss(*given)
         return total, tokens, None if gradient is None else _broken(gradient, "gradient")
 

@@ -16,6 +16,7 @@ from blake3 import blake3
 from torch import Tensor
 
 from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
+from swarmflow.compute.device_work import DeviceWork
 from swarmflow.compute.exact import ExponentOverflowError
 from swarmflow.compute.flat_tensors import (
     Blocks,
@@ -29,6 +30,7 @@ from swarmflow.compute.flat_tensors import (
 )
 from swarmflow.compute.grid import WIDE_BITS, Grid
 from swarmflow.compute.packed_integers import pack_blocks, unpack_blocks
+from swarmflow.compute.queued_wide_sums import QueuedWideSums
 from swarmflow.compute.rounding import add_rounded, block_peaks, rounded
 from swarmflow.compute.sums import SUMMED, Sums, TensorSums
 from swarmflow.errors import FrameError
@@ -78,6 +80,7 @@ class BlockwiseSums:
         device = device or grid.spacings.device
         self.peaks = torch.zeros(self._blocks, device=device)
         self._narrow = torch.zeros(0, dtype=torch.int16, device=device)
+        self.queued = QueuedWideSums()
         self.zero()
 
     @property
@@ -111,25 +114,30 @@ class BlockwiseSums:
         self._wide = self._narrow.new_zeros((0, BLOCK_ELEMENTS), dtype=torch.int64)
         self._used = 0  # rows of _wide
         self._void = False
+        self.queued.reset()
 
     def spoil(self) -> None:
         """Mark the sums as void until they are set to zero: they may hold a part of a microbatch."""
         self._void = True
 
     @torch.no_grad()
-    def add(self, gradient: Tensor, weight: int, number: int, first: int = 0) -> None:
+    def add(self, gradient: Tensor, weight: int, number: int, first: int = 0, work: DeviceWork | None = None) -> None:
         """Add gradients of a microbatch (weight 1), or take them away (-1).
 
         gradient: fp32 [n * 256], of the blocks from `first` on; behind the last element it is padded with zeros.
         number: of the microbatch, over all steps. Raises ExponentOverflowError, and adds nothing, where one is not
-        finite or too large, in a later step 2^50 times as large as those before.
+        finite or too large, in a later step 2^50 times as large as those before. With a work that does not read at once
+        nothing is raised, the sums are void instead, and `queued.judge` has to follow.
         """
         rows = gradient.view(-1, BLOCK_ELEMENTS)
         blocks = slice(first, first + len(rows))
         peaks = block_peaks(rows)
         scales = self._inverse[blocks]
         fits = peaks <= self._bounds[blocks]  # no comparison with what is not a number is true
-        if not bool(fits.all()):
+        if work is not None and not work.at_once:
+            self._add_wide_queued(rows, scales, peaks, fits, weight, number, first)
+            scales = scales * fits
+        elif not bool(fits.all()):
             if self.first or not bool((peaks <= self._spacings[blocks] * 2.0**WIDE_BITS).all()):
                 raise ExponentOverflowError(finite=self.first and bool(peaks.isfinite().all()))
             wide = fits.logical_not().nonzero().flatten()
@@ -227,7 +235,7 @@ class BlockwiseSums:
 
     def sum_of_squares(self) -> float:
         """Return that of the gradient; not a number where it is void."""
-        return math.nan if self._void else added_up(self.block_squares(0, self.elements))
+        return math.nan if self._void or self.queued.is_void() else added_up(self.block_squares(0, self.elements))
 
     def block_squares(self, start: int, stop: int) -> list[float]:
         """Return what `sum_of_squares` adds up for a piece."""
@@ -247,10 +255,30 @@ class BlockwiseSums:
     def _home(self) -> torch.device:
         return self.grid.spacings.device
 
+    def _add_wide_queued(
+        self, rows: Tensor, scales: Tensor, peaks: Tensor, fits: Tensor, weight: int, number: int, first: int
+    ) -> None:
+        """Add the blocks of a gradient that do not fit, in 64 bits, without knowing how many there are."""
+        self.queued.begin(self._slots, self._used)
+        if self.first:
+            self.queued.note(peaks.isfinite().all(), fits.all())
+            return
+        self._wide = self.queued.with_room(self._wide)
+        usable = peaks <= self._spacings[first : first + len(rows)] * 2.0**WIDE_BITS
+        self.queued.note(usable.all())
+        where, chosen = self.queued.choose(fits.logical_not() & usable, len(self._wide))
+        blocks = where + first
+        addends = rounded(rows[where], scales[where], blocks, number).masked_fill_(
+            chosen.logical_not().unsqueeze(1), 0.0
+        )
+        self._wide.index_add_(0, self.queued.slots_for(blocks, chosen, len(self._wide)), addends.long().mul_(weight))
+
     def _widen(self, blocks: Tensor, addends: Tensor) -> None:
         """Add to blocks (int64 [n]) in 64 bits."""
         if not len(blocks):
             return
+        if self.queued.begun:
+            self._used = int(self.queued.taken)
         fresh = blocks[self._slots[blocks] < 0]
         needed = self._used + len(fresh)
         if needed > len(self._wide):
@@ -259,6 +287,8 @@ class BlockwiseSums:
             self._wide = grown
         self._slots[fresh] = torch.arange(self._used, needed, dtype=torch.int32, device=blocks.device)
         self._used = needed
+        if self.queued.begun:
+            self.queued.set_used(needed)
         self._wide.index_add_(0, self._slots[blocks], addends)
 
     def _piece(self, start: int, stop: int) -> _Piece:

@@ -25,6 +25,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -32,6 +33,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from swarmflow.compute.device_work import AtOnce, DeviceWork, bytes_of, tensor_of
+from swarmflow.compute.finite import finite
 from swarmflow.errors import ConfigError, FrameError
 
 WireBytes = bytes | bytearray | memoryview
@@ -53,6 +56,13 @@ _IMPORTING: Final = threading.Lock()
 FX_STATE: Final = threading.RLock()
 
 
+@dataclass
+class Encoding:
+    """The wire form of a tensor; None until its work is done, and for a tensor with a value that is not finite."""
+
+    wire: memoryview | None = None
+
+
 class Codec(ABC):
     """How boundary tensors (fp32 or bf16, any shape of up to 8 dimensions) become bytes and tensors again.
 
@@ -71,10 +81,15 @@ class Codec(ABC):
         """Fill `data` (uint8 [_data_bytes]) from `tensor` (contiguous, at least one element)."""
 
     @abstractmethod
-    def _read(
-        self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        """The tensor (`dtype`, on `device`, in memory of its own) that `data` stands for; `encode` gives it its shape.
+    def _parts(self, tensor: Tensor) -> list[Tensor]:
+        """The data of `tensor` (contiguous, finite, at least one element) as flat tensors on its device, in order.
+
+        Nothing waits for the device. Of a tensor that is not finite they are anything.
+        """
+
+    @abstractmethod
+    def _read(self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, work: DeviceWork) -> Tensor:
+        """The tensor (`dtype`, on the device, in memory of its own) that `data` stands for; `decode` shapes it.
 
         Raises FrameError for data that no tensor has.
         """
@@ -96,19 +111,45 @@ class Codec(ABC):
             self._write(tensor.detach().contiguous(), wire[len(header) :])
         return wire.data
 
+    def begin_encode(self, tensor: Tensor, work: DeviceWork) -> Encoding:
+        """The wire form of `tensor`, computed on its device; a flag that says whether it is finite comes with the data.
+
+        Raises ValueError, as `encode`.
+        """
+        if work.at_once:
+            return Encoding(self.encode(tensor) if finite(tensor) else None)
+        _check_sendable(tensor)
+        tensor, encoding = tensor.detach().contiguous(), Encoding()
+        parts = self._parts(tensor) if tensor.numel() else []
+        header = _header(self.wire_id, tensor.dtype, tensor.shape)
+
+        def assemble(found: list[Tensor]) -> None:
+            is_finite, *data = found
+            if bool(is_finite):
+                encoding.wire = _joined(header, self.wire_bytes(tensor.shape, tensor.dtype), data)
+
+        work.read([torch.isfinite(tensor).all(), *parts], assemble)
+        return encoding
+
     def decode(
-        self, buffer: WireBytes, shape: Sequence[int], dtype: torch.dtype, device: torch.device | str = "cpu"
+        self,
+        buffer: WireBytes,
+        shape: Sequence[int],
+        dtype: torch.dtype,
+        device: torch.device | str = "cpu",
+        work: DeviceWork | None = None,
     ) -> Tensor:
-        """The tensor (`shape`, `dtype`, on `device`, in memory of its own) whose wire form is `buffer`.
+        """The tensor (`shape`, `dtype`, on `device` or that of `work`, in memory of its own) with wire form `buffer`.
 
         What `buffer` claims is compared with what the caller expects before anything is allocated. Raises FrameError
         where codec, dtype, shape or length differ, or where no tensor has this form.
         """
+        work = work or AtOnce(torch.device(device))
         expected_bytes = self.wire_bytes(shape, dtype)
         data = _checked_data(buffer, _header(self.wire_id, dtype, shape), expected_bytes, self.name)
         if not math.prod(shape):
-            return torch.empty(tuple(shape), dtype=dtype, device=device)
-        return self._read(data, shape, dtype, torch.device(device)).reshape(tuple(shape))
+            return torch.empty(tuple(shape), dtype=dtype, device=work.device)
+        return self._read(data, shape, dtype, work).reshape(tuple(shape))
 
 
 class PlainCodec(Codec):
@@ -123,10 +164,11 @@ class PlainCodec(Codec):
     def _write(self, tensor: Tensor, data: npt.NDArray[np.uint8]) -> None:
         torch.from_numpy(data).view(tensor.dtype).copy_(tensor.view(-1))
 
-    def _read(
-        self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        return tensor_of(data, math.prod(shape), dtype).to(device)
+    def _parts(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor.view(-1)]
+
+    def _read(self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, work: DeviceWork) -> Tensor:
+        return work.receive(data, math.prod(shape), dtype)
 
 
 class HalfCodec(Codec):
@@ -146,10 +188,11 @@ class HalfCodec(Codec):
             flat = torch.where(torch.isfinite(flat), flat.clamp(-FP16_MAX, FP16_MAX), flat)
         torch.from_numpy(data).view(torch.float16).copy_(flat)
 
-    def _read(
-        self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
-        return tensor_of(data, math.prod(shape), torch.float16).to(device).to(dtype)
+    def _parts(self, tensor: Tensor) -> list[Tensor]:
+        return [tensor.view(-1).float().clamp(-FP16_MAX, FP16_MAX).to(torch.float16)]
+
+    def _read(self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, work: DeviceWork) -> Tensor:
+        return work.receive(data, math.prod(shape), torch.float16).to(dtype)
 
 
 class BlockwiseCodec(Codec):
@@ -164,27 +207,27 @@ class BlockwiseCodec(Codec):
     def _write(self, tensor: Tensor, data: npt.NDArray[np.uint8]) -> None:
         flat = tensor.view(-1)
         # bitsandbytes turns NaN into an ordinary number silently, so it must not see one.
-        finite = all(map(math.isfinite, _extremes(flat)))
-        source = flat if finite else torch.nan_to_num(flat, nan=0.0, posinf=0.0, neginf=0.0)
-        with FX_STATE:
-            indices, scales = _bitsandbytes().quantize_blockwise(source, _dynamic_map(flat.device), BLOCK_ELEMENTS)
-        if not finite:
+        is_finite = all(map(math.isfinite, _extremes(flat)))
+        source = flat if is_finite else torch.nan_to_num(flat, nan=0.0, posinf=0.0, neginf=0.0)
+        scales, indices = _quantized(source)
+        if not is_finite:
             affected_blocks = torch.nonzero(~torch.isfinite(flat)).flatten() // BLOCK_ELEMENTS
             scales[affected_blocks] = math.nan
         scale_bytes = scales.numel() * 4
         data[:scale_bytes] = bytes_of(scales)
         data[scale_bytes:] = bytes_of(indices)
 
-    def _read(
-        self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
+    def _parts(self, tensor: Tensor) -> list[Tensor]:
+        return list(_quantized(tensor.view(-1)))
+
+    def _read(self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, work: DeviceWork) -> Tensor:
         elements = math.prod(shape)
         scale_bytes = _blocks(elements) * 4
-        scales = tensor_of(data[:scale_bytes], _blocks(elements), torch.float32).to(device)
-        indices = tensor_of(data[scale_bytes:], elements, torch.uint8).to(device)
+        scales = work.receive(data[:scale_bytes], _blocks(elements), torch.float32)
+        indices = work.receive(data[scale_bytes:], elements, torch.uint8)
         with FX_STATE:
             decoded: Tensor = _bitsandbytes().dequantize_blockwise(
-                indices, scales, _dynamic_map(device), BLOCK_ELEMENTS, dtype
+                indices, scales, _dynamic_map(work.device), BLOCK_ELEMENTS, dtype
             )
         return decoded
 
@@ -274,16 +317,18 @@ def _extremes(flat: Tensor) -> tuple[float, float]:
     return lowest, highest
 
 
-def bytes_of(flat: Tensor) -> npt.NDArray[np.uint8]:
-    """The bytes of a contiguous tensor, without a copy when it is on the CPU."""
-    return flat.cpu().view(torch.uint8).numpy()
+def _joined(header: bytes, wire_bytes: int, parts: Sequence[Tensor]) -> memoryview:
+    """The wire form: a header, and flat CPU tensors that follow each other."""
+    wire = np.empty(wire_bytes, dtype=np.uint8)
+    np.concatenate([np.frombuffer(header, dtype=np.uint8), *map(bytes_of, parts)], out=wire)
+    return wire.data
 
 
-def tensor_of(data: npt.NDArray[np.uint8], elements: int, dtype: torch.dtype) -> Tensor:
-    """A CPU tensor ([elements]) with a copy of `data`: received bytes may be unaligned, and the journal keeps them."""
-    tensor = torch.empty(elements, dtype=dtype)
-    tensor.view(torch.uint8).numpy()[:] = data
-    return tensor
+def _quantized(flat: Tensor) -> tuple[Tensor, Tensor]:
+    """A scale for each block, fp32, and an index into the dynamic map for each element, uint8."""
+    with FX_STATE:
+        indices, scales = _bitsandbytes().quantize_blockwise(flat, _dynamic_map(flat.device), BLOCK_ELEMENTS)
+    return scales, indices
 
 
 def preload() -> None:

@@ -78,7 +78,9 @@ class SeededDropout(TorchFunctionMode):
             return x
         kept = torch.rand(x.shape, generator=self._generator) >= p
         scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
-        return x * (kept.to(x.device).to(x.dtype) * scale)
+        if x.device.type == "cuda":
+            kept = kept.pin_memory()  # else the host would wait until the device has come to this layer
+        return x * (kept.to(x.device, non_blocking=True).to(x.dtype) * scale)
 
 
 class Redrawing:

@@ -13,6 +13,8 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from swarmflow.compute.device_work import DeviceWork
+from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat_tensors import Blocks, rounded_product
 
 # Of the sum over a microbatch's tokens: finer than fp32 itself for gradients above 2^-12, and for smaller ones far
@@ -60,13 +62,38 @@ class FixedPoint:
         """Every addend is smaller than this."""
         return 2.0 ** (TOTAL_BITS - self.exponent) / self.microbatches
 
-    def check(self, gradients: Sequence[Tensor]) -> None:
-        """Raises ExponentOverflowError when one of these gradients (fp32 [elements]) does not fit."""
+    def check(self, gradients: Sequence[Tensor], work: DeviceWork | None = None) -> None:
+        """Raises ExponentOverflowError when one of these gradients (fp32 [elements]) does not fit.
+
+        With a work that does not read at once all of them become zeros then, and the error, or NotFiniteError, comes
+        when the work is done.
+        """
+        if work is not None and not work.at_once:
+            self._check_queued([gradient for gradient in gradients if gradient.numel()], work)
+            return
         for gradient in gradients:
             lowest, highest = torch.stack(torch.aminmax(gradient)).tolist() if gradient.numel() else (0.0, 0.0)
             # Not-a-number is handed on as both extremes, and no comparison with it is true.
             if not (-self.limit < lowest and highest < self.limit):
                 raise ExponentOverflowError(finite=all(bool(torch.isfinite(each).all()) for each in gradients))
+
+    @torch.no_grad()
+    def _check_queued(self, gradients: Sequence[Tensor], work: DeviceWork) -> None:
+        if not gradients:
+            return
+        extremes = torch.stack([extreme for gradient in gradients for extreme in torch.aminmax(gradient)])
+        unfit = (extremes.abs() < self.limit).all().logical_not()
+        for gradient in gradients:
+            gradient.masked_fill_(unfit, 0.0)
+        limit = self.limit
+
+        def judge(found: list[Tensor]) -> None:
+            if not bool(found[0].isfinite().all()):
+                raise NotFiniteError("gradient")
+            if not bool((found[0].abs() < limit).all()):
+                raise ExponentOverflowError(finite=True)
+
+        work.read([extremes], judge)
 
     @torch.no_grad()
     def move(self, gradient: Tensor, total: Tensor, weight: int = 1) -> None:

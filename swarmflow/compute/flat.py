@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from swarmflow.compute.blockwise_sums import BlockwiseSums, StoredSums
+from swarmflow.compute.device_work import DeviceWork
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.finite import finite
 from swarmflow.compute.grid import Blockwise, Grid
@@ -114,10 +115,10 @@ class FlatGroup:
         """Return the part of a flat tensor of this group that belongs to one parameter, in the parameter's shape."""
         return flat[entry.offset : entry.stop].view(entry.shape)
 
-    def begin_microbatch(self, weight: int, number: int) -> None:
+    def begin_microbatch(self, weight: int, number: int, work: DeviceWork | None = None) -> None:
         """Begin the backward passes of one microbatch, whose gradients are rounded. See `Stage.gathering`."""
         if self.microbatch is not None:
-            self.microbatch.begin(weight, number)
+            self.microbatch.begin(weight, number, work)
 
     def add_microbatch(self, weight: int) -> None:
         """Add to the sums what the backward passes have left. Raises ExponentOverflowError for what does not fit."""
@@ -163,6 +164,7 @@ class FlatGroup:
         """Record what the next step has to know of the sums with which the parameters were updated in this one."""
         if isinstance(self.sums, BlockwiseSums):
             assert isinstance(sums, BlockwiseSums | StoredSums), "of the same group"
+            self.sums.queued.reads_at_once = False
             self.sums.grid.follow(sums.peaks, step)
 
     def allocate(self, names: Iterable[str]) -> None:

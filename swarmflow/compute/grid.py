@@ -11,7 +11,7 @@ with a larger one, as with exact sums.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
@@ -63,6 +63,8 @@ class Grid:
     spacings: Tensor
     rounding: Blockwise
     addends: int
+    # Of a device that the host would wait for: the number of changes of the spacings, and what `known` was then.
+    _read: tuple[int, bool] = field(init=False, default=(-1, False), repr=False, compare=False)
 
     @classmethod
     def empty(cls, elements: int, rounding: Blockwise, addends: int, device: torch.device) -> Grid:
@@ -72,7 +74,12 @@ class Grid:
     @property
     def known(self) -> bool:
         """Whether there was a step, from which the spacings follow."""
-        return bool((self.spacings[:1] > 0).all())
+        if self.spacings.device.type == "cpu":  # where they may change without a trace, through a memoryview
+            return bool((self.spacings[:1] > 0).all())
+        changes = self.spacings._version
+        if self._read[0] != changes:
+            self._read = changes, bool((self.spacings[:1] > 0).all())
+        return self._read[1]
 
     def present(self) -> Tensor:
         """Return the spacings of the step at hand, fp32 [blocks]."""
@@ -105,6 +112,7 @@ class Grid:
         else:
             mean = wanted.mul(seen).sum() // seen.sum().clamp(min=1)
             self.spacings.copy_(_power_of_two(torch.where(seen, wanted, mean)))
+        self._read = self.spacings._version, True
 
 
 def dither(number: int, device: torch.device) -> Tensor:
@@ -121,11 +129,11 @@ def dither(number: int, device: torch.device) -> Tensor:
 @lru_cache(maxsize=8)
 def _places(device: torch.device) -> Tensor:
     """Return where each element begins in the sequence, fp32 in [0, 1): a fixed permutation without visible order."""
-    place = torch.arange(DITHER_ELEMENTS, dtype=torch.int64)
+    place = torch.arange(DITHER_ELEMENTS, dtype=torch.int64, device=device)
     for factor in (0x9E3B, 0x85EB, 0xCA6B):  # odd: each step maps the places one to one
         place = place * factor % DITHER_ELEMENTS
         place ^= place >> 7
-    return place.float().div_(DITHER_ELEMENTS).to(device)
+    return place.float().div_(DITHER_ELEMENTS)
 
 
 def _power_of_two(exponents: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from swarmflow.compute.block_recompute import BlockRecompute
+from swarmflow.compute.device_work import AtOnce, DeviceWork
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import ExponentOverflowError, FixedPoint
 from swarmflow.compute.finite import NotFiniteError
@@ -123,24 +124,26 @@ class GroupedStage(ABC):
                 yield entry.name, group.view(group.params, entry), group.gradient(entry)
 
     @contextlib.contextmanager
-    def gathering(self, weight: int = 1, number: int = 0) -> Iterator[None]:
+    def gathering(self, weight: int = 1, number: int = 0, work: DeviceWork | None = None) -> Iterator[None]:
         """Add the gradients of the backward passes within to the sums, or take them away (-1): all of one microbatch.
 
         weight 0: there are no parameters' gradients. In fp32 autograd adds them itself, whatever the weight. number: of
         the microbatch, over all steps; it sets how they are rounded blockwise. Raises ExponentOverflowError when one of
         them does not fit, NotFiniteError when one is no number. After these, or any error within, sums that are rounded
-        blockwise are void: they may hold a part of the microbatch.
+        blockwise are void: they may hold a part of the microbatch. work: reads whether gradients fit; None: at once.
+        One that does not read at once raises these errors when it is done.
         """
+        work = work or AtOnce(self.device)
         if self.rounding is None or not weight:
             yield
             return
         groups = list(self.groups.values())
         for group in groups:
-            group.begin_microbatch(weight, number)
+            group.begin_microbatch(weight, number, work)
         try:
             yield
             if isinstance(self.rounding, FixedPoint):
-                self.rounding.check([group.grads for group in groups])
+                self.rounding.check([group.grads for group in groups], work)
             for group in groups:
                 group.add_microbatch(weight)
         except ExponentOverflowError as error:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from swarmflow.compute.blocks import BLOCK_ELEMENTS, grid_blocks
 from swarmflow.compute.blockwise_sums import BlockwiseSums
+from swarmflow.compute.device_work import AtOnce, DeviceWork
 from swarmflow.compute.exact import ExponentOverflowError
 from swarmflow.compute.layout import TensorSlot
 
@@ -61,12 +62,17 @@ class MicrobatchGradient:
         self._blocks = kept_blocks(entries)
         self.kept = torch.zeros(sum(blocks.count for blocks in self._blocks) * BLOCK_ELEMENTS, device=device)
         self._weight = self._number = 0
+        self._work: DeviceWork = AtOnce(device)
         self._failure: ExponentOverflowError | None = None
         self.not_finite: str | None = None  # the parameter in whose gradient the backward pass met such a value first
 
-    def begin(self, weight: int, number: int) -> None:
-        """Begin a microbatch whose gradients are added (weight 1) or taken away (-1). number: over all steps."""
+    def begin(self, weight: int, number: int, work: DeviceWork | None = None) -> None:
+        """Begin a microbatch whose gradients are added (weight 1) or taken away (-1). number: over all steps.
+
+        work: reads whether they fit; None: at once.
+        """
         self._weight, self._number = weight, number
+        self._work = self._sums.queued.reader(work or AtOnce(self.kept.device))
 
     def kept_gradient(self, slot: TensorSlot) -> Tensor | None:
         """Return the part of `kept` into which a parameter's gradient is accumulated; None: it is rounded at once."""
@@ -94,7 +100,8 @@ class MicrobatchGradient:
         flat, whole = gradient.view(-1), blocks_at_once(slot)
         start, stop = whole.start * BLOCK_ELEMENTS, whole.stop * BLOCK_ELEMENTS
         try:
-            self._sums.add(flat[start - slot.offset : stop - slot.offset], self._weight, self._number, whole.start)
+            part = flat[start - slot.offset : stop - slot.offset]
+            self._sums.add(part, self._weight, self._number, whole.start, self._work)
         except ExponentOverflowError as error:
             self._failure = error
             self.not_finite = None if error.finite else slot.name
@@ -111,7 +118,8 @@ class MicrobatchGradient:
             raise self._failure
         for blocks in self._blocks:
             rows = self.kept[blocks.position * BLOCK_ELEMENTS :][: blocks.count * BLOCK_ELEMENTS]
-            self._sums.add(rows, self._weight, self._number, blocks.first)
+            self._sums.add(rows, self._weight, self._number, blocks.first, self._work)
+        self._sums.queued.judge(self._work)
         self.kept.zero_()
 
     def abandon(self) -> None:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge, get_gradient_edge, saved_tensors_hooks
 from torch.utils.hooks import RemovableHandle
 
+from swarmflow.compute.device_work import AtOnce, DeviceWork, LossSum
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInput
@@ -37,6 +38,9 @@ class StageRunner:
     sums, raises ExponentOverflowError when a gradient does not fit. It
     raises NotFiniteError for a loss or a gradient that is not finite, as far as it looks: with `begin(careful=True)` at
     the output of every layer and at each microbatch's gradients, to name the layer. What follows is void until `begin`.
+
+    work: of a pass, reads its numbers: with one that does not read at once these errors come from there, when the
+    device is done. A careful step reads at once.
 
     precision: "fp32", or "bf16" for torch's autocast over fp32 master weights, with one bf16 copy of the matrices.
     Where the weights are in the memory of the host, passes compute with copies on the device (`working_weights.py`).
@@ -86,7 +90,9 @@ class StageRunner:
         with keeping, saved_tensors_hooks(lambda tensor: None, lambda nothing: nothing):
             return self._forward(x, draw)[1].detach()
 
-    def backward(self, key: Hashable, grad: Tensor, number: int = 0, *, defer: bool = False) -> Tensor | None:
+    def backward(
+        self, key: Hashable, grad: Tensor, number: int = 0, *, defer: bool = False, work: DeviceWork | None = None
+    ) -> Tensor | None:
         """Backward of a kept microbatch, from the gradient [B, T, H] of its output; its graph is freed.
 
         defer: leave the parameters' gradients to `finish`, where that can be (`unfinished`): not on stage 0, not in
@@ -97,7 +103,7 @@ class StageRunner:
         grad = grad.to(self.stage.device)
         if defer and self._defer(key, held.edge, grad, held.leaf):
             return held.leaf.grad if held.leaf is not None else None
-        with self.stage.gathering(1, number):
+        with self.stage.gathering(1, number, _reader(self, work)):
             torch.autograd.backward([held.edge], [grad])
             self._check(held.leaf)
         return None if held.leaf is None else held.leaf.grad
@@ -116,10 +122,10 @@ class StageRunner:
         """Whether the parameters' gradients of a microbatch were left to `finish`."""
         return key in self._begun
 
-    def finish(self, key: Hashable, number: int = 0) -> None:
+    def finish(self, key: Hashable, number: int = 0, work: DeviceWork | None = None) -> None:
         """Compute the parameters' gradients that a pass has left, and free its graph. Raises KeyError: none has."""
         rest = self._begun.pop(key)
-        with self.stage.gathering(1, number):
+        with self.stage.gathering(1, number, _reader(self, work)):
             rest.accumulate()
 
     def loss(
@@ -137,8 +143,23 @@ class StageRunner:
         targets: int [B, T]. defer: leave the gradients of the parameters before the head to `finish`, as in `backward`;
         else nothing is kept. The gradient is None where the last stage is also the first.
         """
+        total, count, gradient = self.launch_loss(key, x, targets, draw, number, defer=defer)
+        return total.value, count, gradient
+
+    def launch_loss(
+        self,
+        key: Hashable,
+        x: StageInput,
+        targets: Tensor,
+        draw: DrawKey | None = None,
+        number: int = 0,
+        *,
+        defer: bool = False,
+        work: DeviceWork | None = None,
+    ) -> tuple[LossSum, int, Tensor | None]:
+        """As `loss`, with a sum that is known when `work` has read it."""
         self.drop(key)
-        return self._loss(x, targets, draw, 1, number, key if defer else None)
+        return self._loss(x, targets, draw, 1, number, _reader(self, work), key if defer else None)
 
     def replay(
         self,
@@ -149,6 +170,7 @@ class StageRunner:
         targets: Tensor | None = None,
         draw: DrawKey | None = None,
         number: int = 0,
+        work: DeviceWork | None = None,
     ) -> Tensor | None:
         """Forward and backward once more, to add the gradients of a microbatch (weight 1) or take them away (-1).
 
@@ -158,26 +180,29 @@ class StageRunner:
         input [B, T, H], equal to the bit to the first computation's; None on the first stage, and with weight -1.
         """
         if targets is not None:
-            gradient = self._loss(x, targets, draw, weight, number)[2]
+            gradient = self._loss(x, targets, draw, weight, number, _reader(self, work))[2]
             return gradient if weight >= 0 else None
         assert grad is not None
         leaf, output = self._forward(x, draw)
-        grad = grad.to(self.stage.device) * self._factor(weight)
-        with self.stage.gathering(weight, number):
+        grad = grad.to(self.stage.device) * _factor(self.stage, weight)
+        with self.stage.gathering(weight, number, _reader(self, work)):
             torch.autograd.backward(output, grad, inputs=_only(leaf, weight))
             self._check(leaf)
         return None if leaf is None or weight < 0 else leaf.grad
 
     @torch.no_grad()
-    def evaluate(self, x: StageInput, targets: Tensor | None = None) -> Tensor | tuple[float, int]:
+    def evaluate(
+        self, x: StageInput, targets: Tensor | None = None, work: DeviceWork | None = None
+    ) -> Tensor | tuple[LossSum, int]:
         """Forward only, without dropout and without a graph: hidden [B, T, H], or (sum of the losses, tokens)."""
         with self._precision():
             hidden = self.stage.trunk(self.stage.enter(x)[1])
             if targets is None:
                 return hidden
-            count = self.stage.count(targets)
-            pieces = self.stage.pieces(hidden, targets.to(self.stage.device))
-            return sum(float(self.stage.head_loss(*piece)) for piece in pieces), count
+            count, work, total = self.stage.count(targets), _reader(self, work), LossSum()
+            pieces = self.stage.pieces(hidden, work.copy_in(targets))
+            work.read([torch.stack([self.stage.head_loss(*piece) for piece in pieces])], total.put)
+            return total, count
 
     def drop(self, key: Hashable) -> None:
         """Free the graph of the microbatch `key`, if it is kept."""
@@ -241,35 +266,37 @@ class StageRunner:
         draw: DrawKey | None,
         weight: int,
         number: int,
+        work: DeviceWork,
         defer: Hashable | None = None,
-    ) -> tuple[float, int, Tensor | None]:
+    ) -> tuple[LossSum, int, Tensor | None]:
         count = self.stage.count(targets)  # before they are on a device, which would be waited for
-        targets = targets.to(self.stage.device)
+        targets = work.copy_in(targets)
         leaf, hidden = self._forward(x, draw)
         # The head's graph ends at a detached copy, so that the logits of one piece are freed before the next ones.
         top = hidden.detach().requires_grad_()
-        with self.stage.gathering(weight, number):
-            total = self._head(top, targets, weight)
+        with self.stage.gathering(weight, number, work):
+            total = self._head(top, targets, weight, work)
             assert top.grad is not None
             if defer is None or not self._defer(defer, get_gradient_edge(hidden), top.grad, leaf):
                 torch.autograd.backward(hidden, top.grad, inputs=_only(leaf, weight))
             self._check(leaf)
         return total, count, None if leaf is None else leaf.grad
 
-    def _head(self, top: Tensor, targets: Tensor, weight: int) -> float:
+    def _head(self, top: Tensor, targets: Tensor, weight: int, work: DeviceWork) -> LossSum:
         """Forward and backward of the head, piece by piece; return the sum of the losses. Raises NotFiniteError."""
-        total = 0.0
+        total, losses = LossSum(), list[Tensor]()
         for piece, wanted in self.stage.pieces(top, targets):
             with self._precision():
                 loss = self.stage.head_loss(piece, wanted)
-            torch.autograd.backward(loss, torch.full_like(loss, self._factor(weight)), inputs=_only(top, weight))
-            total += float(loss.detach())
+            torch.autograd.backward(loss, torch.full_like(loss, _factor(self.stage, weight)), inputs=_only(top, weight))
+            losses.append(loss.detach())
         extra = self.stage.extra_loss(top, targets)
         if extra is not None:
-            torch.autograd.backward(extra, torch.full_like(extra, self._factor(weight)), inputs=_only(top, weight))
-            total += float(extra.detach())
-        if not math.isfinite(total):
-            raise NotFiniteError("loss")
+            torch.autograd.backward(
+                extra, torch.full_like(extra, _factor(self.stage, weight)), inputs=_only(top, weight)
+            )
+            losses.append(extra.detach().float())
+        work.read([torch.stack(losses)], total.settle)
         return total
 
     def _check(self, leaf: Tensor | None) -> None:
@@ -281,10 +308,6 @@ class StageRunner:
             layer = self.stage.order[0]  # a later layer would have spoiled parameters' gradients too
         if layer is not None:
             raise NotFiniteError("gradient", layer)
-
-    def _factor(self, weight: int) -> float:
-        """Return the factor of a gradient in autograd: the weight in fp32. `Stage.gathering` applies it to integers."""
-        return float(weight) if self.stage.rounding is None and weight else 1.0
 
     def _forward(self, x: StageInput, draw: DrawKey | None) -> tuple[Tensor | None, Tensor]:
         """Return (the input as autograd leaf, None on stage 0; hidden [B, T, H] with its graph)."""
@@ -311,6 +334,16 @@ class StageRunner:
         if self.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.stage.device.type, dtype=torch.bfloat16)
+
+
+def _reader(runner: StageRunner, work: DeviceWork | None) -> DeviceWork:
+    """Return what reads the numbers of a pass."""
+    return AtOnce(runner.stage.device) if work is None or runner._hooks else work
+
+
+def _factor(stage: GroupedStage, weight: int) -> float:
+    """Return the factor of a gradient in autograd: the weight in fp32. `Stage.gathering` applies it to integers."""
+    return float(weight) if stage.rounding is None and weight else 1.0
 
 
 def _checking(name: str) -> Callable[[nn.Module, Any, Any], None]:

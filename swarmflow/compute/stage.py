@@ -39,6 +39,7 @@ from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInput
 from swarmflow.compute.layout import FROZEN, TIED, StageLayout, blocks_of, layout_of
 from swarmflow.compute.stand_ins import Edges, Nothing, PassThrough, Same
+from swarmflow.compute.unread_positions import unread_positions
 from swarmflow.targets import IGNORED
 
 # Logits of at most this many elements exist at once (64 MiB in fp32), however large the batch is, or of HEAD_TOKENS_MIN
@@ -82,6 +83,7 @@ class Stage(GroupedStage):
         self._dropout = SeededDropout() if dropout else None
         self.halves = halves_of(layout.boundary, hidden_size, layout.stage, layout.stages)
         attach(self.model, self.halves)
+        _place_buffers(anatomy, device)
         _place_parameters(anatomy, self.groups)
         if layout.base:
             self.base = place_base(anatomy.model, layout, device, base)
@@ -137,7 +139,12 @@ class Stage(GroupedStage):
         inputs = {"input_ids": x.long()} if self.first else {"inputs_embeds": torch.zeros_like(x, requires_grad=False)}
         options = {} if self._balance is None else {"output_router_logits": True}
         inputs |= positions  # of which transformers makes a mask: attention stays within a document
-        with self._drawing(draw), self._edges.between(None if self.first else x) as left:
+        here = None if self.first else x
+        with (
+            self._drawing(draw),
+            unread_positions(self.device, one_sequence=not positions),
+            self._edges.between(here) as left,
+        ):
             output = self._base(**inputs, **options, use_cache=False)
             hidden: Tensor = output.last_hidden_state if self.last else left.pop()
         for part in self._pass_through.modules():
@@ -277,6 +284,17 @@ def _named_elsewhere(anatomy: Anatomy, blocks: range, *, tied: bool) -> dict[str
     if tied:
         found[anatomy.embedding] = anatomy.model.get_submodule(anatomy.embedding)
     return found
+
+
+def _place_buffers(anatomy: Anatomy, device: torch.device) -> None:
+    """Put buffers (rotary frequencies) that have values already on the device; `_fill_buffers` puts the others there.
+
+    From the CPU they would be copied in every pass, for which the host would wait.
+    """
+    for module in anatomy.model.modules():
+        for key, buffer in module.named_buffers(recurse=False):
+            if not buffer.is_meta:
+                module._buffers[key] = buffer.to(device)
 
 
 def _place_parameters(anatomy: Anatomy, groups: Mapping[str, FlatGroup]) -> None:

@@ -16,7 +16,9 @@ class Nothing(nn.Module):
     """Stands for an embedding (of positions) that another stage has added already."""
 
     def forward(self, *args: object, **kwargs: object) -> Tensor:
-        return torch.zeros(())
+        # On the device of the positions: from the CPU it would be copied in every pass, and the host would wait.
+        device = next((each.device for each in args if isinstance(each, Tensor)), None)
+        return torch.zeros((), device=device)
 
 
 class Same(nn.Module):

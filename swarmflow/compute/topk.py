@@ -17,7 +17,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from swarmflow.compute.codec import BLOCK_ELEMENTS, BlockwiseCodec, Codec, bytes_of, codec_named, tensor_of
+from swarmflow.compute.codec import BLOCK_ELEMENTS, BlockwiseCodec, Codec, codec_named
+from swarmflow.compute.device_work import DeviceWork, bytes_of, tensor_of
 from swarmflow.errors import FrameError
 from swarmflow.manifest import ADAPTIVE
 
@@ -50,9 +51,12 @@ class TopKCodec(Codec):
         self._values._write(runs.gather(1, places).view(-1), data[:-numbers])
         data[-numbers:] = bytes_of(places.view(-1).to(torch.uint8))
 
-    def _read(
-        self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, device: torch.device
-    ) -> Tensor:
+    def _parts(self, tensor: Tensor) -> list[Tensor]:
+        runs = _in_runs(tensor)
+        places = self._places(runs, tensor.shape[-1:].numel())
+        return [*self._values._parts(runs.gather(1, places).view(-1)), places.reshape(-1).to(torch.uint8)]
+
+    def _read(self, data: npt.NDArray[np.uint8], shape: Sequence[int], dtype: torch.dtype, work: DeviceWork) -> Tensor:
         width = math.prod(shape[-1:])
         a_vector, length = _runs(width)
         numbers = self._numbers(shape)
@@ -62,9 +66,9 @@ class TopKCodec(Codec):
             raise FrameError("an adatopk tensor has a number outside its run")
         if bool((places.diff(dim=-1) <= 0).any()):
             raise FrameError("an adatopk tensor's places do not rise")
-        values = self._values._read(data[:-numbers], (numbers,), dtype, device)
-        runs = torch.zeros(places.shape[0] * a_vector, length, dtype=dtype, device=device)
-        runs.scatter_(1, places.view(runs.shape[0], -1).to(device), values.view(runs.shape[0], -1))
+        values = self._values._read(data[:-numbers], (numbers,), dtype, work)
+        runs = torch.zeros(places.shape[0] * a_vector, length, dtype=dtype, device=work.device)
+        runs.scatter_(1, work.copy_in(places.view(runs.shape[0], -1)), values.view(runs.shape[0], -1))
         return runs.view(-1, a_vector * length)[:, :width].contiguous()
 
     def _places(self, runs: Tensor, width: int) -> Tensor:
@@ -77,7 +81,10 @@ class TopKCodec(Codec):
         least = sizes.topk(kept, dim=1).values[:, -1:]
         above, equal = sizes > least, sizes == least
         taken = above | (equal & (equal.cumsum(1) <= kept - above.sum(1, keepdim=True)))
-        return taken.nonzero()[:, 1].view(-1, kept)
+        if taken.device.type == "cpu":
+            return taken.nonzero()[:, 1].view(-1, kept)
+        # Elsewhere the host would wait for `nonzero`. Of each run as many are taken: a stable sort puts them first.
+        return taken.sort(dim=1, descending=True, stable=True).indices[:, :kept]
 
     def _numbers(self, shape: Sequence[int]) -> int:
         """How many numbers are kept of a tensor."""

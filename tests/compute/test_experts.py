@@ -12,6 +12,7 @@ from transformers import AutoModelForCausalLM
 from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
 from swarmflow.compute.codec import codec_named, encode_tokens
+from swarmflow.compute.device_work import AtOnce
 from swarmflow.compute.experts import Balance
 from swarmflow.compute.export import ReadParameters, export_stagewise
 from swarmflow.compute.families import model_config
@@ -118,7 +119,8 @@ def test_what_is_beside_hidden_states_travels_whole_in_any_codec() -> None:
     of = manifest(model=model_config(tiny("mixtral")), cut=CUT, seq_len=12, beside=middle.layout.beside)
     form, codec = format_of(of), codec_named("blockwise8")
     sent = torch.randn(2, 12 * 32 + 9, generator=torch.Generator().manual_seed(0))
-    wire = form.encode(middle, sent, codec)
+    work = AtOnce(middle.device)
+    wire = form.encode(middle, sent, codec, work).wire
     assert wire is not None
     assert len(wire) <= of.tensor_bytes_max
     targets = _tokens()
@@ -131,7 +133,7 @@ def test_what_is_beside_hidden_states_travels_whole_in_any_codec() -> None:
     for broken in (wire[:-1], wire[:20], bytes(wire) + b"x", bytes(wire[:-4]) + b"\x00\x00\xc0\x7f"):
         with pytest.raises(FrameError):
             form.input(middle, broken, targets, codec)
-    assert form.encode(middle, torch.full_like(sent, torch.nan), codec) is None
+    assert form.encode(middle, torch.full_like(sent, torch.nan), codec, work).wire is None
 
 
 def test_numbers_that_an_adaptive_codec_has_left_out_do_not_change_what_is_beside_them() -> None:

@@ -156,7 +156,7 @@ def test_evaluate_keeps_no_graph_and_no_gradient() -> None:
     assert not hidden.requires_grad
     result = last.evaluate(hidden, y)
     assert isinstance(result, tuple)
-    assert result[0] == pytest.approx(last.loss("m", hidden, y)[0], rel=1e-6)
+    assert result[0].value == pytest.approx(last.loss("m", hidden, y)[0], rel=1e-6)
     assert first.held == last.held == 0
     assert not bool(first.stage.groups["own"].grads.any())
 

@@ -11,15 +11,17 @@ import torch
 
 from swarmflow.compute.blocks import alignment
 from swarmflow.compute.blockwise_sums import BlockwiseSums
-from swarmflow.compute.codec import codec_named, encode_tokens
+from swarmflow.compute.codec import encode_tokens
+from swarmflow.compute.device_layer import DeviceLayer, HostLayer
 from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
+from swarmflow.compute.topk import codec_of
 from swarmflow.compute.weights import init_stage
 from swarmflow.core.protocol.actions import Action, Reset, RunLoss
 from swarmflow.core.protocol.events import Event, Tick
-from swarmflow.core.protocol.types import Epoch, Microbatch, ProcessId, Ref
+from swarmflow.core.protocol.types import RUN_ELEMENTS, Epoch, Microbatch, ProcessId, Ref
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.metrics import Metrics
@@ -63,8 +65,17 @@ class Peer:
     compute: Worker
 
     async def next(self) -> Event:
-        """What the machine is told next."""
-        return await asyncio.wait_for(self.recorded.events.get(), DEADLINE_S)
+        """What the machine is told next; an error of a thread is raised."""
+        event, failure = asyncio.ensure_future(self.recorded.events.get()), asyncio.ensure_future(self.failures.get())
+        try:
+            await asyncio.wait({event, failure}, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+            if failure.done():
+                raise failure.result()
+            assert event.done(), "the machine is told nothing"
+            return event.result()
+        finally:
+            event.cancel()
+            failure.cancel()
 
     async def ask(self, action: Action) -> Event:
         """Does the action; the event that answers."""
@@ -79,7 +90,7 @@ class Peer:
         """The activation, or gradient, that the microbatch brings."""
         values = torch.randn(SHAPE, generator=torch.Generator().manual_seed(index))
         dtype = torch.bfloat16 if self.of.precision == "bf16" else torch.float32
-        return self.keep(codec_named(self.of.codec).encode(values.to(dtype)))
+        return self.keep(codec_of(self.of.codec, RUN_ELEMENTS).encode(values.to(dtype)))
 
     def tokens(self, index: int) -> Ref:
         values = torch.randint(VOCAB, SHAPE[:2], generator=torch.Generator().manual_seed(index))
@@ -90,30 +101,36 @@ class Peer:
 
 
 @asynccontextmanager
-async def peers(of: Manifest, count: int = 1, stage: int = 1) -> AsyncIterator[list[Peer]]:
-    """`count` peers of one stage at one version."""
-    made = [_peer(ProcessId(f"p{number}", 1), of, stage) for number in range(count)]
+async def peers(
+    of: Manifest, count: int = 1, stage: int = 1, layer: DeviceLayer | None = None, worker: type[Worker] = Worker
+) -> AsyncIterator[list[Peer]]:
+    """`count` peers of one stage at one version. layer: of its device. worker: their threads."""
+    made = [_peer(ProcessId(f"p{number}", 1), of, stage, layer or HostLayer(), worker) for number in range(count)]
     try:
         yield [peer for peer, _ in made]
         assert all(peer.failures.empty() for peer, _ in made)
     finally:
         for peer, workers in made:
             peer.driver.halt()
-            for worker in workers:
-                worker.stop()
+            for each in workers:
+                each.stop()
 
 
-def _peer(me: ProcessId, of: Manifest, number: int) -> tuple[Peer, list[Worker]]:
+def _peer(
+    me: ProcessId, of: Manifest, number: int, layer: DeviceLayer, worker: type[Worker]
+) -> tuple[Peer, list[Worker]]:
     failures: asyncio.Queue[BaseException] = asyncio.Queue()
-    workers = [Worker(name, failures.put_nowait) for name in ("compute", "codec")]
+    workers = [worker(name, failures.put_nowait) for name in ("compute", "codec")]
     driver = Driver(me, Store(), Metrics(), {}, failures.put_nowait, lambda body: None)
-    host = StageHost(of, driver, *workers)
+    host = StageHost(of, driver, workers[0], workers[1], layer)
     driver.add_effects(host.effects())
     recorded = RecordedEvents()
     driver.run(recorded, [])
     rounding = rounding_of(of.accumulate, of.reduce_codec, of.microbatches)
     align = alignment(of.state_bits)
-    stage = build_stage(of.model, of.cut, number, device="cpu", dropout=of.dropout, rounding=rounding, align=align)
+    stage = build_stage(
+        of.model, of.cut, number, device=layer.device, dropout=of.dropout, rounding=rounding, align=align
+    )
     init_stage(stage, of.seed)
     optimizer = make_optimizer(OptimizerSettings.of(of))
     for group in stage.groups.values():

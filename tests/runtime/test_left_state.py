@@ -186,7 +186,11 @@ async def loading(tmp_path: Path) -> AsyncIterator[tuple[Peer, StageLoader, Left
         session = await opened(node)
         failures: asyncio.Queue[BaseException] = asyncio.Queue()
         workers = [Worker(name, failures.put_nowait) for name in ("compute", "codec")]
-        host, recorded, left = StageHost(of, session.driver, *workers), RecordedEvents(), LeftState(tmp_path / "left")
+        host, recorded, left = (
+            StageHost(of, session.driver, workers[0], workers[1]),
+            RecordedEvents(),
+            LeftState(tmp_path / "left"),
+        )
         session.driver.add_effects(host.effects())
         session.driver.run(recorded, [])
         assert left.find(RUN) == HELD

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from swarmflow.compute.device_layer import DeviceLayer, Launched, StreamName
+from swarmflow.compute.device_work import DeviceWork
 from swarmflow.compute.exact import ExponentOverflowError
 from swarmflow.compute.families import one_line
 from swarmflow.compute.finite import NotFiniteError
@@ -27,12 +29,14 @@ _ORDER: dict[Direction, float] = {"forward": 0.0, "loss": 0.0, "weights": 2.0}  
 X = TypeVar("X")
 Y = TypeVar("Y")
 Failure = Overflowed | ComputedNotFinite
+Outcome = tuple[Y, float] | Failure | None  # what a pass gave and the seconds that it took; None: nobody wanted it
 
 
 @dataclass(frozen=True, slots=True)
 class Workplace:
     """Where passes are computed, and where their seconds are accounted for."""
 
+    layer: DeviceLayer
     compute: Worker
     codec: Worker
     driver: Driver
@@ -46,20 +50,29 @@ class Computation(Generic[X, Y]):
     microbatch: Microbatch
     direction: Direction
     served: Served
-    compute: Callable[[Served, X], Y]  # in the compute thread
+    compute: Callable[[Served, X, DeviceWork], Y]  # in the compute thread
     done: Callable[[Y], None]  # on the event loop
     is_current: Callable[[], bool]  # whether its epoch is still the present one
     is_wanted: Callable[[], bool]  # the same, and no other peer computes the microbatch instead
     urgent: bool = False  # it goes before all others of its step
+    timed: Callable[[float], None] | None = None  # gets the seconds of the pass, where there is somebody to use them
 
-    def decode(self, decode: Callable[[GroupedStage], X], place: Workplace) -> None:
+    def decode(self, decode: Callable[[GroupedStage, DeviceWork], X], place: Workplace) -> None:
         """Decode what came over the wire, in the codec thread, and begin."""
 
-        def work() -> X | ComputeFailed:
-            try:
-                return decode(self.served.stage)
-            except FrameError as error:
+        def failed(error: Exception) -> ComputeFailed:
+            if isinstance(error, FrameError):
                 return ComputeFailed(self.microbatch, str(error))
+            raise error
+
+        def body(work: DeviceWork) -> X:
+            return decode(self.served.stage, work)
+
+        def done(value: X, seconds: float) -> X | ComputeFailed:
+            return value
+
+        def work() -> Launched[X | ComputeFailed]:
+            return place.layer.run(StreamName.COPY_IN, body, done, failed)
 
         def decoded(value: X | ComputeFailed) -> None:
             if not self.is_current():
@@ -70,45 +83,61 @@ class Computation(Generic[X, Y]):
             tensor: X = value
             self.begin(tensor, place)
 
-        place.codec.submit(FIRST, work, decoded)
+        place.codec.launch(FIRST, work, decoded)
 
     def begin(self, value: X, place: Workplace) -> None:
         """Queue it for the compute thread."""
 
-        def finished(outcome: tuple[Y, float] | Failure | None) -> None:
+        def finished(outcome: Outcome[Y]) -> None:
             if isinstance(outcome, Failure):
                 if self.is_current():
                     place.driver.post(outcome)
             elif outcome is not None:
                 self._finish(*outcome, place)
 
-        place.compute.submit(self._urgency, lambda: self._work(value), finished)
+        def work() -> Launched[Outcome[Y]]:
+            return self._work(value, place.layer)
+
+        place.compute.launch(self._urgency, work, finished)
 
     @property
     def _urgency(self) -> tuple[float, float, float]:
         order = -1.0 if self.urgent else _ORDER.get(self.direction, 1.0)
         return _PASSES, float(self.microbatch.epoch.step), order
 
-    def _work(self, value: X) -> tuple[Y, float] | Failure | None:
+    def _work(self, value: X, layer: DeviceLayer) -> Launched[Outcome[Y]]:
         if not self.is_wanted():
-            return None
-        began_s = self.served.clock()
-        try:
-            result = self.compute(self.served, value)
-        except ExponentOverflowError:
+            return Launched(None, lambda: None, lambda: 0.0)
+
+        def body(work: DeviceWork) -> Y:
+            return self.compute(self.served, value, work)
+
+        def done(result: Y, seconds: float) -> Outcome[Y]:
+            return result, seconds
+
+        return layer.run(StreamName.COMPUTE, body, done, self._failed)
+
+    def _failed(self, error: Exception) -> Failure:
+        """Return what the machine is told of a pass that failed; raise what it is not told of."""
+        epoch, index = self.microbatch.epoch, self.microbatch.index
+        if isinstance(error, ExponentOverflowError):
             return Overflowed(self.microbatch)
-        except NotFiniteError as error:
-            return ComputedNotFinite(self.microbatch.epoch, self.microbatch.index, error.value, error.layer)
-        except IndexError as error:  # of a module: it is in the batch, and every other peer would fail with it too
+        if isinstance(error, NotFiniteError):
+            return ComputedNotFinite(epoch, index, error.value, error.layer)
+        if isinstance(
+            error, IndexError
+        ):  # of a module: it is in the batch, and every other peer would fail with it too
             where = f"an operator that refuses an index ({one_line(error)[:60]})"
-            return ComputedNotFinite(self.microbatch.epoch, self.microbatch.index, "activation", where)
-        return result, self.served.clock() - began_s
+            return ComputedNotFinite(epoch, index, "activation", where)
+        raise error
 
     def _finish(self, result: Y, seconds: float, place: Workplace) -> None:
         metrics = place.driver.metrics
         metrics.compute_seconds.at(self.direction).inc(seconds)
         metrics.pass_seconds.at(self.direction).observe(seconds)
         metrics.microbatches.at(self.served.stage.layout.stage, self.direction).inc()
+        if self.timed is not None:
+            self.timed(seconds)
         if not self.is_current():
             place.account.wasted(seconds)
             return

@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from swarmflow.compute.codec import Codec, bytes_of, decode_tokens, decode_words, tensor_of
+from swarmflow.compute.codec import Codec, Encoding, decode_tokens, decode_words
+from swarmflow.compute.device_work import AtOnce, DeviceWork, bytes_of, tensor_of
 from swarmflow.compute.experts import packed, unpacked
 from swarmflow.compute.finite import finite
 from swarmflow.compute.graphs.description import INPUT_BYTES, BatchTensor, GraphModel, graph_model, is_graph
@@ -22,7 +23,10 @@ from swarmflow.targets import IGNORED
 
 
 class MicrobatchFormat(ABC):
-    """Decodes what arrives with a microbatch. Whatever does not fit the run raises FrameError."""
+    """Decodes what arrives with a microbatch, onto the device of a piece of work.
+
+    Whatever does not fit the run raises FrameError: in the call, or where numbers are read when the work is done.
+    """
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
@@ -30,35 +34,44 @@ class MicrobatchFormat(ABC):
 
     @abstractmethod
     def input(
-        self, stage: GroupedStage, data: Buffer, targets: Buffer, codec: Codec, rows: int | None = None
+        self,
+        stage: GroupedStage,
+        data: Buffer,
+        targets: Buffer,
+        codec: Codec,
+        rows: int | None = None,
+        work: DeviceWork | None = None,
     ) -> StageInput:
         """Return what enters a stage.
 
         targets: travel with the microbatch. codec: of the boundary. rows: of the microbatch, where they may be fewer.
+        work: of which the decoding is a part; None: the thread waits for the device.
         """
 
     @abstractmethod
     def targets(self, data: Buffer, rows: int | None = None) -> Tensor:
-        """Return the targets of the last stage."""
+        """Return the targets of the last stage, in the memory of the host: they are counted there."""
 
     @abstractmethod
-    def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec) -> Tensor:
-        """Return the gradient of a stage's output, on the stage's device. codec: of that boundary."""
+    def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec, work: DeviceWork | None = None) -> Tensor:
+        """Return the gradient of a stage's output. codec: of that boundary."""
 
-    def encode(self, stage: GroupedStage, tensor: Tensor, codec: Codec) -> Buffer | None:
-        """Return the wire form of what leaves a stage, in either direction; None: a value in it is not finite."""
-        sent = tensor.detach().to(self._dtype)  # which may turn a finite value into an infinite one
-        return codec.encode(sent) if finite(sent) else None
+    def encode(self, stage: GroupedStage, tensor: Tensor, codec: Codec, work: DeviceWork) -> Encoding:
+        """Return the wire form of what leaves a stage, in either direction; None in it: a value is not finite."""
+        # The conversion may turn a finite value into an infinite one.
+        return codec.begin_encode(tensor.detach().to(self._dtype), work)
 
     @abstractmethod
     def trial(self, stage: GroupedStage) -> StageInput:
         """Return zeros that a stage can take."""
 
-    def _boundary_tensor(self, shape: Sequence[int], data: Buffer, codec: Codec, device: torch.device) -> Tensor:
-        tensor = codec.decode(data, shape, self._dtype, device)
-        if not finite(tensor):  # the computing peer reports such a value instead of sending it
-            raise FrameError("a tensor with a value that is not finite came")
-        return tensor
+    def _boundary_tensor(self, shape: Sequence[int], data: Buffer, codec: Codec, work: DeviceWork) -> Tensor:
+        tensor = codec.decode(data, shape, self._dtype, work=work)
+        if work.at_once:
+            _refuse_unless(finite(tensor))
+        else:
+            work.read([torch.isfinite(tensor).all()], lambda found: _refuse_unless(bool(found[0])))
+        return work.hand_over(tensor)
 
 
 class TokenFormat(MicrobatchFormat):
@@ -69,15 +82,25 @@ class TokenFormat(MicrobatchFormat):
     """
 
     def input(
-        self, stage: GroupedStage, data: Buffer, targets: Buffer, codec: Codec, rows: int | None = None
+        self,
+        stage: GroupedStage,
+        data: Buffer,
+        targets: Buffer,
+        codec: Codec,
+        rows: int | None = None,
+        work: DeviceWork | None = None,
     ) -> StageInput:
         """Return token ids for the first stage, hidden states for the others, with positions where there are some."""
+        work = work or AtOnce(stage.device)
         x: Tensor
         if stage.first:
-            x = decode_tokens(data, self._shape(rows)[:2], self._manifest.vocab_size)
+            tokens = decode_tokens(data, self._shape(rows)[:2], self._manifest.vocab_size)
+            x = work.hand_over(work.copy_in(tokens))
         else:
-            x = self._boundary(stage, rows, data, codec)
-        return PackedInput(x, self._positions(targets, rows)) if self._manifest.positions else x
+            x = self._boundary(stage, rows, data, codec, work)
+        if not self._manifest.positions:
+            return x
+        return PackedInput(x, work.hand_over(work.copy_in(self._positions(targets, rows))))
 
     def targets(self, data: Buffer, rows: int | None = None) -> Tensor:
         """Return the targets, int64 [B, T], at least one of which counts in the loss."""
@@ -90,32 +113,38 @@ class TokenFormat(MicrobatchFormat):
             raise FrameError("a microbatch came without a target that counts in the loss")
         return found
 
-    def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec) -> Tensor:
+    def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec, work: DeviceWork | None = None) -> Tensor:
         """Return the gradient of hidden states [B, T, H]."""
-        return self._boundary(stage, None, data, codec)
+        return self._boundary(stage, None, data, codec, work or AtOnce(stage.device))
 
-    def encode(self, stage: GroupedStage, tensor: Tensor, codec: Codec) -> Buffer | None:
+    def encode(self, stage: GroupedStage, tensor: Tensor, codec: Codec, work: DeviceWork) -> Encoding:
         """As of any format; what is beside the hidden states follows them in fp32, in whatever codec these are."""
         count = stage.layout.beside
         if not count:
-            return super().encode(stage, tensor, codec)
+            return super().encode(stage, tensor, codec, work)
         hidden, beside = unpacked(tensor.detach(), self._manifest.boundary_width, count)
-        wire = super().encode(stage, hidden, codec)
-        return bytes(wire) + bytes(bytes_of(beside.contiguous().view(-1))) if wire and finite(beside) else None
+        encoding = super().encode(stage, hidden, codec, work)
 
-    def _boundary(self, stage: GroupedStage, rows: int | None, data: Buffer, codec: Codec) -> Tensor:
+        def follow(found: list[Tensor]) -> None:
+            wire, encoding.wire = encoding.wire, None
+            if wire is not None and finite(found[0]):
+                encoding.wire = memoryview(bytes(wire) + bytes(bytes_of(found[0].view(-1))))
+
+        work.read([beside.contiguous()], follow)
+        return encoding
+
+    def _boundary(self, stage: GroupedStage, rows: int | None, data: Buffer, codec: Codec, work: DeviceWork) -> Tensor:
         count = stage.layout.beside
         if not count:
-            return self._boundary_tensor(self._shape(rows), data, codec, stage.device)
+            return self._boundary_tensor(self._shape(rows), data, codec, work)
         view, shape = memoryview(data).cast("B"), self._shape(rows)
         end = view.nbytes - 4 * shape[0] * count
         if end < 0:
             raise FrameError(f"a tensor of {view.nbytes} bytes came without what balances experts")
-        hidden = self._boundary_tensor(shape, view[:end], codec, stage.device)
+        hidden = self._boundary_tensor(shape, view[:end], codec, work)
         beside = tensor_of(np.frombuffer(view[end:], dtype=np.uint8), shape[0] * count, torch.float32)
-        if not finite(beside):
-            raise FrameError("a tensor with a value that is not finite came")
-        return packed(hidden, beside.view(shape[0], count).to(stage.device))
+        _refuse_unless(finite(beside))
+        return work.hand_over(packed(hidden, work.copy_in(beside.view(shape[0], count))))
 
     def trial(self, stage: GroupedStage) -> StageInput:
         """Return token ids for the first stage, hidden states for the others."""
@@ -160,23 +189,29 @@ class GraphFormat(MicrobatchFormat):
         self._early, self._late = model.early(manifest.cut), model.late(manifest.cut)
 
     def input(
-        self, stage: GroupedStage, data: Buffer, targets: Buffer, codec: Codec, rows: int | None = None
+        self,
+        stage: GroupedStage,
+        data: Buffer,
+        targets: Buffer,
+        codec: Codec,
+        rows: int | None = None,
+        work: DeviceWork | None = None,
     ) -> StageInput:
         """Return the boundary, and the tensors of the batch that this stage may need."""
-        late = unpack(targets, self._late)
+        work = work or AtOnce(stage.device)
+        batch = unpack(targets, self._late) | (unpack(data, self._early) if stage.first else {})
+        there = {name: work.hand_over(work.copy_in(tensor)) for name, tensor in batch.items()}
         if stage.first:
-            return GraphInput(None, unpack(data, self._early) | late)
-        return GraphInput(
-            self._boundary_tensor(self._boundary(stage.layout.stage - 1), data, codec, stage.device), late
-        )
+            return GraphInput(None, there)
+        return GraphInput(self._boundary_tensor(self._boundary(stage.layout.stage - 1), data, codec, work), there)
 
     def targets(self, data: Buffer, rows: int | None = None) -> Tensor:
         """Return nothing: the loss is in the graph."""
         return torch.empty(0)
 
-    def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec) -> Tensor:
+    def gradient(self, stage: GroupedStage, data: Buffer, codec: Codec, work: DeviceWork | None = None) -> Tensor:
         """Return the gradient of the boundary after a stage."""
-        return self._boundary_tensor(self._boundary(stage.layout.stage), data, codec, stage.device)
+        return self._boundary_tensor(self._boundary(stage.layout.stage), data, codec, work or AtOnce(stage.device))
 
     def trial(self, stage: GroupedStage) -> StageInput:
         """Return zeros for the boundary and for the batch."""
@@ -185,6 +220,11 @@ class GraphFormat(MicrobatchFormat):
 
     def _boundary(self, number: int) -> tuple[int, int]:
         return 1, self._model.boundary(self._manifest.cut, number)
+
+
+def _refuse_unless(is_finite: bool) -> None:
+    if not is_finite:  # the computing peer reports such a value instead of sending it
+        raise FrameError("a tensor with a value that is not finite came")
 
 
 def unpack(data: Buffer, tensors: Sequence[BatchTensor]) -> dict[str, Tensor]:

@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from swarmflow.compute.codec import Codec
+from swarmflow.compute.codec import Codec, Encoding
+from swarmflow.compute.device_layer import DeviceLayer, HostLayer, Launched, StreamName
+from swarmflow.compute.device_work import DeviceWork, LossSum
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.grouped_stage import GroupedStage, StageInput
@@ -56,14 +58,22 @@ def nothing() -> None:
     """Do nothing more."""
 
 
+def raised(error: Exception) -> Any:  # noqa: ANN401  # it returns nothing at all
+    """Raise an error of which nothing can be made."""
+    raise error
+
+
 class StageHost:
     """Runs the actions of a peer's machine that compute.
 
     Two threads: `compute` runs the stage; `codec` turns wire bytes into tensors and back in parallel. Work of an epoch
-    that is over (Reset) is dropped in either.
+    that is over (Reset) is dropped in either. layer: of the stage's device; on one that computes beside the host
+    neither thread waits for it, and what a pass gives is reported when the event behind it has fired.
     """
 
-    def __init__(self, manifest: Manifest, driver: Driver, compute: Worker, codec: Worker) -> None:
+    def __init__(
+        self, manifest: Manifest, driver: Driver, compute: Worker, codec: Worker, layer: DeviceLayer | None = None
+    ) -> None:
         self.manifest = manifest
         self.served: Served | None = None
         self._driver = driver
@@ -81,7 +91,8 @@ class StageHost:
         settled = driver.metrics.settled_seconds
         self._codec_bytes = driver.metrics.codec_bytes
         self._account = Account(lambda outcome, seconds: settled.at(outcome).inc(seconds))
-        self._workplace = Workplace(compute, codec, driver, self._account)
+        self._layer = layer or HostLayer()
+        self._workplace = Workplace(self._layer, compute, codec, driver, self._account)
         self.end = StepEnd(driver, compute, self._serving, self._account)
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
@@ -98,9 +109,8 @@ class StageHost:
 
     async def warm_up(self) -> None:
         """Use the codec once: its imports take seconds, for which a step should not wait."""
-        await self._codec_thread.call(
-            FIRST, lambda: codec_of(self.manifest.codec, RUN_ELEMENTS).encode(torch.zeros(1, 1))
-        )
+        zeros = torch.zeros(1, 1, device=self._layer.device)
+        await self._codec_thread.call(FIRST, lambda: codec_of(self.manifest.codec, RUN_ELEMENTS).encode(zeros))
 
     # --- microbatches -------------------------------------------------------------------------------------------------
 
@@ -113,15 +123,15 @@ class StageHost:
         def computed(output: Tensor) -> None:
             self._encode(action.microbatch, output, lambda ref: ForwardComputed(action.microbatch, ref), "activation")
 
-        def compute(served: Served, x: StageInput) -> Tensor:
+        def compute(served: Served, x: StageInput, work: DeviceWork) -> Tensor:
             draw = self._draw(action.microbatch)
             runner = served.runner(action.microbatch.epoch.step)
             return runner.forward(action.microbatch, x, draw) if action.keep else runner.recompute(x, draw)
 
         direction: Direction = "recompute" if action.again else "forward"
 
-        def decode(stage: GroupedStage) -> StageInput:
-            return self._format.input(stage, data, targets, codec)
+        def decode(stage: GroupedStage, work: DeviceWork) -> StageInput:
+            return self._format.input(stage, data, targets, codec, work=work)
 
         self._decode(action.microbatch, direction, decode, compute, computed)
 
@@ -131,20 +141,22 @@ class StageHost:
         microbatch, validity, codec = action.microbatch, self._validity(action.microbatch), self._codec(before=True)
         self._defer(action.deferred_max)
 
-        def decode(stage: GroupedStage) -> tuple[StageInput, Tensor]:
-            return self._format.input(stage, data, targets, codec), self._format.targets(targets)
+        def decode(stage: GroupedStage, work: DeviceWork) -> tuple[StageInput, Tensor]:
+            return self._format.input(stage, data, targets, codec, work=work), self._format.targets(targets)
 
-        def compute(served: Served, x: tuple[StageInput, Tensor]) -> tuple[float, int, Tensor | None, bool]:
+        def compute(
+            served: Served, x: tuple[StageInput, Tensor], work: DeviceWork
+        ) -> tuple[LossSum, int, Tensor | None, bool]:
             runner, how = served.runner(microbatch.epoch.step), (self._draw(microbatch), self._number(microbatch))
-            found = self._in_parts(served, lambda defer: runner.loss(microbatch, *x, *how, defer=defer))
+            found = runner.launch_loss(microbatch, *x, *how, defer=self._in_parts, work=work)
             return *found, runner.unfinished(microbatch)
 
-        def computed(result: tuple[float, int, Tensor | None, bool]) -> None:
+        def computed(result: tuple[LossSum, int, Tensor | None, bool]) -> None:
             loss_sum, tokens, gradient, unfinished = result
-            event = partial(LossComputed, microbatch, loss_sum, tokens)
+            event = partial(LossComputed, microbatch, loss_sum.value, tokens)
             self._tell(microbatch, gradient, event, validity if unfinished else None)
 
-        self._decode(microbatch, "loss", decode, compute, computed)
+        self._decode(microbatch, "loss", decode, compute, computed, self._timed)
 
     def run_backward(self, action: RunBackward) -> None:
         """Decode, backward, encode."""
@@ -152,28 +164,29 @@ class StageHost:
         microbatch, validity, codec = action.microbatch, self._validity(action.microbatch), self._codec(before=False)
         self._defer(action.deferred_max)
 
-        def compute(served: Served, x: Tensor) -> tuple[Tensor | None, bool]:
+        def compute(served: Served, x: Tensor, work: DeviceWork) -> tuple[Tensor | None, bool]:
             runner = served.runner(microbatch.epoch.step)
-            found = self._in_parts(served, lambda defer: runner.backward(microbatch, x, number, defer=defer))
+            found = runner.backward(microbatch, x, number, defer=self._in_parts, work=work)
             return found, runner.unfinished(microbatch)
 
         def computed(result: tuple[Tensor | None, bool]) -> None:
             gradient, unfinished = result
             self._tell(microbatch, gradient, partial(BackwardComputed, microbatch), validity if unfinished else None)
 
-        def decode(stage: GroupedStage) -> Tensor:
-            return self._format.gradient(stage, data, codec)
+        def decode(stage: GroupedStage, work: DeviceWork) -> Tensor:
+            return self._format.gradient(stage, data, codec, work)
 
-        self._decode(microbatch, "backward", decode, compute, computed)
+        self._decode(microbatch, "backward", decode, compute, computed, self._timed)
 
-    def _in_parts(self, served: Served, run: Callable[[bool], X]) -> X:
-        """Run a pass in the compute thread, in two parts where it takes long enough for that to pay."""
-        if self._whole_s >= SPLIT_MIN_S:
-            return run(True)
-        began_s = served.clock()
-        result = run(False)
-        self._whole_s = served.clock() - began_s
-        return result
+    @property
+    def _in_parts(self) -> bool:
+        """Whether a pass takes long enough for it to pay to run it in two parts."""
+        return self._whole_s >= SPLIT_MIN_S
+
+    def _timed(self, seconds: float) -> None:
+        """Record the time of a pass in one part; of one in two parts it is that of the first, and says nothing."""
+        if not self._in_parts:
+            self._whole_s = seconds
 
     def _tell(
         self,
@@ -200,8 +213,8 @@ class StageHost:
         def is_left() -> bool:  # it is queued once more where it has become urgent
             return is_wanted() and runner.unfinished(microbatch)
 
-        def compute(served: Served, nothing: None) -> None:
-            runner.finish(microbatch, number)
+        def compute(served: Served, nothing: None, work: DeviceWork) -> None:
+            runner.finish(microbatch, number, work)
 
         def computed(nothing: None) -> None:
             self._deferred.pop(microbatch, None)
@@ -226,15 +239,18 @@ class StageHost:
         gradient = None if action.gradient is None else store.get(action.gradient)
         before, after = self._codec(before=True), self._codec(before=False)
 
-        def decode(stage: GroupedStage) -> tuple[StageInput, Tensor]:
-            given = self._format.targets(targets) if gradient is None else self._format.gradient(stage, gradient, after)
-            return self._format.input(stage, data, targets, before), given
+        def decode(stage: GroupedStage, work: DeviceWork) -> tuple[StageInput, Tensor]:
+            if gradient is None:
+                given = self._format.targets(targets)
+            else:
+                given = self._format.gradient(stage, gradient, after, work)
+            return self._format.input(stage, data, targets, before, work=work), given
 
-        def compute(served: Served, x: tuple[StageInput, Tensor]) -> Tensor | None:
+        def compute(served: Served, x: tuple[StageInput, Tensor], work: DeviceWork) -> Tensor | None:
             given = {"targets" if gradient is None else "grad": x[1]}
             number = self._number(action.microbatch)
             runner = served.runner(action.microbatch.epoch.step)
-            return runner.replay(x[0], action.weight, **given, draw=draw, number=number)
+            return runner.replay(x[0], action.weight, **given, draw=draw, number=number, work=work)
 
         def computed(of_input: Tensor | None) -> None:
             if of_input is None:
@@ -286,29 +302,30 @@ class StageHost:
         if served is None or served.version != message.version or not fits:
             return
 
-        def work() -> Evaluated:
-            try:
-                x = self._format.input(served.stage, bodies[0], bodies[1], codec, message.rows)
-                targets = self._format.targets(bodies[1], message.rows)
-            except FrameError as error:
-                return error
+        def body(work: DeviceWork) -> Encoding | tuple[LossSum, int]:
+            x = self._format.input(served.stage, bodies[0], bodies[1], codec, message.rows, work)
             runner = served.runner(message.version + 1)
             if served.stage.last:
-                loss = runner.evaluate(x, targets)
+                loss = runner.evaluate(x, self._format.targets(bodies[1], message.rows), work)
                 assert isinstance(loss, tuple)
                 return loss
             output = runner.evaluate(x)
             assert isinstance(output, Tensor)
-            return self._format.encode(served.stage, output, codec) or FrameError("a value is not finite")
+            return self._format.encode(served.stage, output, codec, work)
 
-        def guarded() -> Evaluated:
-            try:
-                return work()
-            except Exception as error:  # only the asker pays for a request that cannot be computed
-                log.exception("a validation batch of %s could not be computed", message.asker[-6:])
-                return FrameError(f"it could not be computed ({type(error).__name__})")
+        def evaluated(found: Encoding | tuple[LossSum, int], seconds: float) -> Evaluated:
+            if isinstance(found, tuple):
+                return found[0].value, found[1]
+            return found.wire if found.wire is not None else FrameError("an activation is not finite")
 
-        self._compute.submit(LATER, guarded, done)
+        def failed(error: Exception) -> Evaluated:
+            if isinstance(error, FrameError):
+                return error
+            # Only the asker pays for a request that cannot be computed.
+            log.error("a validation batch of %s could not be computed", message.asker[-6:], exc_info=error)
+            return FrameError(f"it could not be computed ({type(error).__name__})")
+
+        self._compute.launch(LATER, lambda: self._layer.run(StreamName.COMPUTE, body, evaluated, failed), done)
 
     # --- details ------------------------------------------------------------------------------------------------------
 
@@ -321,12 +338,14 @@ class StageHost:
         self,
         microbatch: Microbatch,
         direction: Direction,
-        decode: Callable[[GroupedStage], X],
-        compute: Callable[[Served, X], Y],
+        decode: Callable[[GroupedStage, DeviceWork], X],
+        compute: Callable[[Served, X, DeviceWork], Y],
         done: Callable[[Y], None],
+        timed: Callable[[float], None] | None = None,
     ) -> None:
         """Codec thread, then compute thread, then `done` on the loop, unless the epoch is over by then."""
-        computation = Computation(microbatch, direction, self._serving(), compute, done, *self._validity(microbatch))
+        validity = self._validity(microbatch)
+        computation = Computation(microbatch, direction, self._serving(), compute, done, *validity, timed=timed)
         computation.decode(decode, self._workplace)
 
     def _validity(self, microbatch: Microbatch) -> Validity:
@@ -345,8 +364,11 @@ class StageHost:
         """Encode a tensor, unless it is not finite. value: its name in the report. then: called after the event."""
         run, codec, stage = self._run, self._codec(before=value == "gradient"), self._serving().stage
 
-        def encode() -> Buffer | None:
-            return self._format.encode(stage, tensor, codec)
+        def body(work: DeviceWork) -> Encoding:
+            return self._format.encode(stage, tensor, codec, work)
+
+        def encode() -> Launched[Buffer | None]:
+            return self._layer.run(StreamName.COPY_OUT, body, lambda encoding, _: encoding.wire, raised)
 
         def encoded(buffer: Buffer | None) -> None:
             if run != self._run:
@@ -359,7 +381,7 @@ class StageHost:
                 self._driver.post(event(self._driver.store.add(buffer)))
                 then()
 
-        self._codec_thread.submit(FIRST, encode, encoded)
+        self._codec_thread.launch(FIRST, encode, encoded)
 
     def _codec(self, *, before: bool) -> Codec:
         """Return the codec of a boundary of the stage in the present step: the one before it or the one after it."""
