@@ -1,0 +1,1 @@
+"""What it costs to train ALBERT in a swarm of preemptible machines (SWARM, appendix K)."""
