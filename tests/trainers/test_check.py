@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from swarmflow.compute.families import model_config
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.model_keys import unknown_keys
 from swarmflow.compute.partition import BlockCosts, plan_cut
@@ -18,6 +19,7 @@ from swarmflow.config import load
 from swarmflow.errors import SwarmflowError
 from swarmflow.preparation.manifests import manifest_of
 from swarmflow.preparation.model_check import check_model, read_model
+from tests.compute.finetuned import save_base
 from tests.compute.models import config_of, stages_of, whole_model
 from tests.owners import RUN_ID
 from tests.trainers.conversations import PLAIN, VOCAB, conversations, save_tokenizer, write_records
@@ -191,3 +193,23 @@ def test_records_of_conversations_are_counted_and_bad_ones_named(tmp_path: Path)
     write_records(tmp_path / "chat.jsonl", [*conversations(2), {"messages": []}])
     [line] = complaints(checked(tmp_path, model, "chat.jsonl", more=more))
     assert "chat.jsonl, record 3 has no list of messages" in line
+
+
+def test_what_is_frozen_and_what_is_trained_is_told_apart(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4, "num_attention_heads": 2}
+    save_base(model_config({"model_type": "llama", **sizes, "vocab_size": 256}), tmp_path / "base")
+    model, more = 'path = "base"\ncut = [1]', "[finetune]\nlora = { rank = 2, alpha = 4 }\n"
+    result = checked(tmp_path, model, more=more)
+    assert result.return_value == 0, result.output
+    whole, adapters = 256 * 16 * 2 + 16 + 4 * (4 * 16 * 16 + 3 * 16 * 32 + 2 * 16), 4 * 2 * (4 * 32 + 3 * 48)
+    assert f"{whole:,} parameters, kept in fp32, and {adapters:,} of adapters of rank 2, which are" in result.stdout
+    for wrong, line in {
+        'base = "bf16"': 'finetune.base = "bf16": train.precision is "fp32"; take "fp32" or "4bit", or set both',
+        "lora = { rank = 0 }": "finetune.lora = {'rank': 0}: must be a table such as { rank = 16, alpha = 32",
+        'lora = { targets = ["q"] }': "finetune.lora.targets = ['q']: no block has a linear layer 'q'",
+    }.items():
+        rest = "" if wrong.startswith("lora") else "lora = { rank = 2 }\n"
+        [found] = complaints(checked(tmp_path, model, more=f"[finetune]\n{rest}{wrong}\n"))
+        assert line in found
+    [found] = complaints(checked(tmp_path, TABLE, more="[finetune]\nlora = { rank = 2 }\n"))
+    assert "finetune.lora is given: needs model.path" in found

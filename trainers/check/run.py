@@ -147,6 +147,11 @@ def _model_line(config: RunConfig, manifest: Manifest, demands: Sequence[StageDe
     blocks = demands[-1].blocks.stop
     whole = stage_layout(manifest.model, (), 0)  # in which what several stages hold counts once
     parameters = f"{whole.parameters:,} parameters"
+    if (lora := config.adapters) is not None:
+        kept = config.finetune.base or config.train.precision
+        parameters = f"{sum(slot.elements for slot in whole.base):,} parameters, kept in {kept}"
+        parameters += f", and {whole.parameters:,} of adapters of rank {lora.rank}, which are trained"
+        origin = f"weights of {config.model.path}"
     if config.model.shared_blocks is not None:
         parameters += f" ({whole.stored_parameters:,} before blocks share theirs)"
     return f"{manifest.model['model_type']}, {blocks} blocks, {parameters}, {origin}"
