@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from transformers import PreTrainedModel
 
 from swarmflow.chaos.compare import order_limits
 from swarmflow.compute.adapters import draw_adapters, is_adapter, peft_config, stored_name
+from swarmflow.compute.nf4 import dequantize, quantize
 from swarmflow.finetuning import Lora
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm
@@ -31,9 +33,19 @@ def adapt(model: PreTrainedModel) -> None:
     draw_adapters(((name, value.data) for name, value in model.named_parameters() if is_adapter(name)), seed=0)
 
 
-def by_peft(model: Path, corpus: Path, steps: int, *, reverse: bool = False) -> dict[str, Tensor]:
+def quantize_and_adapt(model: PreTrainedModel) -> None:
+    """The same on the numbers that 4 bits have of the matrices of linear layers of the blocks."""
+    for name, value in model.named_parameters():
+        if name.startswith("model.layers.") and value.ndim == 2:
+            value.data.copy_(dequantize(*quantize(value), value.shape, value.dtype))
+    adapt(model)
+
+
+def by_peft(
+    model: Path, corpus: Path, steps: int, change: Callable[[PreTrainedModel], None], *, reverse: bool = False
+) -> dict[str, Tensor]:
     """Return the adapters that peft trains in this process, by the names of its files."""
-    learnt, _ = train(model, corpus, recipe("adamw", steps=steps), change=adapt, reverse=reverse)
+    learnt, _ = train(model, corpus, recipe("adamw", steps=steps), change=change, reverse=reverse)
     return {stored_name(name): value for name, value in learnt.items() if is_adapter(name)}
 
 
@@ -45,12 +57,13 @@ def spoil(folder: Path) -> None:
         opened.write(b"\x3c" * (file.stat().st_size - file.stat().st_size // 4))
 
 
-def test_adapters_under_deaths_are_those_of_peft(tmp_path: Path, forks: ForkServer) -> None:
+@pytest.mark.parametrize("base", ["fp32", pytest.param("4bit", marks=pytest.mark.extended)])
+def test_adapters_under_deaths_are_those_of_peft(base: str, tmp_path: Path, forks: ForkServer) -> None:
     """The newcomer takes the frozen weights from a peer: those of the trainer are others by then."""
     model, corpus = prepare(tmp_path, "llama")
     given = Path(shutil.copytree(model, tmp_path / "given"))
     run = settings(given, corpus, recipe("adamw", steps=LONG))
-    run["finetune"] = {"lora": {"rank": LORA.rank, "alpha": LORA.alpha}}
+    run["finetune"] = {"lora": {"rank": LORA.rank, "alpha": LORA.alpha}, "base": base}
     run["train"]["checkpoint_every"] = 2
     run["run"]["keep_exports"] = 0
     with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
@@ -66,7 +79,8 @@ def test_adapters_under_deaths_are_those_of_peft(tmp_path: Path, forks: ForkServ
         swarm.wait(lambda: [2, 2, 2] in (step["peers"] for step in swarm.steps()[seen:]) or None, "newcomers", FINISH_S)
         version = learnt_by_all(swarm, [2, 2, 2])
     found = load_file(swarm.output / f"step-{version}" / "adapter_model.safetensors")
-    wanted = by_peft(model, corpus, version)
-    limits = order_limits(wanted, by_peft(model, corpus, version, reverse=True))
+    change = adapt if base == "fp32" else quantize_and_adapt
+    wanted = by_peft(model, corpus, version, change)
+    limits = order_limits(wanted, by_peft(model, corpus, version, change, reverse=True))
     far = {name: d for name, d in relative_difference(found, wanted).items() if not d <= limits[name]}
     assert far == {}, f"limits {limits}"
