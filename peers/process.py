@@ -251,7 +251,7 @@ class _Life:
             }
         )
         with doing("measuring the speed of the device"):
-            speed = measure_speed(own.budget.device)
+            speed = await asyncio.to_thread(measure_speed, own.budget.device, manifest.precision)
         if self._options.stage >= 0:
             own.budget.check_stage(manifest, self._options.stage)
         unfit = own.budget.unfit(manifest)

@@ -11,6 +11,9 @@ from swarmflow.system import available_memory_bytes
 
 _TRIAL_SIZE = 256
 _TRIALS = 150
+_CUDA_TRIAL_SIZE = 4096
+_CUDA_PRODUCTS = 8  # of a trial
+_CUDA_TRIALS = 5
 
 
 def choose_device(name: str) -> torch.device:
@@ -36,12 +39,15 @@ def choose_device(name: str) -> torch.device:
     raise ConfigError(f"--device {name}: allowed are auto, cpu, cuda:N and mps")
 
 
-def measure_speed(device: torch.device) -> float:
+def measure_speed(device: torch.device, precision: str = "fp32") -> float:
     """How fast the device multiplies matrices, in GFLOP/s: how peers compare, nothing more.
 
     The best of many short trials: others that compute on this machine at the moment must not make it look slow, or
-    peers that start together on one machine would be spread by chance.
+    peers that start together on one machine would be spread by chance. precision: of the run; a CUDA device multiplies
+    in it, and matrices so large that a launch takes no part of the time.
     """
+    if device.type == "cuda":
+        return _cuda_speed(device, torch.bfloat16 if precision == "bf16" else torch.float32)
     a = torch.ones(_TRIAL_SIZE, _TRIAL_SIZE, device=device)
     best_s = float("inf")
     for _ in range(_TRIALS):
@@ -50,6 +56,20 @@ def measure_speed(device: torch.device) -> float:
         float(a[0, 0])  # waits for a device that computes behind our back
         best_s = min(best_s, time.perf_counter() - began_s)
     return 2 * _TRIAL_SIZE**3 / best_s / 1e9
+
+
+def _cuda_speed(device: torch.device, dtype: torch.dtype) -> float:
+    a = torch.full((_CUDA_TRIAL_SIZE, _CUDA_TRIAL_SIZE), 1.0 / _CUDA_TRIAL_SIZE, device=device, dtype=dtype)
+    best_s = float("inf")
+    for _ in range(_CUDA_TRIALS):
+        began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        began.record(torch.cuda.current_stream(device))
+        for _ in range(_CUDA_PRODUCTS):
+            torch.mm(a, a)
+        ended.record(torch.cuda.current_stream(device))
+        ended.synchronize()
+        best_s = min(best_s, began.elapsed_time(ended) / 1e3)
+    return 2 * _CUDA_PRODUCTS * _CUDA_TRIAL_SIZE**3 / best_s / 1e9
 
 
 def free_memory_bytes(device: torch.device) -> int:
