@@ -43,6 +43,7 @@ class ModelSection:
     block of stages 1 .. stages - 1, or None where the run measures an even cut; of a module the first operators, or the
     names of submodules. stages: always set by `load`, also when only `cut` was given. boundary: as `Boundary.parse`
     reads it; None: hidden states travel whole. shared_blocks: the groups of blocks that share their weights, or None.
+    attention: transformers' implementation; None: the family's own.
     """
 
     path: Annotated[Path | None, check.text] = None
@@ -54,6 +55,7 @@ class ModelSection:
     dropout: Annotated[bool, check.boolean] = False
     shared_blocks: Annotated[int | None, check.integer(1)] = None
     boundary: Annotated[str | None, check.boundary] = None
+    attention: Annotated[str | None, check.choice("sdpa", "eager")] = None
 
     @property
     def parsed_boundary(self) -> Boundary | None:
@@ -296,10 +298,14 @@ def _check_model(model: dict[str, Any]) -> None:
         )
     if "module_config" in model and "module" not in model:
         raise check.Disallowed("model.module_config is given: goes only with model.module")
-    for name in ("shared_blocks", "boundary"):
+    for name in ("shared_blocks", "boundary", "attention"):
         if name in model and "module" in model:
             value = check.shown(model[name])
             raise check.Disallowed(f"model.{name} = {value}: is for the blocks of a decoder, not for a model.module")
+    if model.get("dropout") and model.get("attention") == "sdpa":
+        raise check.Disallowed(
+            'model.attention = "sdpa": goes only without model.dropout; take "eager", or leave it out'
+        )
     if model.get("dropout") and "module" in model:
         raise check.Disallowed("model.dropout = true: a model.module is trained without dropout; leave it out")
     if "module" not in model and any(isinstance(place, str) for place in model.get("cut", ())):

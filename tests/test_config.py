@@ -117,6 +117,7 @@ def test_model_from_a_table_and_a_cut(tmp_path: Path) -> None:
         ("model", 'boundary = "maxout"', 'model.boundary = "maxout": must be "bottleneck:K", K the width that travels'),
         ("model", 'boundary = "bottleneck:0"', 'or "maxout:K", K the factor of the reduction'),
         ("model", "boundary = 64", "model.boundary = 64: must be"),
+        ("model", 'attention = "flash"', 'model.attention = "flash": must be "sdpa" or "eager"'),
         (
             "model",
             "config = { hidden_size = 1 }",
@@ -185,6 +186,10 @@ def test_each_impossible_key_is_named(tmp_path: Path, section: str, line: str, e
         ('[model]\npath = "i"\nconfig = { model_type = "gpt2" }\n', "model.path and model.config are both given"),
         ('[model]\npath = "i"\nstages = 2\ncut = [2, 4]\n', "model.stages = 2: model.cut = [2, 4] makes 3 stages"),
         ('[model]\npath = "i"\nstages = 2\n', "[data] needs path"),
+        (
+            '[model]\npath = "i"\nstages = 2\ndropout = true\nattention = "sdpa"\n',
+            'model.attention = "sdpa": goes only without model.dropout; take "eager", or leave it out',
+        ),
         ('[model]\npath = "i"\nstages = 1\nboundary = "maxout:2"\n', "one stage has no boundary; ask for more stages"),
         ('[model]\npath = "i"\nstages = 2\n[data]\npath = "a"\ndataset = "b"\n', "data.path and data.dataset are both"),
         ('[model]\npath = "i"\nstages = 2\n[data]\npath = "a"\nsplit = "b"\n', 'data.split = "b": goes only with'),
@@ -241,6 +246,7 @@ def test_what_may_change_at_a_resume(tmp_path: Path) -> None:
         ("microbatches = 8", "microbatches = 9", "train.microbatches"),
         ('accumulate = "fp32"', 'accumulate = "exact"', "train.accumulate"),
         ("stages = 3", 'stages = 3\nboundary = "maxout:2"', "model.boundary"),
+        ("stages = 3", 'stages = 3\nattention = "eager"', "model.attention"),
     ],
 )
 def test_the_first_difference_is_named(tmp_path: Path, old: str, new: str, key: str) -> None:

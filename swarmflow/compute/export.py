@@ -18,6 +18,7 @@ from transformers import GenerationConfig, PreTrainedConfig
 
 from swarmflow.boundary import Boundary
 from swarmflow.compute.adapters import adapters_of, peft_config, stored_name
+from swarmflow.compute.attention import ATTENTION
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat_tensors import bytes_of, memory_of
 from swarmflow.compute.graphs.description import GraphModel, graph_model, is_graph
@@ -115,8 +116,9 @@ def _write_module(model: GraphModel, folder: Path) -> None:
 
 def _write_config(config: PreTrainedConfig, architecture: str, dtype: str, folder: Path) -> None:
     config.architectures = [architecture]
-    if hasattr(config, SHARED_BLOCKS):
-        delattr(config, SHARED_BLOCKS)
+    for key in (SHARED_BLOCKS, ATTENTION):
+        if hasattr(config, key):
+            delattr(config, key)
     config.dtype = dtype
     # `use_cache` is off for training only; generation is slow without it.
     config.use_cache = True

@@ -22,6 +22,7 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
 from swarmflow.compute.adapters import adapters_of, attach_adapters, is_adapter, plain_name
+from swarmflow.compute.attention import attention_of, with_attention
 from swarmflow.compute.json_floats import as_json, from_json
 from swarmflow.compute.sharing import shared_groups, why_unlike, with_sharing
 from swarmflow.errors import ModelError
@@ -72,15 +73,18 @@ class Anatomy:
         return int(name[len(prefix) :].split(".", 1)[0]) if name.startswith(prefix) else None
 
 
-def model_config(source: Mapping[str, Any] | Path, shared_blocks: int | None = None) -> dict[str, Any]:
+def model_config(
+    source: Mapping[str, Any] | Path, shared_blocks: int | None = None, attention: str | None = None
+) -> dict[str, Any]:
     """A complete, JSON-able model configuration from a dict with `model_type`, or from a Hugging Face folder.
 
-    shared_blocks: the groups of blocks that share their weights (`sharing`); None: each block has its own. Raises
-    ModelError: the folder or its config.json is missing or corrupt, model_type is unknown, a value is impossible, the
-    model is not a decoder whose blocks are one module list, or its blocks cannot share their weights.
+    shared_blocks: the groups of blocks that share their weights (`sharing`); None: each block has its own.
+    attention: transformers' implementation (`attention.py`); None: the family's own. Raises ModelError: the folder or
+    its config.json is missing or corrupt, model_type is unknown, a value is impossible, the model is not a decoder
+    whose blocks are one module list, or its blocks cannot share their weights or have this attention.
     """
     given = dict(source) if isinstance(source, Mapping) else _read_config(source)
-    config = to_config(with_sharing(given, shared_blocks))
+    config = to_config(with_attention(with_sharing(given, shared_blocks), attention))
     dissect(config)
     complete = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE_KEYS}
     try:
@@ -133,17 +137,15 @@ def unsupported(config: PreTrainedConfig, reason: str) -> ModelError:
     return ModelError(f"models of type {config.model_type} are not supported: {reason}")
 
 
-def dissect(config: PreTrainedConfig, *, attention: str = "sdpa") -> Anatomy:
+def dissect(config: PreTrainedConfig, *, dropout: bool = False) -> Anatomy:
     """Builds the whole model on the meta device (no memory) and finds out the role of each of its parts.
 
-    attention: transformers' attn_implementation; a family that has not this one is built with "eager". Raises
-    ModelError when the model cannot be cut into stages.
+    dropout: whether training drops anything. Raises ModelError when the model cannot be cut into stages.
     """
     _check_kind(config)
     factory: Any = AutoModelForCausalLM  # untyped in transformers
     family: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    if not family._supports_sdpa:
-        attention = "eager"
+    attention = attention_of(config, has_sdpa=family._supports_sdpa, dropout=dropout)
     try:
         with torch.device("meta"):
             model = factory.from_config(config, dtype=torch.float32, attn_implementation=attention)

@@ -257,8 +257,7 @@ def build_stage(
     in_host_memory: where the state is (`GroupedStage`). base: the frozen weights of another object of this
     stage, which are shared. Raises ModelError.
     """
-    # The masks of transformers' fused attention come from the device's own generator; the eager one asks `dropout`.
-    anatomy = dissect(to_config(config), attention="eager" if dropout else "sdpa")
+    anatomy = dissect(to_config(config), dropout=dropout)
     blocks = blocks_of(cut, len(anatomy.blocks), stage)
     layout = layout_of(anatomy, cut, stage, align, boundary)
     where = torch.device(device)

@@ -81,7 +81,7 @@ def check_model(config: RunConfig, measure: bool | None = None) -> ModelCheck:
 def read_model(section: ModelSection) -> dict[str, object]:
     """Return the model's complete config.json, from its folder or from RUN.toml. Raises ModelError."""
     source = section.path if section.path is not None else dict(section.config or {})
-    return model_config(source, section.shared_blocks)
+    return model_config(source, section.shared_blocks, section.attention)
 
 
 def check_weights(section: ModelSection, model: dict[str, object]) -> list[SwarmflowError]:

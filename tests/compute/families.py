@@ -37,9 +37,9 @@ by name before a run begins. The table is generated (`python -m tests.compute.fa
 model of each family into three stages and compares forward, loss and the gradient of every parameter with those of
 transformers' own model: *equal* means within 1e-4 of the largest gradient.
 
-*attention* is the implementation that is computed with. *experts*: of a mixture of experts, whether the loss that
-balances them is compared too (`output_router_logits` and `router_aux_loss_coef` of the configuration): *balanced* means
-so, *no loss* that transformers has none for the family.
+*attention* is the implementation where `model.attention` names none. *experts*: of a mixture of experts, whether the
+loss that balances them is compared too (`output_router_logits` and `router_aux_loss_coef` of the configuration):
+*balanced* means so, *no loss* that transformers has none for the family.
 
 | model type | attention | experts | outcome |
 |---|---|---|---|

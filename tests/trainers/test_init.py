@@ -246,7 +246,7 @@ def test_a_second_run_in_a_folder_gets_an_output_of_its_own(texts: Path) -> None
 
 def test_a_commented_key_is_a_default_or_an_example_that_can_be_set(texts: Path) -> None:
     text = render(plan_run(options(texts)), "RUN.toml")
-    examples = {"boundary", "cut", "shared_blocks", "export_every", "validation_path", "validate_every"}
+    examples = {"attention", "boundary", "cut", "shared_blocks", "export_every", "validation_path", "validate_every"}
     defaults = {field.name: field.default_factory for field in dataclasses.fields(RunConfig)}
     section, seen = "", set()
     for line in text.splitlines():

@@ -101,6 +101,7 @@ def _model_lines(run: NewRun) -> list[KeyLine]:
         _default(ModelSection, "dropout", "true: keep the dropout that the model's configuration asks for"),
         KeyLine("boundary", "bottleneck:64", "or maxout:K: less travels, by layers that are learnt", active=False),
         KeyLine("shared_blocks", groups, "so many groups of blocks share their weights", active=False),
+        KeyLine("attention", "eager", "or sdpa: transformers' implementation, not the family's own", active=False),
     ]
 
 
