@@ -35,30 +35,34 @@ _DAY |= {"%H": "00", "%M": "00", "%S": "00", "%F": "2024-07-26"}
 class ChatRenderer:
     """A tokenizer with its chat template."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, template: str, with_tools: str | None = None) -> None:
+        """with_tools: the template of conversations that have tools; None: the same."""
         self._tokenizer: Any = tokenizer  # its methods have no types
         self._template = _with_fixed_day(template)
-        self._marked = _MARKS.search(template) is not None
+        self._with_tools = self._template if with_tools is None else _with_fixed_day(with_tools)
         specials = sorted((name, str(token)) for name, token in self._tokenizer.special_tokens_map.items())
-        self.digest = blake3.blake3(f"chat {self._template} {specials}".encode()).hexdigest()
+        tools = "" if with_tools is None else f" tools {self._with_tools}"
+        self.digest = blake3.blake3(f"chat {self._template}{tools} {specials}".encode()).hexdigest()
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, name: str) -> ChatRenderer:
         """Return that of a run's tokenizer. name: for messages. Raises DataError where it has no chat template."""
         wrapped = tokenizer.wrapped if isinstance(tokenizer, FileTokenizer) else None
-        template = None if wrapped is None else _template_of(wrapped)
+        template, with_tools = (None, None) if wrapped is None else _templates_of(wrapped)
         if wrapped is None or template is None:
             raise DataError(
                 f'tokenizer {name} has no chat template, which data.format = "chat" needs; give the folder or hub name '
                 "of a model that was trained for chat"
             )
-        return cls(wrapped, template)
+        return cls(wrapped, template, with_tools)
 
     def render(self, where: str, record: Mapping[str, object]) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_]]:
         """Return the ids [n] of a conversation, and which of them count [n]. Raises DataError, naming the place."""
         messages, tools = _messages(where, record), record.get("tools")
         try:
-            return self._marked_tokens(messages, tools) if self._marked else self._added_tokens(where, messages, tools)
+            if _MARKS.search(self._template_for(tools)) is not None:
+                return self._marked_tokens(messages, tools)
+            return self._added_tokens(where, messages, tools)
         except DataError:
             raise
         except Exception as error:  # templates raise what they like, and jinja2 its own errors
@@ -70,7 +74,7 @@ class ChatRenderer:
         found = self._tokenizer.apply_chat_template(
             list(messages),
             tools=tools,
-            chat_template=self._template,
+            chat_template=self._template_for(tools),
             return_dict=True,
             return_assistant_tokens_mask=True,
         )
@@ -100,9 +104,16 @@ class ChatRenderer:
     def _text(self, messages: Sequence[Mapping[str, object]], tools: object, *, prompted: bool = False) -> str:
         # As a batch of one conversation: that may be empty, where the assistant speaks first.
         [text] = self._tokenizer.apply_chat_template(
-            [list(messages)], tools=tools, chat_template=self._template, tokenize=False, add_generation_prompt=prompted
+            [list(messages)],
+            tools=tools,
+            chat_template=self._template_for(tools),
+            tokenize=False,
+            add_generation_prompt=prompted,
         )
         return str(text)
+
+    def _template_for(self, tools: object) -> str:
+        return self._template if tools is None else self._with_tools
 
 
 def _with_fixed_day(template: str) -> str:
@@ -113,12 +124,14 @@ def _with_fixed_day(template: str) -> str:
     return f"{{%- macro {_CLOCK}(format) -%}}{{{{ format{filters} }}}}{{%- endmacro -%}}{template}"
 
 
-def _template_of(tokenizer: PreTrainedTokenizerBase) -> str | None:
-    """Return the chat template that transformers would take; None: there is none."""
-    template: Any = tokenizer.chat_template
-    if isinstance(template, dict):
-        template = template.get("default")
-    return template if isinstance(template, str) and template else None
+def _templates_of(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, str | None]:
+    """Return the chat templates that transformers would take, without and with tools. None: there is none, the same."""
+    given: Any = tokenizer.chat_template
+    named = given if isinstance(given, dict) else {"default": given}
+    template, with_tools = (
+        found if isinstance(found, str) and found else None for found in map(named.get, ("default", "tool_use"))
+    )
+    return template, with_tools
 
 
 def _messages(where: str, record: Mapping[str, object]) -> list[Mapping[str, object]]:

@@ -69,7 +69,10 @@ def attach_adapters(model: PreTrainedModel, blocks_name: str, lora: Lora) -> Non
     config = peft_config(model, blocks_name, lora)
     with warnings.catch_warnings(), torch.device("meta"):
         warnings.simplefilter("ignore")  # of layers whose matrices lie the other way, which peft sees by itself
-        inject_adapter_in_model(config, model, NAME, low_cpu_mem_usage=True)
+        try:
+            inject_adapter_in_model(config, model, NAME, low_cpu_mem_usage=True)
+        except ValueError as error:  # some modules of some families may not have any
+            raise ModelError(f"finetune.lora.targets = {list(lora.targets) or ALL_LINEAR!r}: {error}") from error
     if lora.quantized and not any(is_quantized(model, blocks_name, name) for name, _ in model.named_parameters()):
         raise ModelError(
             f'finetune.base = "4bit": the blocks of {model.config.model_type} models have no linear layers of torch, '
@@ -123,18 +126,13 @@ def draw_adapters(values: Iterable[tuple[str, Tensor]], seed: int) -> None:
     values: by the parameters' full names. Each A is drawn from a CPU generator that is seeded by (seed, its layer's
     name), as `LoraLayer.reset_lora_parameters` draws.
     """
-    default = torch.default_generator
-    state = default.get_state()
-    try:
-        for name, value in values:
-            layer, _, part = name.partition(".lora_")
-            drawn = torch.zeros(value.shape)
-            if part.startswith("A."):
-                default.manual_seed(seed_of(seed, layer))
-                nn.init.kaiming_uniform_(drawn, a=math.sqrt(5))
-            value.copy_(drawn)
-    finally:
-        default.set_state(state)
+    generator = torch.Generator()
+    for name, value in values:
+        layer, _, part = name.partition(".lora_")
+        drawn = torch.zeros(value.shape)
+        if part.startswith("A."):
+            nn.init.kaiming_uniform_(drawn, a=math.sqrt(5), generator=generator.manual_seed(seed_of(seed, layer)))
+        value.copy_(drawn)
 
 
 def is_quantized(model: PreTrainedModel, blocks_name: str, name: str) -> bool:

@@ -183,7 +183,7 @@ def _compare(small: Mapping[str, Any]) -> str | None:
         return "cut into stages they give other results: they do something between their parts, such as scaling"
     if not torch.allclose(got[:, :-1], later[:, :-1], rtol=1e-4, atol=1e-5):
         return "a token sees later ones, so the next token cannot be learnt; set is_decoder to true where they have it"
-    if balance is not None and not _is_balance(balance, whole, output, ids.numel()):
+    if not _is_balance(balance, whole, output, ids.numel()):
         return "the loss that balances their experts is a special one; set output_router_logits to false"
     gradient = StageRunner(parts[1]).replay(hidden, 0, targets=ids)
     if gradient is None or not bool(gradient.isfinite().all()):
@@ -203,11 +203,14 @@ def check_dropout(config: Mapping[str, Any]) -> None:
         raise unsupported(to_config(config), f"{reason}, or what adds noise to their routers to 0")
 
 
-def _is_balance(found: Tensor, whole: PreTrainedModel, output: ModelOutput, tokens: int) -> bool:
-    """Return whether a loss that balances experts is the one that transformers has computed for so many tokens."""
+def _is_balance(found: Tensor | None, whole: PreTrainedModel, output: ModelOutput, tokens: int) -> bool:
+    """Return whether a loss that balances experts is the one that transformers has computed for so many tokens.
+
+    None: there is none, and transformers has to have none either.
+    """
     own, balance = output.get("aux_loss"), balance_of(whole)
-    if not isinstance(own, Tensor) or balance is None:
-        return False
+    if found is None or not isinstance(own, Tensor) or balance is None:
+        return found is None and not isinstance(own, Tensor)
     return torch.allclose(found, balance.coefficient * own.float() * tokens, rtol=1e-4)
 
 

@@ -14,13 +14,14 @@ from transformers import AutoModelForCausalLM
 from swarmflow.compute.adapters import with_adapters
 from swarmflow.compute.base_weights import FolderBase, base_leaves, base_root, piece_ranges, read_base, stage_roots
 from swarmflow.compute.export import export_stagewise
-from swarmflow.compute.families import dissect, to_config
+from swarmflow.compute.families import dissect, model_config, to_config
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.merging import export_merged
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import Stage
 from swarmflow.errors import CheckpointError, ModelError
 from swarmflow.finetuning import Lora
+from tests.compute.families import tiny
 from tests.compute.finetuned import adapted_stages, by_peft, reader_of, save_base
 from tests.compute.models import batch, config_of
 
@@ -157,12 +158,13 @@ def test_a_tied_weight_is_frozen_on_both_ends() -> None:
     ("family", "lora", "complaint"),
     [
         ("llama", Lora(4, 8, ("q_prj",)), "no block has a linear layer 'q_prj'; it may have down_proj, gate_proj"),
+        ("mamba", Lora(4, 8), "finetune.lora.targets = 'all-linear': "),
         ("gpt2", Lora(4, 8, quantized=True), 'finetune.base = "4bit": the blocks of gpt2 models have no linear layers'),
     ],
 )
 def test_impossible_adapters_are_refused(family: str, lora: Lora, complaint: str) -> None:
     with pytest.raises(ModelError) as caught:
-        dissect(to_config(with_adapters(config_of(family), lora)))
+        dissect(to_config(with_adapters(model_config(tiny(family)), lora)))
     assert complaint in str(caught.value)
 
 

@@ -80,6 +80,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
         {"model_type": "doge", **EXPERTS, "output_router_logits": True},
         "balances their experts is a special one; set output_router_logits to false",
     ),
+    "experts' own loss under another name": (
+        {"model_type": "jetmoe", **EXPERTS, "kv_channels": 8, "output_router_logits": True},
+        "balances their experts is a special one; set output_router_logits to false",
+    ),
     "sizes that do not fit": (
         {"model_type": "youtu", **GROUPED, "qk_rope_head_dim": 4, "q_lora_rank": 8, "kv_lora_rank": 8},
         "do not run in stages",

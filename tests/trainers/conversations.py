@@ -31,7 +31,7 @@ FORGETFUL = (
 )
 
 
-def save_tokenizer(folder: Path, template: str | None) -> Path:
+def save_tokenizer(folder: Path, template: str | dict[str, str] | None) -> Path:
     """Write a tokenizer whose ids are bytes, then the two marks and a beginning of texts that nothing adds."""
     BytesTokenizer().save(folder)
     tokenizer: Any = PreTrainedTokenizerFast.from_pretrained(folder)

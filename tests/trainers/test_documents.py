@@ -190,6 +190,21 @@ def test_a_template_has_no_clock(tmp_path: Path) -> None:
         assert corpus.decode(inputs.tolist()).startswith("26 Jul 2024, 2024-07-26<|im_start|>user"), name
 
 
+def test_conversations_with_tools_have_a_template_of_their_own_where_there_is_one(tmp_path: Path) -> None:
+    tools = [{"type": "function", "function": {"name": "look", "description": "Look.", "parameters": {}}}]
+    records: list[dict[str, Any]] = [{"messages": [USER, ANSWER]}, {"messages": [USER, ANSWER], "tools": tools}]
+    path = write_records(tmp_path / "a.jsonl", records)
+    for name, template in (("plain", PLAIN), ("marked", MARKED)):
+        own = {"default": template, "tool_use": "tools {{ tools | length }} " + template}
+        folder = save_tokenizer(tmp_path / name, own)
+        corpus = opened(tmp_path, path, packing="none", tokenizer=str(folder))
+        oracle: Any = AutoTokenizer.from_pretrained(folder)
+        wanted = [oracle.apply_chat_template(r["messages"], tools=r.get("tools"), tokenize=False) for r in records]
+        texts = [corpus.decode(inputs[inputs >= 0].tolist()) for inputs, _ in rows_of(corpus)]
+        assert wanted[1].startswith("tools 1 <|im_start|>user"), name
+        assert all(any(text.startswith(some[:-1]) for text in texts) for some in wanted), name
+
+
 def test_a_text_named_as_a_format_is_no_record_of_it(tmp_path: Path) -> None:
     path = write_records(tmp_path / "a.jsonl", [{"prompt": "abc", "completion": "de"}])
     text = opened(tmp_path, path, "text", "none", text_field="prompt")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -23,7 +24,8 @@ log = logging.getLogger("swarmflow")
 LEAVES, PIECE = "base/leaves", "base/piece"
 _TIMEOUT_S = 120.0  # the first answer of a trainer takes until it has hashed a stage of its folder
 _AT_A_TIME = 3  # requests to one process: hide the round trip
-_BUSY_S = 0.5
+_BUSY_S = 0.5  # between two questions to a donor that is busy
+_PATIENCE_S = 60.0
 
 OnProgress = Callable[[ProcessId, int, int], None]
 """(donor, bytes received so far, bytes of all)."""
@@ -72,19 +74,20 @@ async def load_base(
     write: Callable[[int, memoryview], None],
     on_progress: OnProgress,
     near: Sequence[ProcessId] = (),
+    patience_s: float = _PATIENCE_S,
 ) -> bytes:
     """Fetch the frozen weights of a stage; return the hashes of their pieces.
 
     donors: any of which may have them. near: those of this host, which are asked alone as long as that goes well. root:
-    of the manifest. write: sets bytes from an offset on; it is called in a thread. Raises NetworkError with the failure
-    of each donor where some pieces cannot be had.
+    of the manifest. write: sets bytes from an offset on; it is called in a thread. patience_s: how long a donor may
+    answer that it is busy. Raises NetworkError with the failure of each donor where some pieces cannot be had.
     """
     if near:
         try:
-            return await _load_base(requests, near, stage, root, total_bytes, write, on_progress)
+            return await _load_base(requests, near, stage, root, total_bytes, write, on_progress, patience_s)
         except NetworkError as error:
             log.info("not from the other peers of this host: %s", error)
-    return await _load_base(requests, donors, stage, root, total_bytes, write, on_progress)
+    return await _load_base(requests, donors, stage, root, total_bytes, write, on_progress, patience_s)
 
 
 async def _load_base(
@@ -95,19 +98,19 @@ async def _load_base(
     total_bytes: int,
     write: Callable[[int, memoryview], None],
     on_progress: OnProgress,
+    patience_s: float,
 ) -> bytes:
-    failures: list[str] = []
+    failures: dict[ProcessId, str] = {}
     for donor in donors:
         try:
-            leaves = await _leaves(requests, donor, stage, root, total_bytes)
+            leaves = await _leaves(requests, donor, stage, root, total_bytes, patience_s)
             break
         except NetworkError as error:
-            failures.append(str(error))
+            failures[donor] = str(error)
     else:
-        why = "; ".join(failures) or "nobody is known who has them"
+        why = "; ".join(failures.values()) or "nobody is known who has them"
         raise NetworkError(f"the frozen weights of stage {stage} could not be loaded: {why}")
-    load = _BaseLoad(requests, stage, leaves, total_bytes, write, on_progress)
-    await load.run(donors)
+    await _BaseLoad(requests, stage, leaves, total_bytes, write, on_progress, patience_s, failures).run(donors)
     return leaves
 
 
@@ -122,7 +125,10 @@ class _BaseLoad:
         total_bytes: int,
         write: Callable[[int, memoryview], None],
         on_progress: OnProgress,
+        patience_s: float,
+        failures: dict[ProcessId, str],
     ) -> None:
+        """failures: of donors that are asked for nothing more."""
         self._requests = requests
         self._stage = stage
         self._leaves = leaves
@@ -131,7 +137,9 @@ class _BaseLoad:
         self._on_progress = on_progress
         self._pieces = piece_ranges(total_bytes)
         self._left = deque(range(len(self._pieces)))
-        self._failures: dict[ProcessId, str] = {}
+        self._failures = failures
+        self._patience_s = patience_s
+        self._busy_since_s: dict[ProcessId, float] = {}  # of donors that have given nothing since
         self._received_bytes = 0
 
     async def run(self, donors: Sequence[ProcessId]) -> None:
@@ -152,21 +160,26 @@ class _BaseLoad:
             number = self._left.popleft()
             try:
                 data = await self._fetch(donor, number)
-            except BusyError:
-                self._left.appendleft(number)
-                await asyncio.sleep(_BUSY_S)
-                continue
             except NetworkError as error:
                 self._left.appendleft(number)
+                if isinstance(error, BusyError) and self._may_wait(donor):
+                    await asyncio.sleep(_BUSY_S)
+                    continue
                 self._failures[donor] = str(error)
                 log.debug("frozen weights: %s", error)
                 return
             except BaseException:
                 self._left.appendleft(number)
                 raise
+            self._busy_since_s.pop(donor, None)
             await asyncio.to_thread(self._write, self._pieces[number][0], data)
             self._received_bytes += len(data)
             self._on_progress(donor, self._received_bytes, self._total_bytes)
+
+    def _may_wait(self, donor: ProcessId) -> bool:
+        """Return whether a donor that is busy may be asked again."""
+        now_s = time.monotonic()
+        return now_s - self._busy_since_s.setdefault(donor, now_s) < self._patience_s
 
     async def _fetch(self, donor: ProcessId, number: int) -> memoryview:
         arguments: Arguments = {"stage": self._stage, "piece": number}
@@ -182,13 +195,18 @@ class _BaseLoad:
         return answer[0]
 
 
-async def _leaves(requests: Requests, donor: ProcessId, stage: int, root: str, total_bytes: int) -> bytes:
+async def _leaves(
+    requests: Requests, donor: ProcessId, stage: int, root: str, total_bytes: int, patience_s: float
+) -> bytes:
     """Return the hashes of all pieces from one process. Raises NetworkError where they are not those of the root."""
+    until_s = time.monotonic() + patience_s
     while True:
         try:
             answer = await requests.ask(donor, LEAVES, {"stage": stage}, timeout_s=_TIMEOUT_S)
             break
         except BusyError:
+            if time.monotonic() >= until_s:
+                raise
             await asyncio.sleep(_BUSY_S)
     expected = HASH_BYTES * len(piece_ranges(total_bytes))
     if len(answer) != 1 or len(answer[0]) != expected or base_root(bytes(answer[0])) != root:
