@@ -27,6 +27,7 @@ ADAPTERS: Final = "finetune_lora"  # in a run's model configuration
 NAME: Final = "default"  # of the adapter, as peft has it
 _PARTS: Final = (f".lora_A.{NAME}.", f".lora_B.{NAME}.")
 _BASE: Final = ".base_layer."
+_WORD_CODES: Final = 8
 
 
 def with_adapters(config: Mapping[str, Any], lora: Lora | None) -> dict[str, Any]:
@@ -136,11 +137,16 @@ def draw_adapters(values: Iterable[tuple[str, Tensor]], seed: int) -> None:
 
 
 def is_quantized(model: PreTrainedModel, blocks_name: str, name: str) -> bool:
-    """Whether a parameter is the matrix of a linear layer of a block, which may be kept in 4 bits."""
+    """Whether a parameter is the matrix of a linear layer of a block, which may be kept in 4 bits.
+
+    Its codes fill whole words, so that the scales behind them begin at one.
+    """
     owner, _, leaf = name.rpartition(".")
     if is_adapter(name) or leaf != "weight":
         return False
-    return name.startswith(f"{blocks_name}.") and type(model.get_submodule(owner)) is nn.Linear
+    if not name.startswith(f"{blocks_name}.") or type(model.get_submodule(owner)) is not nn.Linear:
+        return False
+    return model.get_parameter(name).numel() % _WORD_CODES == 0
 
 
 def _linear_layers(model: PreTrainedModel, blocks_name: str) -> dict[str, nn.Module]:

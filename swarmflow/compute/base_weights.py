@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from swarmflow.compute.flat_tensors import memory_of
-from swarmflow.compute.layout_types import BaseSlot, StageLayout, TensorSlot
-from swarmflow.compute.nf4 import FrozenLinear, quantize
+from swarmflow.compute.layout_types import NF4_BLOCK, BaseSlot, StageLayout, TensorSlot
+from swarmflow.compute.nf4 import FrozenLinear, quantize, scales_of
 from swarmflow.compute.state_root import leaf_of, root_of
 from swarmflow.compute.weights_folder import WeightsFolder
 from swarmflow.errors import CheckpointError
 
 PIECE_BYTES = 1 << 20
 HASH_BYTES = 32
+_SCALE_BYTES = 4  # of a block of numbers in 4 bits
 
 ReadBase = Callable[[int, int], bytes]
 """(first byte, the one after the last) -> these bytes of a stage's frozen weights."""
@@ -85,7 +86,6 @@ class FolderBase:
         self._layout = layout
         self._weights = WeightsFolder(folder)
         self._folder = folder
-        self._quantized: tuple[str, bytes] = ("", b"")  # the last tensor in 4 bits: it is read piece by piece
         try:
             self._slices = {
                 slot.name: self._weights.find(layout, TensorSlot(slot.name, slot.shape, 0)) for slot in layout.base
@@ -115,15 +115,35 @@ class FolderBase:
     def _range(self, slot: BaseSlot, low: int, high: int) -> bytes | memoryview:
         """Return bytes low to high of a tensor."""
         if slot.form == "NF4":
-            if self._quantized[0] != slot.name:
-                codes, scales = quantize(self._rows(slot, 0, slot.shape[0]))
-                self._quantized = slot.name, bytes(memory_of(codes)) + bytes(memory_of(scales))
-            return memoryview(self._quantized[1])[low:high]
+            return self._quantized(slot, low, high)
         row = slot.nbytes // slot.shape[0]
         first, last = low // row, -(-high // row)
         dtype = torch.float32 if slot.form == "F32" else torch.bfloat16
         rows = self._rows(slot, first, last).to(dtype).contiguous()
         return memory_of(rows.reshape(-1))[low - first * row : high - first * row]
+
+    def _quantized(self, slot: BaseSlot, low: int, high: int) -> bytes:
+        """Return bytes low to high of a tensor in 4 bits: only what these need is read and quantized."""
+        middle, found = -(-slot.elements // 2), b""
+        if low < middle:
+            first, stop = 2 * low // NF4_BLOCK, -(-2 * min(high, middle) // NF4_BLOCK)  # blocks
+            codes = quantize(self._blocks(slot, first, stop))[0]
+            before = first * NF4_BLOCK // 2
+            found += memory_of(codes)[low - before : min(high, middle) - before]
+        if high > middle:
+            low = max(low, middle) - middle
+            first, stop = low // _SCALE_BYTES, -(-(high - middle) // _SCALE_BYTES)
+            scales = scales_of(self._blocks(slot, first, stop))
+            before = first * _SCALE_BYTES
+            found += memory_of(scales)[low - before : high - middle - before]
+        return found
+
+    def _blocks(self, slot: BaseSlot, first: int, stop: int) -> Tensor:
+        """Return the numbers of some blocks that share a scale."""
+        row = slot.elements // slot.shape[0]
+        low, high = first * NF4_BLOCK, min(stop * NF4_BLOCK, slot.elements)
+        rows = self._rows(slot, low // row, -(-high // row))
+        return rows.reshape(-1)[low % row :][: high - low]
 
     def _rows(self, slot: BaseSlot, first: int, last: int) -> Tensor:
         try:

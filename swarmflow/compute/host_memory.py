@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import mmap
 import weakref
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -24,8 +25,11 @@ def host_zeros(elements: int, copied_to: torch.device) -> Tensor:
     mapped = mmap.mmap(-1, 4 * elements)
     zeros = torch.frombuffer(mapped, dtype=torch.float32)  # keeps the mapping for as long as any view of it
     runtime = torch.cuda.cudart()
-    failed = int(runtime.cudaHostRegister(zeros.data_ptr(), zeros.nbytes, 0))
+    with torch.cuda.device(copied_to):  # no other device gets a context for it
+        failed = int(runtime.cudaHostRegister(zeros.data_ptr(), zeros.nbytes, 0))
     if failed:
+        with suppress(RuntimeError):  # the error stays with the thread, whose next kernel would raise it
+            torch.ones(1, device=copied_to)
         log.warning("the system locks no more memory (CUDA error %d): copies to the device are slower", failed)
     else:
         weakref.finalize(mapped, runtime.cudaHostUnregister, zeros.data_ptr())

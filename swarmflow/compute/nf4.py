@@ -24,17 +24,26 @@ CODES = (
 )
 
 
+def scales_of(values: Tensor) -> Tensor:
+    """Return the scales, fp32 [ceil(n / 64)], of n numbers on the CPU."""
+    return _in_blocks(values).abs().amax(dim=1)
+
+
 def quantize(values: Tensor) -> tuple[Tensor, Tensor]:
     """Return codes, uint8 [ceil(n / 2)], and scales, fp32 [ceil(n / 64)], of n numbers on the CPU."""
-    flat = values.detach().reshape(-1).float()
-    count = flat.numel()
-    padded = nn.functional.pad(flat, (0, -count % NF4_BLOCK)).view(-1, NF4_BLOCK)
+    padded, count = _in_blocks(values), values.numel()
     scales = padded.abs().amax(dim=1)
     shares = padded / torch.where(scales > 0, scales, torch.ones(())).unsqueeze(1)
     table = torch.tensor(CODES, dtype=torch.float64)
     middles = ((table[1:] + table[:-1]) / 2).float()
     codes = torch.bucketize(shares, middles).to(torch.uint8).view(-1)[: count + count % 2]
     return (codes[::2] << 4) | codes[1::2], scales
+
+
+def _in_blocks(values: Tensor) -> Tensor:
+    """Return numbers in fp32 [blocks, 64], with zeros behind the last one."""
+    flat = values.detach().reshape(-1).float()
+    return nn.functional.pad(flat, (0, -flat.numel() % NF4_BLOCK)).view(-1, NF4_BLOCK)
 
 
 @torch.no_grad()

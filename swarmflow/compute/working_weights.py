@@ -8,6 +8,7 @@ where the weights are on the device, and a parameter takes 2 bytes there.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
@@ -122,7 +123,8 @@ class WorkingWeights:
 class HostRows(nn.Parameter):
     """Stands on the device for an embedding in the memory of the host: it has its shape, and takes 4 bytes in all.
 
-    It may only be looked up. Its gradient is that of the embedding, on the device.
+    It may only be looked up: for anything else its values are no numbers, which a pass reports. Its gradient is that of
+    the embedding, on the device.
     """
 
     on_host: Tensor
@@ -130,7 +132,7 @@ class HostRows(nn.Parameter):
     @classmethod
     def of(cls, values: Tensor, device: torch.device) -> HostRows:
         """Stand for these values, fp32 [rows, H]."""
-        made: HostRows = cls(torch.zeros(1, device=device).expand(values.shape))
+        made: HostRows = cls(torch.full((1,), math.nan, device=device).expand(values.shape))
         made.on_host = values
         return made
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from pathlib import Path
+
 import bitsandbytes.functional as bnb
 import pytest
 import torch
+from safetensors.torch import save_file
 
+from swarmflow.compute.base_weights import FolderBase
+from swarmflow.compute.flat_tensors import memory_of
+from swarmflow.compute.layout_types import BaseSlot, StageLayout, placed
 from swarmflow.compute.nf4 import CODES, FrozenLinear, dequantize, quantize
 
 
@@ -31,6 +38,22 @@ def test_any_shape_comes_back(shape: tuple[int, int]) -> None:
     blocks = torch.nn.functional.pad(values.flatten(), (0, -values.numel() % 64)).view(-1, 64)
     largest = blocks.abs().amax(dim=1, keepdim=True).expand_as(blocks).reshape(-1)[: values.numel()].view(shape)
     assert bool(((found - values).abs() <= 0.16 * largest).all())
+
+
+def test_any_bytes_of_matrices_in_a_folder_are_those_of_whole_ones(tmp_path: Path) -> None:
+    shapes = {"a.w": (37, 24), "b.w": (128, 64), "c.w": (5, 8)}
+    values = {name: torch.randn(shape, generator=torch.Generator().manual_seed(3)) for name, shape in shapes.items()}
+    save_file(values, tmp_path / "model.safetensors")
+    base = placed([BaseSlot(name, shape, "NF4", 0, (name,)) for name, shape in shapes.items()])
+    layout = StageLayout(0, 1, {}, {}, "model", None, None, base=base)
+    wanted = bytearray(layout.base_bytes)
+    for slot in base:
+        wanted[slot.offset : slot.offset + slot.nbytes] = b"".join(map(memory_of, quantize(values[slot.name])))
+    source, draw = FolderBase(layout, tmp_path), random.Random(4)
+    for _ in range(300):
+        low, high = sorted(draw.choices(range(len(wanted) + 1), k=2))
+        assert source.read(low, high) == wanted[low:high], (low, high)
+    source.close()
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

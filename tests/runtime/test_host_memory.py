@@ -17,6 +17,7 @@ from swarmflow.compute.exact import EXPONENT
 from swarmflow.compute.families import model_config
 from swarmflow.compute.layout import FROZEN, layout_in_run
 from swarmflow.compute.sums import Sums
+from swarmflow.compute.working_weights import HostRows
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.served import Served
 from tests.compute.families import tiny
@@ -33,6 +34,13 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "adamw of 8 bits": {"state_bits": 8},
     "lamb of 8 bits": {"optimizer": "lamb", "state_bits": 8},
 }
+
+
+def test_what_stands_for_an_embedding_on_the_host_can_only_be_looked_up() -> None:
+    values = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    rows, ids = HostRows.of(values, CPU), torch.tensor([[3, 0]])
+    assert torch.equal(torch.nn.functional.embedding(ids, rows), values[ids])
+    assert bool((torch.ones(2, 4) @ rows.T).isnan().all()), "not zeros, which nobody would see"
 
 
 def run_of(**changes: Any) -> Manifest:  # noqa: ANN401  # fields of many types
