@@ -44,6 +44,16 @@ class Checkup:
     clock: Callable[[], float] = time.time
 
     @property
+    def host_bytes_max(self) -> int:
+        """The RAM that the state of a stage may take beside a GPU; 0: there is none."""
+        from swarmflow.compute.device import choose_device
+
+        with suppress(ConfigError):
+            if choose_device(self.device).type == "cuda":
+                return available_memory_bytes()
+        return 0
+
+    @property
     def stage_bytes_max(self) -> int:
         """The memory that a stage may take: of the device, less what the process needs where that is a CPU."""
         from swarmflow.compute.device import choose_device, free_memory_bytes
@@ -112,7 +122,6 @@ async def _examine_swarm(
     if answers[0].level is Level.FAIL or not joins:
         return
     listen = examined.listen if port is not None and port.level is Level.OK else ANY_PORT
-    async for diagnosis in check_as_a_peer(
-        invite, listen, examined.announce, examined.stage_bytes_max, examined.reach_s
-    ):
+    memory = examined.stage_bytes_max, examined.host_bytes_max
+    async for diagnosis in check_as_a_peer(invite, listen, examined.announce, *memory, examined.reach_s):
         yield diagnosis

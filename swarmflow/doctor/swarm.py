@@ -87,11 +87,17 @@ def judge_clock(ahead_s: float, uncertain_s: float) -> Diagnosis:
 
 
 async def check_as_a_peer(
-    invite: Invite, listen: str, announce: tuple[str, ...], memory_bytes: int, reach_s: float = REACH_S
+    invite: Invite,
+    listen: str,
+    announce: tuple[str, ...],
+    memory_bytes: int,
+    host_bytes: int = 0,
+    reach_s: float = REACH_S,
 ) -> AsyncIterator[Diagnosis]:
     """Join the network of the run for a while, as a peer would be connected, and look around.
 
-    listen: HOST:PORT. memory_bytes: that a stage may take. reach_s: the longest wait for what the daemon finds out.
+    listen: HOST:PORT. memory_bytes, host_bytes: that a stage may take, and its state in RAM beside a GPU. reach_s: the
+    longest wait for what the daemon finds out.
     """
     from swarmflow.runtime.operations.link_trial import LinkTrial, measure_link
     from swarmflow.runtime.operations.own_reach import probe_reach
@@ -107,7 +113,7 @@ async def check_as_a_peer(
             yield fail("joining", str(error), "a peer would end with this line")
             return
         yield ok("version", "the run has the version of this software")
-        yield check_stages(found.manifest, memory_bytes)
+        yield check_stages(found.manifest, memory_bytes, host_bytes)
         session.fit(found.manifest)
         LinkTrial(session.requests).serve()
         try:
@@ -142,16 +148,26 @@ def judge_reach(evidence: ReachEvidence) -> Diagnosis:
     return warn("reach", f"{nat.get(evidence.reach, '')}{evidence.sentence()}", ADVICE)
 
 
-def check_stages(manifest: Manifest, memory_bytes: int) -> Diagnosis:
-    """Check which stages of the run have room in this memory, without microbatches."""
+def check_stages(manifest: Manifest, memory_bytes: int, host_bytes: int = 0) -> Diagnosis:
+    """Check which stages of the run have room in this memory, without microbatches.
+
+    host_bytes: of RAM beside a GPU, in which the state of a stage may be.
+    """
     from swarmflow.compute.demands import stage_memory
+
+    def fits_in_two(stage: int) -> bool:
+        found = stage_memory(manifest, stage, in_host_memory=True)
+        return found.device_bytes <= memory_bytes and found.host_bytes <= host_bytes
 
     try:
         needed = [stage_memory(manifest, stage).device_bytes for stage in range(manifest.stages)]
+        beside = [stage for stage, size in enumerate(needed) if size > memory_bytes and fits_in_two(stage)]
     except ModelError as error:
         return fail("stages", str(error), "install the transformers version of constraints.txt")
     span = f"stages of the run take {readable_size(min(needed))} to {readable_size(max(needed))}"
-    fitting = [stage for stage, size in enumerate(needed) if size <= memory_bytes]
+    if beside:
+        span += f", {', '.join(map(str, beside))} with the state in RAM, as --state auto has it"
+    fitting = [stage for stage, size in enumerate(needed) if size <= memory_bytes or stage in beside]
     if not fitting:
         advice = "end other programs, use a machine with more memory, or ask the run's owner to cut the model finer"
         return fail("stages", f"{span}, and none fits into {readable_size(memory_bytes)}", advice)

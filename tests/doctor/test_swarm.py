@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 
+from swarmflow.compute.demands import stage_memory
 from swarmflow.doctor.diagnosis import Diagnosis, Level
 from swarmflow.doctor.examination import Checkup, examine
-from swarmflow.doctor.swarm import check_invite, check_trainer, judge_clock, judge_link, judge_reach
+from swarmflow.doctor.swarm import check_invite, check_stages, check_trainer, judge_clock, judge_link, judge_reach
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm, environment
 from swarmflow.runtime.operations.own_reach import Answer, ReachEvidence
 from swarmflow.runtime.transport.invite import Invite
 from tests.owners import OWNER, invite_of
+from tests.runtime.manifests import manifest
 from tests.swarm.commands import forked
 
 NOBODY = "/ip4/127.0.0.1/tcp/9/p2p/QmNnooDu7bfjPFoTZYxMNLWUQJyrVwtbZg5gBMjTezGAJN"
@@ -146,3 +148,16 @@ def test_how_others_connect_is_told_with_what_to_do() -> None:
     assert ["--listen 0.0.0.0:PORT" in each.advice for each in kinds] == [True, True, False, True]
     starts = ("a NAT that lets no holes", "a NAT that lets holes", "others reach this peer directly", "whether others")
     assert all(each.found.startswith(start) for each, start in zip(kinds, starts, strict=True))
+
+
+def test_a_stage_whose_state_has_room_in_ram_alone_fits_beside_a_gpu() -> None:
+    of = manifest(precision="bf16")
+    on_device = [stage_memory(of, stage).device_bytes for stage in range(of.stages)]
+    in_two = [stage_memory(of, stage, in_host_memory=True) for stage in range(of.stages)]
+    memory_bytes, host_bytes = min(on_device) - 1, max(each.host_bytes for each in in_two)
+    assert max(each.device_bytes for each in in_two) < memory_bytes
+    assert check_stages(of, memory_bytes).level is Level.FAIL
+    assert check_stages(of, memory_bytes, min(each.host_bytes for each in in_two) - 1).level is Level.FAIL
+    found = check_stages(of, memory_bytes, host_bytes)
+    assert found.level is Level.OK
+    assert "0, 1 with the state in RAM" in found.lines()
