@@ -58,6 +58,13 @@ X = TypeVar("X")
 CODEC_NAMES = (*CODECS, "adatopk")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """The codecs' tables are on the device, as after `StageHost.warm_up`."""
+    with FakeDevice():
+        codec_named("blockwise8").encode(DeviceTensor(torch.zeros(1, 1)))
+
+
 @pytest.fixture(autouse=True)
 def one_part(monkeypatch: pytest.MonkeyPatch) -> None:
     """No pass is slow enough to be split, however busy this machine is."""
