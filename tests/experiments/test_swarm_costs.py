@@ -34,6 +34,7 @@ def test_operations_are_those_of_the_layers() -> None:
     assert scene.model.forward_flops == pytest.approx(6 * layer, rel=2e-3)
 
 
+@pytest.mark.extended
 def test_a_swarm_is_below_what_its_devices_compute_and_the_rows_follow_from_it() -> None:
     found = {(each.setting, each.policy, each.metric): each.mean for each in rows(range(1), 48, ("swarmflow",))}
     assert found[RELIABLE.name, DATA_PARALLEL, HOURS] == pytest.approx(RELIABLE.hours)
