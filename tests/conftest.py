@@ -32,6 +32,7 @@ hypothesis.settings.load_profile("any machine")
 
 # Their tests share a swarm, which some of them change, or something else that takes seconds to make.
 TOGETHER = {
+    "tests/architecture/test_imports.py",
     "tests/doctor/test_swarm.py",
     "tests/packaging/test_packaging.py",
     "tests/runtime/test_forkserver.py",

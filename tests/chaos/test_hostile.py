@@ -16,7 +16,7 @@ from swarmflow.core.protocol.types import Epoch, Plan, ProcessId
 from swarmflow.simulator.faults import FuzzSwarm
 from swarmflow.simulator.hostile import KINDS, SESSIONS_FROM, ForgedFlows, Mint, attacked
 from swarmflow.simulator.settings import Settings
-from tests.simulation.samples import found
+from tests.further import found
 
 
 @pytest.mark.asyncio

@@ -21,6 +21,7 @@ from swarmflow.compute.layout import TIED
 from swarmflow.compute.runner import StageRunner
 from swarmflow.core.protocol.actions import Reset
 from tests.compute.models import batch, config_of, stages_of
+from tests.further import more
 
 MICROBATCHES = 4
 
@@ -81,8 +82,8 @@ def test_what_is_taken_away_is_cut_as_what_was_added(threads: int) -> None:
     assert not bool(total.any())
 
 
-@pytest.mark.parametrize("exponent", [60, 36, 20, 4, -12, -60])
-@pytest.mark.parametrize("microbatches", [1, 7, 1024])
+@pytest.mark.parametrize("exponent", [60, *more(36, 20), 4, *more(-12), -60])
+@pytest.mark.parametrize("microbatches", [1, *more(7), 1024])
 def test_the_largest_addends_fit_however_many_are_added(threads: int, microbatches: int, exponent: int) -> None:
     """Twice as many as microbatches: a tied weight has two addends of each."""
     fixed = FixedPoint(microbatches, exponent)

@@ -12,8 +12,9 @@ from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.split_backward import split
 from swarmflow.compute.stage import Stage
 from tests.compute.models import FAMILIES, VOCAB, config_of, stages_of
+from tests.further import more
 
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ["fp32", *more("bf16")]  # test_boundary.py tries both in every run
 
 
 def runners(family: str, precision: str, stage: int, **rounding: object) -> tuple[StageRunner, StageRunner]:

@@ -16,7 +16,7 @@ from swarmflow.errors import ConfigError
 from swarmflow.simulator.flow.delays import Delays
 from swarmflow.simulator.flow.paths import find_paths, over_capacity
 from swarmflow.simulator.flow.rounds import Rounds
-from tests.simulation.samples import seeds
+from tests.further import seeds
 
 pytest.importorskip("scipy", reason="the extra `experiments` is not installed")
 

@@ -11,11 +11,11 @@ import torch
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.core.protocol.actions import Apply, Seal
 from swarmflow.core.protocol.events import Sealed, StateDamaged
+from tests.further import more
 from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.stage_peers import EPOCH, GROUPS, peers
 from tests.runtime.test_followed_pieces import MODES, stage_of, step
 from tests.runtime.test_kept_stage import sealed
-from tests.simulation.samples import more
 
 SEAL, APPLY = Seal(EPOCH, 1, GROUPS, GROUPS), Apply(EPOCH, scale=0.01, learning_rate=0.1)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 import torch
 
@@ -21,8 +23,8 @@ from swarmflow.compute.weights import init_stage
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.served import Served
+from tests.further import more_of
 from tests.runtime.manifests import SUMS, manifest
-from tests.simulation.samples import more
 
 STEPS = 9
 MODES = [(sums, delay) for sums in SUMS for delay in (0, 1)]
@@ -87,10 +89,15 @@ def bring(giver: Served, loader: Served, span: Span, have: int) -> int:
 
 
 @pytest.mark.parametrize(
-    "optimizer", ["adamw", "lamb in 8 bits", *more("lamb", "sgd", "adamw in 8 bits", "sgd in 8 bits")]
+    ("optimizer", "reduced"),
+    [
+        ("adamw", False),
+        ("lamb in 8 bits", True),
+        *more_of(("adamw", True), ("lamb in 8 bits", False)),
+        *more_of(*product(("lamb", "sgd", "adamw in 8 bits", "sgd in 8 bits"), (True, False))),
+    ],
 )
 @pytest.mark.parametrize(("sums", "delay"), MODES)
-@pytest.mark.parametrize("reduced", [True, False], ids=["reduced", "alone"])
 def test_pieces_of_several_versions_become_the_stage_that_all_others_have(
     sums: str, delay: int, optimizer: str, reduced: bool
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.served import Served
 from tests.compute.families import tiny
 from tests.compute.models import batch, config_of
+from tests.further import more_of
 from tests.runtime.manifests import SUMS, manifest
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -96,17 +98,39 @@ def trained(of: Manifest, state: str) -> tuple[list[list[float]], list[dict[str,
     ]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("sums", SUMS)
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+# Each in every run: the optimizers, the ways to add up, the precisions; all of them together in more.
+EVERY_RUN = {
+    ("adamw", "exact", "bf16"),
+    ("adamw", "blockwise16", "fp32"),
+    ("lamb", "fp32", "bf16"),
+    ("sgd", "exact", "fp32"),
+    ("adamw of 8 bits", "fp32", "fp32"),
+    ("lamb of 8 bits", "blockwise16", "bf16"),
+}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "sums", "precision"),
+    [*sorted(EVERY_RUN), *more_of(*sorted({*product(OPTIMIZERS, SUMS, ("fp32", "bf16"))} - EVERY_RUN))],
+)
 def test_the_bits_do_not_tell_where_the_state_is(optimizer: str, sums: str, precision: str) -> None:
     of = run_of(precision=precision, **SUMS[sums], **OPTIMIZERS[optimizer])
     assert trained(of, "host") == trained(of, "device")
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("family", ["llama-tied", "llama-shared", "gpt_neox"])
-@pytest.mark.parametrize("changes", [{"cut": ()}, {"delay": 1}, {"dropout": True}], ids=str)
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("llama-tied", {"cut": ()}),
+        ("llama-shared", {"delay": 1}),
+        ("gpt_neox", {"dropout": True}),
+        *more_of(*product(("llama-tied", "llama-shared"), ({"dropout": True},))),
+        *more_of(*product(("llama-shared", "gpt_neox"), ({"cut": ()},))),
+        *more_of(*product(("llama-tied", "gpt_neox"), ({"delay": 1},))),
+    ],
+    ids=str,
+)
 def test_nor_with_other_models_and_modes(changes: dict[str, Any], family: str, precision: str) -> None:
     of = run_of(model=config_of(family), precision=precision, **changes)
     assert trained(of, "host") == trained(of, "device")

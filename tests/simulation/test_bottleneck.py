@@ -9,7 +9,8 @@ import pytest
 from swarmflow.simulator.causes import COMPUTE, LINKS, NAMES, TIMER, Cause
 from swarmflow.simulator.clock import Clock
 from swarmflow.simulator.report import SimulationReport
-from tests.simulation.samples import CHURN, more, seeds, simulated
+from tests.further import more, seeds
+from tests.simulation.samples import CHURN, simulated
 
 EVEN = """
 [run]

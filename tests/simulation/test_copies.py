@@ -9,7 +9,8 @@ import pytest
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.faults import finish, kill_in_phase
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SWARM, parameters, seeds
+from tests.further import seeds
+from tests.simulation.samples import SETTINGS, SWARM, parameters
 
 LONG = replace(SWARM, settings=replace(SETTINGS, steps=20, checkpoint_every=2))
 LOST_S = 20.0  # by then versions have been written and copied

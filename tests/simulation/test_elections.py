@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
@@ -14,7 +14,8 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import FuzzSwarm, finish, kill_in_phase, leader_phase, peers_of
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, more, parameters, seeds
+from tests.further import more, more_of, seeds
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, parameters
 
 LASTING = ("working", "preparing", "prepared", "committing")
 PHASES = ("complete", *LASTING)
@@ -98,8 +99,15 @@ def test_a_leader_and_a_peer_die_together(seed: int, phase: str) -> None:
     check(world, SLOW)
 
 
-@pytest.mark.parametrize("frozen_s", [11.0, *more(11.5, 12.0, 12.5, 14.0), 30.0])
-@pytest.mark.parametrize("phase", ["working", "committing"])
+@pytest.mark.parametrize(
+    ("phase", "frozen_s"),
+    [
+        ("working", 30.0),
+        ("committing", 11.0),
+        *more_of(("working", 11.0), ("committing", 30.0)),
+        *more_of(*product(("working", "committing"), (11.5, 12.0, 12.5, 14.0))),
+    ],
+)
 @pytest.mark.parametrize("seed", seeds(1, 1))
 def test_a_frozen_leader_wakes_as_a_deposed_one_and_joins_again(seed: int, phase: str, frozen_s: float) -> None:
     world = LONG.start(seed)

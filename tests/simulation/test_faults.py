@@ -13,7 +13,8 @@ from swarmflow.simulator.faults import Churn, FuzzSwarm, finish, kill_in_phase, 
 from swarmflow.simulator.fuzz import Hunt, main, play
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.world import Settings, World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, found, parameters, seeds
+from tests.further import found, seeds
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
 
 THREE_EACH = replace(SWARM, peers=9)
 ALL_FAULTS_BUT_JOIN = (

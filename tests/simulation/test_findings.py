@@ -9,7 +9,7 @@ from swarmflow.simulator.faults import FuzzSwarm, finish, kill_in_phase
 from swarmflow.simulator.settings import Settings
 from swarmflow.simulator.spoiling import Spoiling
 from swarmflow.simulator.world import World
-from tests.simulation.samples import more, seeds
+from tests.further import more, seeds
 
 PLAN = Plan(2, 4)
 FAST = Settings(PLAN, 4, compute_s=(0.05, 0.2), load_s=(0.1, 0.5))

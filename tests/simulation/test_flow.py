@@ -12,7 +12,8 @@ from swarmflow.simulator.fuzz import Hunt, main, play
 from swarmflow.simulator.host import WAKES_MAX
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.world import World
-from tests.simulation.samples import CHURN, SWARM, more, more_of, scenario, seeds, simulated
+from tests.further import more, more_of, seeds
+from tests.simulation.samples import CHURN, SWARM, scenario, simulated
 
 CALM = """
 [run]

@@ -13,7 +13,8 @@ from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.faults import Churn, FuzzSwarm, finish, kill_in_phase, peers_of
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, parameters, seeds
+from tests.further import seeds
+from tests.simulation.samples import SETTINGS, SETTLED_S, parameters
 
 FORGETFUL = replace(SETTINGS, journal_bytes_max=0)
 HOPS = 6 * 8 * 3  # steps, microbatches, stages

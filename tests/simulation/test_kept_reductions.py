@@ -10,7 +10,8 @@ import pytest
 
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.report import SimulationReport
-from tests.simulation.samples import more, scenario
+from tests.further import more
+from tests.simulation.samples import scenario
 
 STAGES, PEERS = 3, 9
 SWARM = """

@@ -11,7 +11,8 @@ from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import finish
 from swarmflow.simulator.moments import at_phase, peers_of, stage_of
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, seeds
+from tests.further import more, seeds
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM
 
 STEPS = 40
 LONG = replace(SWARM, settings=replace(SETTINGS, steps=STEPS, checkpoint_every=0))
@@ -109,7 +110,7 @@ def test_who_leaves_beside_another_peer_writes_nothing() -> None:
     assert not lines(world, "to the state folder")
 
 
-@pytest.mark.parametrize("phase", ["working", "preparing", "committing", ""])
+@pytest.mark.parametrize("phase", ["working", *more("preparing"), "committing", *more("")])
 @pytest.mark.parametrize("seed", seeds(1, 2))
 def test_in_whatever_phase_of_a_step_it_leaves_nothing_is_lost(phase: str, seed: int) -> None:
     world = replace(LONG, peers=3).start(seed)

@@ -10,7 +10,7 @@ from swarmflow.core.protocol.messages import Adopt, Done, Forward, NotFinite, Ov
 from swarmflow.simulator.fuzz import Hunt, main, play
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.lying import LIES
-from tests.simulation.samples import found
+from tests.further import found
 
 LIARS = Hunt(liars=True)
 FOUND = (  # by `python -m swarmflow.simulator.fuzz --liars`

@@ -15,7 +15,8 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import Churn, finish, kill_in_phase, peers_of
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SWARM, parameters, seeds
+from tests.further import seeds
+from tests.simulation.samples import SETTINGS, SWARM, parameters
 
 LONG = replace(SWARM, settings=replace(SETTINGS, steps=30, checkpoint_every=0))
 PHASES = ("working", "preparing", "committing")

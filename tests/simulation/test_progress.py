@@ -10,7 +10,8 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator import interventions
 from swarmflow.simulator.faults import finish, peers_of
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, parameters, seeds
+from tests.further import seeds
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, parameters
 
 STEPS = 12
 LONG = replace(SWARM, settings=replace(SETTINGS, steps=STEPS))

@@ -9,7 +9,7 @@ import pytest
 from swarmflow.core.protocol.types import Plan
 from swarmflow.simulator.faults import FuzzSwarm, finish, peers_of
 from swarmflow.simulator.world import Settings, World
-from tests.simulation.samples import seeds
+from tests.further import seeds
 
 PERIOD_S = 10.0
 PLAN = Plan(stages=3, microbatches=8)

@@ -10,7 +10,8 @@ import pytest
 from swarmflow.errors import ConfigError
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.world import World
-from tests.simulation.samples import CHURN, PIPELINE, SETTINGS, SWARM, scenario, seeds, simulated
+from tests.further import seeds
+from tests.simulation.samples import CHURN, PIPELINE, SETTINGS, SWARM, scenario, simulated
 
 
 def test_a_pipeline_takes_what_can_be_worked_out_by_hand(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from swarmflow.errors import ConfigError
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.fuzz import Hunt, play
 from swarmflow.simulator.scenario import load
-from tests.simulation.samples import seeds
+from tests.further import seeds
 
 UNEQUAL = """
 [run]

@@ -13,7 +13,8 @@ from swarmflow.simulator.fuzz import Hunt, play
 from swarmflow.simulator.moments import ELECTION_PHASES, JOINING_PHASES, STEP_PHASES, in_phase, split_in_phase
 from swarmflow.simulator.partition_faults import AIMED, balanced_side
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, parameters, seeds
+from tests.further import seeds
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, parameters
 
 LONG = replace(SWARM, settings=replace(SETTINGS, steps=16))
 

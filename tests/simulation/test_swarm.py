@@ -8,7 +8,7 @@ import pytest
 
 from swarmflow.core.protocol.types import Plan, tied_ends
 from swarmflow.simulator.world import Settings, World
-from tests.simulation.samples import seeds
+from tests.further import seeds
 
 PLAN = Plan(stages=3, microbatches=8, shared=tied_ends(3))
 

@@ -13,7 +13,8 @@ from swarmflow.simulator.faults import DRAWN, FAULTS, Churn, finish, peers_of
 from swarmflow.simulator.network import Jittery
 from swarmflow.simulator.troubles import ALONE, TROUBLES
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters, seeds
+from tests.further import seeds
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, parameters
 
 LONG = replace(SWARM, settings=replace(SETTINGS, steps=16), peers=9)
 

@@ -10,7 +10,8 @@ from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.simulator.faults import finish, peers_of
 from swarmflow.simulator.moments import split_in_phase
 from swarmflow.simulator.world import World
-from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks, more_of, seeds
+from tests.further import more_of, seeds
+from tests.simulation.samples import SETTINGS, SETTLED_S, SWARM, fill_disks
 
 FOUR_EACH = replace(SWARM, settings=replace(SETTINGS, steps=45), peers=12)
 Opened = dict[tuple[str, Epoch], set[ProcessId]]  # (lineage, epoch): who leads it

@@ -19,7 +19,7 @@ from tests.swarm.reference import load_model, parameters, relative_difference, t
 from tests.swarm.runs import FINISH_S, LONG, prepare, recipe, settings
 from tests.swarm.test_recut import end
 
-pytestmark = [pytest.mark.swarm, pytest.mark.slow]
+pytestmark = [pytest.mark.swarm, pytest.mark.slow, pytest.mark.extended]
 
 MORE = 4  # steps with the second cut
 GROUPS = ((0, 1, 2), (3, 4, 5))  # of the blocks

@@ -31,6 +31,7 @@ AFTERWARDS = 5  # steps with the other cut
 
 @pytest.mark.swarm
 @pytest.mark.slow
+@pytest.mark.extended
 @pytest.mark.usefixtures("one_thread")
 def test_a_swarm_with_8_bit_moments_learns_the_bits_of_one_process(tmp_path: Path, forks: ForkServer) -> None:
     """A peer is killed and another one loads the state; then the run stops, and goes on with another cut.
