@@ -1,6 +1,8 @@
-"""A microbatch waits for a full peer where a free one would be done with it after everybody else."""
+"""A microbatch waits for another peer where a free one would be done with it after everybody else."""
 
 from __future__ import annotations
+
+from collections import Counter
 
 import pytest
 
@@ -92,17 +94,54 @@ def test_it_gets_its_share_of_much_work() -> None:
     assert [to for to, _ in messages(actions, Forward)] == [SLOW], "as much waits at each of the other senders"
 
 
-def test_no_microbatch_waits_for_a_peer_that_is_hardly_better() -> None:
-    """Others wait for it too, and it takes theirs before."""
-    box, _ = asked()
-    alike_s = 1.0 + (AHEAD + 1.0) * FAST_S  # what the full one had to do, that of others, and this one
-    share_s = (len(box.waiting) + 1) * FAST_S / 2  # of what waits here the two do two at a time
+@pytest.mark.parametrize("mates", [0, 1, 5])
+def test_no_microbatch_waits_for_a_peer_that_is_hardly_better(mates: int) -> None:
+    """Others, where there are any, wait for it too, and it takes theirs before."""
+    box, _ = asked(mates=mates)
+    alike_s = 1.0 + (min(AHEAD, mates) + 1.0) * FAST_S  # what the full one had to do, that of others, and this one
+    share_s = (len(box.waiting) + 1) * (1 + mates) * FAST_S / 2  # of what waits in the stage the two do two at a time
     box.router.links.record_work(SLOW, alike_s - 0.1, FAST_S, 0.1)
     assert too_late_s(box, SLOW) < 0.0
     box.router.links.record_work(SLOW, alike_s + share_s - 0.1, FAST_S, 0.1)
     assert too_late_s(box, SLOW) < 0.0
     box.router.links.record_work(SLOW, alike_s + share_s + 0.1, FAST_S, 0.1)
     assert too_late_s(box, SLOW) == pytest.approx(0.1)
+
+
+def test_who_is_near_does_not_get_all_before_those_farther_away_have_answered() -> None:
+    """Three like peers, 8 microbatches, one sender; a question to one of them is answered at once, to others later."""
+    near, far = process("near"), (process("far"), process("farther"))
+    box = Dispatcher(1, Shortest("x"))
+    box.open(EPOCH, (near, *far), {})
+    for peer in (near, *far):
+        box.router.links.record_work(peer, 0.0, SLOW_S, 0.0)
+    given, questions = Counter[ProcessId](), list[tuple[ProcessId, ReserveSlot]]()
+
+    def note(actions: list[Action]) -> None:
+        questions.extend(messages(actions, ReserveSlot))
+        given.update(to for to, _ in messages(actions, Forward))
+
+    def answer(to: ProcessId, question: ReserveSlot, now: float) -> None:
+        work_s = SLOW_S * (given[to] + 1)
+        reserved = SlotReserved(question.microbatch, 1, question.attempt, free=8, work_s=work_s, each_s=SLOW_S)
+        note(offers.reserved(box, to, reserved, now))
+
+    for index in range(8):
+        note(box.offer(microbatch(index), BODIES, 0.0))
+    late: list[tuple[ProcessId, ReserveSlot]] = []
+    for now in (0.01 * step for step in range(1, 100)):
+        note(lateness.tick(box, now))
+        while questions:
+            to, question = questions.pop(0)
+            if to == near:
+                answer(to, question, now)
+            else:
+                late.append((to, question))
+        if now > 0.3:
+            while late:
+                answer(*late.pop(0), now)
+    assert given.total() == 8
+    assert max(given.values()) <= 4
 
 
 def test_a_router_that_decides_otherwise_is_not_overruled() -> None:
