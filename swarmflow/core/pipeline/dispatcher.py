@@ -150,7 +150,7 @@ class Dispatcher:
             self.router.refresh(sender)
             entry.arrived_s, entry.queued = now, message.queued
             self._acknowledged(now)
-            self.next_stage.record_queued(message.queued)
+            self.next_stage.record_queued(max(0, message.queued - 1))  # it counts this one
         self.router.record_downstream(sender, message.downstream_s)
         self._found(sender, message.microbatch, message.attempt)
 
