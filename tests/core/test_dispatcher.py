@@ -74,6 +74,17 @@ def test_a_next_stage_is_hungry_where_it_is_done_with_its_queue_before_another_t
     assert not box.next_stage.hungry(passes=0.1)
 
 
+def test_what_was_just_sent_there_does_not_wait_at_the_next_stage() -> None:
+    """Else narrow stages before a wide one have a single microbatch on its way, and most of that has nothing to do."""
+    box = dispatcher(A)
+    box.offer(microbatch(0), BODIES, 0.0)
+    box.accepted(A, Accepted(microbatch(0), 1, FIRST_ATTEMPT, queued=1), 0.5)
+    assert box.next_stage.hungry(passes=0.1)
+    box.offer(microbatch(1), BODIES, 1.0)
+    box.accepted(A, Accepted(microbatch(1), 1, FIRST_ATTEMPT, queued=100), 1.5)
+    assert not box.next_stage.hungry(passes=0.1)
+
+
 def test_a_pause_ends_even_if_nobody_says_so() -> None:
     box = dispatcher(A)
     box.offer(microbatch(0), BODIES, 0.0)

@@ -25,7 +25,8 @@ BODIES = (Ref(1, 100), Ref(2, 8))
 def asked(router: Router | None = None, waiting: int = 0, mates: int = 0) -> tuple[Dispatcher, list[Action]]:
     """The fast peer has no slot, and the slow one is done with a microbatch before and this one in 6 s."""
     box = Dispatcher(1, router or Shortest("x"))
-    box.open(EPOCH, (FAST, SLOW), {}, tuple(process(f"mate{number}") for number in range(mates)))
+    box.open(EPOCH, (FAST, SLOW), {})
+    box.senders = 1 + mates
     questions = messages(box.offer(microbatch(0), BODIES, 0.0), ReserveSlot)
     for index in range(waiting):
         box.offer(microbatch(1 + index), BODIES, 0.0)

@@ -121,6 +121,14 @@ def test_what_was_assigned_ends_with_its_epoch() -> None:
     assert (machine.indices(machine.epoch), machine.reassignment) == ((0, 2), 0)
 
 
+def test_the_other_trainers_are_senders_too() -> None:
+    machine = source()
+    machine.open(opening(trainers=3), 0.0)
+    assert machine.dispatcher.senders == 3
+    machine.trainer_gone()
+    assert machine.dispatcher.senders == 2
+
+
 def test_fewer_trainers_have_more_under_way_each() -> None:
     machine = source(microbatches=48)
     formed = of_type(machine.open(opening(trainers=2, capacity=1), 0.0), FormMicrobatch)

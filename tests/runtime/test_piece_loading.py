@@ -243,8 +243,9 @@ async def test_what_cannot_be_is_refused_and_comes_from_another_donor(tmp_path: 
 
         lying.session.requests.serve(TOPIC, lie)
         serve_pieces(honest.session.requests, here(sound), ignored, never)
-        for number, bodies in enumerate(IMPOSSIBLE):  # the donor tells it
-            load = load_of(reader, loader := stage_of(run))
+        for number, bodies in enumerate(IMPOSSIBLE):  # which the lying donor sends
+            loader = stage_of(run)
+            load = load_of(reader, loader)
             load.set_donors(members(lying), FIRST_VERSION)
             with pytest.raises(NetworkError):
                 await load.run()

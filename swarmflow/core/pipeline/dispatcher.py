@@ -41,7 +41,7 @@ class Dispatcher:
     router: Router
     late_min_s: float = 15.0
     prober: Prober = field(default_factory=Prober)
-    senders: int = field(default=1, init=False)  # to this stage, as far as they are known
+    senders: int = field(default=1, init=False)  # to this stage, this one included, as of the beginning of the epoch
     link_rates: LinkRates = field(init=False)
     next_stage: NextStage = field(init=False)
     flights: FlightTable = field(default_factory=FlightTable, init=False)
@@ -65,7 +65,7 @@ class Dispatcher:
 
         shares: how many of this process' microbatches each peer has slots for. mates: the other peers of the own stage.
         """
-        actions, self.senders = self.clear(), 1 + len(mates)
+        actions = self.clear()
         self.next_stage.open(peers, shares)
         self.measure_links(epoch, peers, mates)
         return actions

@@ -87,7 +87,7 @@ class HopTable:
         self.dead.clear()
         actions = self.clear()
         self.admission.open(epoch)
-        self.admission.mates = set(mates)
+        self.admission.mates, self.dispatcher.senders = set(mates), 1 + len(mates)
         self.probers.clear()
         self.restorer.before = dict.fromkeys(before)
         return [*actions, *self.dispatcher.open(epoch, next_stage, shares, mates)]

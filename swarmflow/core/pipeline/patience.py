@@ -7,13 +7,14 @@ import math
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.protocol.types import ProcessId
 
-# Times what one microbatch takes of a peer: what it told longer ago is not true any more where others give it work
+# Times what one microbatch takes at a peer: what it told longer ago is not true any more where others give it work
 # too. A step of 64 like peers takes 247 s where all counts that was ever told, 228 s with this; one of
 # 400 takes 231 s and 236 s with one seed.
 LATELY = 2.0
 # Microbatches that a peer gets from others before this one. Like peers differ by less than these take, and waiting for
 # one of them leaves the other idle: without it a step of 400 takes 241.6 s, with it 236.0 s. Even a sender that is
-# alone, and knows of all, would wait for the very best of many: 249.7 s where it counts on none.
+# alone, and knows of all work there, would wait for the very best of many peers: 249.7 s instead of 231.5 where it
+# assumes none of others.
 AHEAD = 2.0
 PATIENCE_S = 60.0  # the longest that a microbatch waits for another peer, although a free one would take it
 

@@ -55,7 +55,6 @@ class MicrobatchSource:
     _in_flight: set[Microbatch] = field(init=False, default_factory=set)
     _forming: set[Microbatch] = field(init=False, default_factory=set)  # of these, what this process has yet to form
     _room: int = field(init=False, default=1)  # slots of the first stage
-    _trainers: int = field(init=False, default=1)
 
     @property
     def forming(self) -> int:
@@ -69,9 +68,8 @@ class MicrobatchSource:
     def open(self, message: OpenStep, now: float) -> list[Action]:
         """Begin an epoch with this trainer's share of its microbatches, or go on with what it has begun ahead."""
         trainers, first = message.roster.ids_by_stage[-1], message.roster.stages[0]
-        self.dispatcher.trainers = trainers
+        self.dispatcher.trainers, self.dispatcher.senders = trainers, len(trainers)
         self._room = (1 + self.without_graph) * sum(member.capacity for member in first)
-        self._trainers = len(trainers)
         peers = message.roster.ids_by_stage[0], message.roster.slots_per_sender[0]
         if message.epoch == self.ahead:
             self.epoch, self.ahead = self.ahead, None
@@ -116,14 +114,14 @@ class MicrobatchSource:
 
     def trainer_gone(self) -> list[Action]:
         """Widen the window after a trainer's death."""
-        self._trainers = max(1, self._trainers - 1)
+        self.dispatcher.senders = max(1, self.dispatcher.senders - 1)
         return self._feed()
 
     def enter(self, member: Member, now: float) -> list[Action]:
         """Add a peer amid the step, if it serves stage 0."""
         if member.stage != 0:
             return []
-        return self.dispatcher.enter(member.process, member.capacity // self._trainers, now)
+        return self.dispatcher.enter(member.process, member.capacity // self.dispatcher.senders, now)
 
     def formed(self, event: MicrobatchFormed, now: float) -> list[Action]:
         """Dispatch a microbatch that was formed."""
@@ -165,7 +163,7 @@ class MicrobatchSource:
         return []
 
     def _feed(self) -> list[Action]:
-        self.window = max(1, -(-self._room // self._trainers))
+        self.window = max(1, -(-self._room // self.dispatcher.senders))
         actions: list[Action] = []
         while self._todo and len(self._in_flight) < self.window:
             microbatch = self._todo.popleft()

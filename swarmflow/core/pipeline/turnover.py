@@ -34,7 +34,7 @@ def go_on(
     former, hops.epoch, hops.ahead = hops.epoch, hops.ahead, None
     actions = finish(hops, former)
     hops.admission.steps = {hops.epoch}
-    hops.admission.mates = set(mates)
+    hops.admission.mates, hops.dispatcher.senders = set(mates), 1 + len(mates)
     for process in [process for process in hops.restorer.before if process not in before]:
         actions += hops.gone(process, now)
     hops.restorer.before = dict.fromkeys(before)
