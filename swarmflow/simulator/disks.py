@@ -119,8 +119,8 @@ class Disks:
         return intact and version in self.trainers.get(name, ())
 
     def keepers(self, version: int) -> list[str]:
-        """Return the names of peers with a part of a version on their disks."""
-        return sorted(name for name in {*self.copies, *self.written} if version in self._kept(name))
+        """Return the names of peers with a part of a version, or of a later one, on their disks."""
+        return sorted(name for name in {*self.copies, *self.written} if max(self._kept(name), default=-1) >= version)
 
     def _kept(self, name: str) -> set[int]:
         copied = {version for version, stages in self.copies.get(name, {}).items() if stages}

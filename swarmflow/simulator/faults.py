@@ -141,7 +141,10 @@ class Churn:
         self.world.clock.after(self.random.expovariate(1 / self.gap_s), self._strike)
 
     def _heed(self) -> None:
-        """Start those that the leader waits for: the peers that kept the version, or the trainer whose disk has it."""
+        """Start those that the leader waits for: the peers that kept the version, or the trainer whose disk has it.
+
+        Who is there may tell of a later version than the one that the leader began with, and it asks for that.
+        """
         leader = self.world.leader
         lead = self.world.trainers[leader].lead if leader is not None else None
         if self.world.ended:
