@@ -75,6 +75,15 @@ def test_of_two_that_are_as_near_the_one_with_less_to_compute_is_first() -> None
     assert {chosen(made) for _ in range(30)} == {A, B}, "both have had the time for all of it"
 
 
+def test_a_way_that_is_longer_by_less_than_a_microbatch_takes_is_as_near() -> None:
+    """Both its passes count: else who is a little farther away would compute nothing while others have much to do."""
+    made = router(a=1.0, b=2.5)
+    made.links.record_work(A, 10.0, 1.0, 1.0)
+    assert {chosen(made) for _ in range(9)} == {A}, "b is 3 s farther away, forth and back, and a microbatch takes 1 s"
+    made.links.record_work(A, 10.0, 4.0, 1.0)
+    assert {chosen(made) for _ in range(9)} == {B}, "it takes 4 s, and b has nothing to do"
+
+
 def test_of_several_that_are_as_near_those_with_the_least_to_compute_are_the_choice() -> None:
     """Work that was told is done as time passes: who told long ago has little left."""
     names = [f"p{number}" for number in range(6)]

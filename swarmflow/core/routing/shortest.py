@@ -16,7 +16,7 @@ from swarmflow.core.routing.smoothing import smoothed
 
 PRIOR_S = 1e-3  # assumed before the first measurement (epsilon in SWARM, Algorithm 1)
 RETRY_FACTOR = 30.0  # an unused peer is tried again after this multiple of its path's time; costs about 3%
-NEAR = 1.0  # times what one microbatch takes there: by less than this no peer is better than another
+NEAR = 1.0  # times what one microbatch takes there, both passes: by less than this no peer is better than another
 DRAWS = 8  # of which the two that have told of the least work are the choice
 CHANGED = 0.1  # of what is usual, before those of which it is assumed are estimated anew: a sender assumes it of dozens
 
@@ -160,7 +160,8 @@ class Shortest:
         if best is None:
             return None
         least = self._estimate(best)
-        near_s = least.delay_s + NEAR * max(least.tensor_s, least.service_s)
+        each_s = self.links.peer_work(best).each_s  # 0 until it has told
+        near_s = least.delay_s + NEAR * max(least.tensor_s, least.service_s, each_s)
         process, *others = self._drawn(near_s, exclude) or [best]
         peer = self._estimate(process)
         reason = f"expected back in {peer.delay_s:.3f} s: {peer.pending} pending, {peer.tensor_s:.3f} s to it"
