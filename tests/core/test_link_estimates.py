@@ -120,8 +120,29 @@ def test_what_a_peer_says_of_its_passes_counts_unless_they_took_ten_times_as_lon
     links.record_service(A, 2.0, 2.0)
     links.record_pass(A, 19.0, 3.0)
     assert links.service_s(A) == 2.0
-    links.record_pass(A, 21.0, 4.0)
-    assert links.service_s(A) == pytest.approx(3.9)
+    links.record_pass(A, 39.0, 4.0)
+    assert links.service_s(A) == pytest.approx(21.0)
+    links.record_service(A, 2.0, 5.0)
+    assert links.service_s(A) == pytest.approx(21.0), "to say it again makes it no truer"
+
+
+def test_a_single_slow_pass_of_a_peer_is_no_proof_against_what_it_says() -> None:
+    links = LinkEstimates()
+    links.record_service(A, 2.0, 1.0)
+    for now in (2.0, 3.0):
+        links.record_pass(A, 2.0, now)
+    links.record_pass(A, 50.0, 4.0)
+    assert links.service_s(A) == 2.0, "it had put something off, which came before this pass"
+    links.record_pass(A, 500.0, 5.0)
+    assert links.service_s(A) == pytest.approx(56.12)
+
+
+def test_what_passes_took_counts_where_the_peer_says_nothing() -> None:
+    links = LinkEstimates()
+    links.record_pass(A, 3.0, 1.0)
+    assert links.service_s(A) == 3.0
+    links.record_service(A, 2.0, 2.0)
+    assert links.service_s(A) == 2.0
 
 
 def test_what_takes_no_time_or_has_no_bytes_says_nothing_of_a_rate() -> None:

@@ -83,7 +83,8 @@ class LinkEstimates:
     _tensor_bytes: int = field(default=0, init=False)  # size of a boundary tensor
     _own_queue: OwnQueue = field(default_factory=OwnQueue, init=False)
     _responses: _Estimates = field(default_factory=_Estimates, init=False)  # from sending to passing on
-    _services: _Estimates = field(default_factory=_Estimates, init=False)  # of one pass, whatever else is queued
+    _services: _Estimates = field(default_factory=_Estimates, init=False)  # of one pass, as the peer tells it
+    _passes: _Estimates = field(default_factory=_Estimates, init=False)  # the same as measured: its part of the queue
     _works: dict[ProcessId, PeerWork] = field(default_factory=dict, init=False)
     _any_gap_s: float | None = field(default=None, init=False)  # from one acknowledged tensor to the next
     _acknowledged_s: float = field(default=-math.inf, init=False)  # when the last one was
@@ -95,7 +96,7 @@ class LinkEstimates:
 
     def keep(self, processes: frozenset[ProcessId]) -> None:
         """Forget all other processes."""
-        for kind in (self._transfers, self._bytes, self._responses, self._services):
+        for kind in (self._transfers, self._bytes, self._responses, self._services, self._passes):
             kind.by_process = {process: found for process, found in kind.by_process.items() if process in processes}
         self._used_s = {process: at_s for process, at_s in self._used_s.items() if process in processes}
         self._works = {process: work for process, work in self._works.items() if process in processes}
@@ -154,13 +155,9 @@ class LinkEstimates:
         return max(0.0, work.seconds - (self.now_s - work.at_s))
 
     def record_pass(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Record what a pass took: its part of the queue. Where the peer tells of far less, this counts."""
+        """Record what a pass took: its part of the queue."""
         self._any_pass_s = smoothed(self._any_pass_s, seconds)
-        announced_s = self._services.seconds(process)
-        if announced_s is None:
-            self._services.guess(process, seconds, now)
-        elif seconds > UNTRUE * announced_s:
-            self._services.record(process, seconds, now)
+        self._passes.record(process, seconds, now)
 
     def record_response(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record the time from sending a microbatch until the peer passed it on."""
@@ -170,7 +167,7 @@ class LinkEstimates:
 
     def renew(self, process: ProcessId) -> None:
         """Let the next measurements of a peer replace the former ones: it was not used for long."""
-        for kind in (self._transfers, self._services):
+        for kind in (self._transfers, self._passes):
             if process in kind.by_process:
                 kind.by_process[process].provisional = True
 
@@ -187,8 +184,15 @@ class LinkEstimates:
         return self._transfers.is_fresh(process, self.now_s)
 
     def service_s(self, process: ProcessId) -> float | None:
-        """Return the time from a microbatch's arrival until the peer passes it on; None: it is not known."""
-        return self._services.seconds(process)
+        """Return the time of one pass, as the peer tells it; None: it is not known.
+
+        Where it tells nothing, or passes take far longer than it tells, it is what they took. A single one says little:
+        what the peer had put off, such as gradients of parameters, may come before it and is not in its queue.
+        """
+        announced_s, measured_s = self._services.seconds(process), self._passes.seconds(process)
+        if announced_s is None or (measured_s is not None and measured_s > UNTRUE * announced_s):
+            return measured_s
+        return announced_s
 
     def response_s(self, process: ProcessId) -> float | None:
         """Return the time from sending a microbatch until the peer passes it on; None: it is not known."""
