@@ -91,8 +91,8 @@ def test_of_several_that_are_as_near_those_with_the_least_to_compute_are_the_cho
     for number, name in enumerate(names):
         made.links.record_work(process(name), 10.0 + number, 1.0, 1.0)
     made.links.record_work(process("p5"), 8.5, 1.0, 4.0)
-    choices = {(choice.process, choice.rival) for _ in range(20) if (choice := made.choose())}
-    assert choices == {(process("p0"), process("p1"))}, "p5 told 8.5 s now; of the others' 3 s are done"
+    choices = {(choice.process, choice.alternatives[:1]) for _ in range(20) if (choice := made.choose())}
+    assert choices == {(process("p0"), (process("p1"),))}, "p5 told 8.5 s now; of the others' 3 s are done"
 
 
 def test_of_very_many_peers_the_choice_is_of_some_that_are_drawn() -> None:
@@ -228,8 +228,8 @@ def test_the_choice_is_nearly_the_least_of_all(data: st.DataObject) -> None:
             least = min((seen[other] for other in left), key=lambda peer: peer.delay_s)
             near_s = least.delay_s + max(least.tensor_s, least.service_s)
             assert seen[choice.process].delay_s <= near_s
-            assert choice.rival is None or (choice.rival in left and seen[choice.rival].delay_s <= near_s)
-            assert choice.rival != choice.process
+            assert all(each in left and seen[each].delay_s <= near_s for each in choice.alternatives)
+            assert choice.process not in choice.alternatives
         passes_s = made._typical.service_s
         known = passes_s != UNKNOWN_S or made._typical.tensor_s != PRIOR_S
         links_s = min(peer.path_s for peer in seen.values()) - (UNKNOWN_S if passes_s == UNKNOWN_S else 0.0)

@@ -23,7 +23,6 @@ from swarmflow.core.protocol.types import ProcessId
 # the estimate of a step below this share of it.
 STEP_RATIO_MAX = 0.9
 MOVES_MAX = 256  # that are planned ahead; those of a larger swarm are planned again
-CANDIDATES = 3  # peers of a stage of which one may go: the fastest computer, the fastest connection, the slowest peer
 MOVE_GAIN = 0.05  # over the number of stages: by this share each move lowers the smoothed estimate at least
 # Moves that together lower the estimate although the first ones raise it: a stage of one peer has no all-reduce, and
 # one of two has. Of seven peers, five, one and one would stay for ever at 1.5 times the step of one, three and three.
@@ -148,7 +147,11 @@ class _Plan:
         return peer.process, other
 
     def _candidates(self, stage: int, other: int) -> list[PlacedPeer]:
-        """Return the peers of a stage of which one may go to another one, at most CANDIDATES."""
+        """Return the peers of a stage of which one may go to another one: four at most.
+
+        They are the slowest, the fastest computer, the fastest connection and the fastest in both: where several are as
+        fast as computers, the first of these orders takes the one behind the slowest connection.
+        """
         peers = self.stages[stage]
         movable = [peer for peer in peers if peer.movable and other not in peer.unfit] if len(peers) > 1 else []
         if not movable:
@@ -158,6 +161,7 @@ class _Plan:
             lambda process: (power[process].speed, power[process].upload_rate, process),
             lambda process: (-power[process].speed, power[process].upload_rate, process),
             lambda process: (-power[process].upload_rate, power[process].speed, process),
+            lambda process: (-power[process].upload_rate * power[process].speed, 0.0, process),
         )
         chosen = {min(power, key=order) for order in orders}
         return [peer for peer in movable if peer.process in chosen]

@@ -290,14 +290,14 @@ class Dispatcher:
             return []
         self.waiting.pop(microbatch, None)
         entry.sent_at_s, entry.measured = now, False
-        chosen, rival = choice.process, choice.rival
+        chosen = choice.process
         if not self.next_stage.asks(chosen):
             self.next_stage.assign(entry, chosen, FlightState.UNREQUESTED)
             return self.send(entry, chosen, now)
         self.next_stage.assign(entry, chosen, FlightState.RESERVING)
         self.send_window.add(microbatch)
-        if rival is not None and self.next_stage.asks(rival):
-            self.next_stage.ask_rival(entry, rival)
+        for process in filter(self.next_stage.asks, choice.alternatives[: self.next_stage.alternatives_max]):
+            self.next_stage.ask_alternative(entry, process)
         self.expect(entry, now + self.deadline_s(entry, chosen))
         return [Send(asked, self.next_stage.question(entry, self.stage, asked)) for asked in entry.candidates]
 

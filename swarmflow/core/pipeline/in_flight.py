@@ -65,8 +65,9 @@ class InFlight:
     state: FlightState = field(default=FLIGHT.initial, init=False)
     holder: ProcessId | None = field(default=None, init=False)
     successor: ProcessId | None = field(default=None, init=False)  # to whom the holder has passed it on
-    rival: ProcessId | None = field(default=None, init=False)  # was asked for a slot beside the holder (`offers`)
-    # Of these two, who has reserved a slot: expected seconds until the gradient returns from there.
+    # Were asked for a slot beside the holder, and have not denied it (`offers`).
+    alternatives: dict[ProcessId, None] = field(default_factory=dict, init=False)
+    # Of these and the holder, who has reserved a slot: expected seconds until the gradient returns from there.
     offers: dict[ProcessId, float] = field(default_factory=dict, init=False)
     asked: set[ProcessId] = field(default_factory=set, init=False)  # peers whose answer to an Adopt is awaited
     # Until when it may wait for a full peer that will be done sooner than a free one; None: it has not waited yet.
@@ -103,9 +104,8 @@ class InFlight:
 
     @property
     def candidates(self) -> tuple[ProcessId, ...]:
-        """The peers that are asked for a slot: the holder, and a second one."""
-        asked = (self.holder, self.rival) if self.reserving else ()
-        return tuple(process for process in asked if process is not None)
+        """The peers that are asked for a slot: the holder, and others beside it."""
+        return (self.holder, *self.alternatives) if self.reserving and self.holder is not None else ()
 
     @property
     def held(self) -> bool:

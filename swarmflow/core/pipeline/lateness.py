@@ -52,7 +52,7 @@ def _handle_late(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Ac
     A peer that has passed the microbatch on and owes the gradient is only asked: the stages after it may be at fault.
     """
     holder, stage = entry.holder, dispatcher.stage
-    if entry.offers:  # the other one of two does not answer
+    if entry.offers:  # of those that were asked, some do not answer
         return offers.take(dispatcher, entry, now)
     if holder is not None and entry.awaited:
         if entry.reserving:
@@ -128,7 +128,7 @@ def gone(dispatcher: Dispatcher, process: ProcessId, now: float, lost: Collectio
     for entry in list(dispatcher.flights.entries.values()):
         if process in entry.asked:
             actions += dispatcher.unanswered(entry, process, now)
-        elif entry.rival is not None and process in entry.candidates:
+        elif entry.alternatives and process in entry.candidates:
             actions += offers.without(dispatcher, entry, process, now)
         elif entry.holder == process or (entry.returned and entry.microbatch in lost):
             actions += _send_again(dispatcher, entry, now)
@@ -163,7 +163,7 @@ def on_connection_lost(dispatcher: Dispatcher, process: ProcessId, now: float) -
     for entry in list(dispatcher.flights.entries.values()):
         if process in entry.asked:
             dispatcher.expect(entry, now + ASK_AFTER_S)
-        elif entry.rival is not None and process in entry.candidates:
+        elif entry.alternatives and process in entry.candidates:
             actions += offers.without(dispatcher, entry, process, now)
         elif entry.holder != process or entry.returned:
             continue

@@ -14,6 +14,8 @@ from swarmflow.core.routing.router import Choice, Router
 from swarmflow.core.routing.smoothing import smoothed
 
 ASK_S = 1.0  # what peers take to pass a microbatch on, from where on all are asked first: beside it a question is cheap
+# What they take, from where on four are asked: of a few microbatches a peer, one that goes to the wrong one counts.
+ASK_MORE_S = 10.0
 
 
 @dataclass(slots=True)
@@ -130,29 +132,29 @@ class NextStage:
             entry.move(to)
 
     def _end_question(self, entry: InFlight) -> None:
-        if entry.rival is not None:
-            self.end_rival(entry)
+        for process in list(entry.alternatives):
+            self.end_alternative(entry, process)
         entry.offers.clear()
         if entry.state is FlightState.RESERVING and entry.holder is not None:
             self.availability.end_question(entry.holder)
 
-    def ask_rival(self, entry: InFlight, process: ProcessId) -> None:
-        """Note that a second peer is asked for a slot."""
-        entry.rival = process
+    def ask_alternative(self, entry: InFlight, process: ProcessId) -> None:
+        """Note that another peer is asked for a slot."""
+        entry.alternatives[process] = None
         self.availability.ask(process)
 
-    def end_rival(self, entry: InFlight) -> None:
-        """Note that the second peer is not asked any more."""
-        assert entry.rival is not None, "a second one was asked"
-        self.availability.end_question(entry.rival)
-        entry.offers.pop(entry.rival, None)
-        entry.rival = None
+    def end_alternative(self, entry: InFlight, process: ProcessId) -> None:
+        """Note that another peer is not asked any more."""
+        del entry.alternatives[process]
+        self.availability.end_question(process)
+        entry.offers.pop(process, None)
 
-    def swap(self, entry: InFlight) -> None:
-        """Make the second peer that was asked the holder, and the holder the second."""
-        assert entry.rival is not None, "a second one was asked"
+    def swap(self, entry: InFlight, process: ProcessId) -> None:
+        """Make another peer that was asked the holder, and the holder one of the others."""
+        assert entry.holder is not None, "who is asked is the holder"
         self._count(entry, -1)
-        entry.holder, entry.rival = entry.rival, entry.holder
+        del entry.alternatives[process]
+        entry.alternatives[entry.holder], entry.holder = None, process
         self._count(entry, 1)
 
     def record_queued(self, passes: int) -> None:
@@ -175,6 +177,11 @@ class NextStage:
     def question(self, entry: InFlight, stage: int, process: ProcessId) -> ReserveSlot:
         """Return the question whether a peer has a slot for a microbatch."""
         return ReserveSlot(entry.microbatch, stage, entry.attempt, self.availability.insist, self.unasked[process])
+
+    @property
+    def alternatives_max(self) -> int:
+        """How many peers are asked for a slot beside the chosen one: a question costs little beside what they take."""
+        return 3 if (self.router.links.any_response_s or 0.0) >= ASK_MORE_S else 1
 
     def asks(self, process: ProcessId) -> bool:
         """Return whether a peer is asked before it gets a microbatch: its share is used up, or an answer pays."""

@@ -1,10 +1,11 @@
 """What follows from the answers of peers that were asked for a slot, or sent a microbatch without asking.
 
-Where a sender asks, it asks two peers, and the one that would return the gradient first gets the microbatch.
+Where a sender asks, it asks two peers or four, and the one that would return the gradient first gets the microbatch.
 
 What a sender has measured of a peer says little of what others have sent there since: in a stage of many peers each
 sender meets a peer once a step. Of two that are asked at random the better one is nearly as good as the best of all
-(Mitzenmacher, 2001), and costs two small messages more.
+(Mitzenmacher, 2001), and costs two small messages more. Who takes more than twice as long to answer is not waited for,
+unless that is little beside what a tensor takes: else the peers of the own region would get all.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from swarmflow.core.pipeline.patience import PATIENCE_S, too_late_s
 from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.messages import Cancel, Denied, SlotReserved
 from swarmflow.core.protocol.types import ProcessId
+
+WAIT = 0.05  # of what a tensor takes: so long other answers are awaited, after the first one
 
 
 def reserved(dispatcher: Dispatcher, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
@@ -38,20 +41,20 @@ def reserved(dispatcher: Dispatcher, sender: ProcessId, message: SlotReserved, n
     tensor_s = dispatcher.router.links.transfer_s(sender) or 0.0
     dispatcher.router.links.record_work(sender, message.work_s, message.each_s, now)
     entry.offers[sender] = 2.0 * tensor_s + message.work_s + message.downstream_s
-    if entry.rival is not None and len(entry.offers) == 1:
-        # Who takes more than twice as long to answer is not waited for.
-        dispatcher.expect(entry, now + (now - entry.sent_at_s))
+    if len(entry.offers) < len(entry.candidates):
+        if len(entry.offers) == 1:
+            dispatcher.expect(entry, now + max(now - entry.sent_at_s, WAIT * tensor_s))
         return []
     return take(dispatcher, entry, now)
 
 
 def take(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Action]:
-    """Send a microbatch to the better one of those that have reserved a slot for it, and cancel the other."""
+    """Send a microbatch to the best one of those that have reserved a slot for it, and cancel the others."""
     assert entry.holder is not None, "who is asked is the holder"
     best = min(entry.offers, key=lambda process: (entry.offers[process], process != entry.holder))
     if best != entry.holder:
-        dispatcher.next_stage.swap(entry)
-    cancelled = cancel_rival(dispatcher, entry)
+        dispatcher.next_stage.swap(entry, best)
+    cancelled = cancel_alternatives(dispatcher, entry)
     late_s = too_late_s(dispatcher, best)
     if late_s > 0.0 and (entry.patient_s is None or now < entry.patient_s):
         return [*cancelled, *_postpone(dispatcher, entry, best, late_s, now), *dispatcher.route(entry, now)]
@@ -78,7 +81,7 @@ def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: floa
         return []
     if sender in entry.asked:
         return dispatcher.unanswered(entry, sender, now)
-    if sender not in (entry.holder, entry.rival) or entry.returned:
+    if (sender != entry.holder and sender not in entry.alternatives) or entry.returned:
         return []  # a gradient that has returned is not denied any more: a newer attempt has its hop
     dispatcher.next_stage.availability.denied(sender, reason, now)
     if reason == "full":
@@ -87,7 +90,7 @@ def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: floa
     dispatcher.due_s = (
         -math.inf if entry.reserving else min(dispatcher.due_s, now + dispatcher.next_stage.availability.pause_s)
     )
-    if entry.rival is not None:
+    if entry.alternatives:
         return without(dispatcher, entry, sender, now)
     # A peer that lost it (its gradient was invalid, or it was cancelled) may have passed it on before.
     entry.repair |= reason in ("unknown", "invalid")
@@ -100,18 +103,16 @@ def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: floa
 
 
 def without(dispatcher: Dispatcher, entry: InFlight, process: ProcessId, now: float) -> list[Action]:
-    """Go on with the other one of two that were asked: this one denies it, is gone, or cannot be reached."""
-    assert entry.rival is not None, "two were asked"
+    """Go on with the others that were asked: this one denies it, is gone, or cannot be reached."""
     if process == entry.holder:
-        dispatcher.next_stage.swap(entry)
-    dispatcher.next_stage.end_rival(entry)
-    return take(dispatcher, entry, now) if entry.offers else []
+        dispatcher.next_stage.swap(entry, next(iter(entry.alternatives)))
+    dispatcher.next_stage.end_alternative(entry, process)
+    return take(dispatcher, entry, now) if len(entry.offers) == len(entry.candidates) else []
 
 
-def cancel_rival(dispatcher: Dispatcher, entry: InFlight) -> list[Action]:
-    """Take the question back from the second one that was asked, if there is one."""
-    if entry.rival is None:
-        return []
-    cancelled = Send(entry.rival, Cancel(entry.microbatch, dispatcher.stage, entry.attempt))
-    dispatcher.next_stage.end_rival(entry)
-    return [cancelled]
+def cancel_alternatives(dispatcher: Dispatcher, entry: InFlight) -> list[Action]:
+    """Take the question back from all that were asked but the holder."""
+    others = list(entry.alternatives)
+    for process in others:
+        dispatcher.next_stage.end_alternative(entry, process)
+    return [Send(process, Cancel(entry.microbatch, dispatcher.stage, entry.attempt)) for process in others]

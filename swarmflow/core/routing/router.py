@@ -14,12 +14,13 @@ from swarmflow.core.routing.link_estimates import LinkEstimates
 class Choice:
     """The process to send to, and why it was chosen.
 
-    rival: another one that may be as good. Where peers are asked before anything is sent, both are.
+    alternatives: others that may be as good, the likeliest first. Where peers are asked before anything is sent, some
+    of these are too.
     """
 
     process: ProcessId
     reason: str
-    rival: ProcessId | None = None
+    alternatives: tuple[ProcessId, ...] = ()
 
 
 class Router(Protocol):

@@ -165,7 +165,7 @@ class Shortest:
         process, *others = self._drawn(near_s, exclude) or [best]
         peer = self._estimate(process)
         reason = f"expected back in {peer.delay_s:.3f} s: {peer.pending} pending, {peer.tensor_s:.3f} s to it"
-        return Choice(process, f"{reason}, {peer.downstream_s:.3f} s beyond it", others[0] if others else None)
+        return Choice(process, f"{reason}, {peer.downstream_s:.3f} s beyond it", tuple(others))
 
     def _best(self, exclude: Collection[ProcessId]) -> ProcessId | None:
         """Return the peer with the shortest expected delay."""
@@ -186,7 +186,7 @@ class Shortest:
             self._names = [*self._peers, *self._unmeasured]
         drawn = self._draw.sample(self._names, min(DRAWS, len(self._names)))
         near = [each for each in drawn if each not in exclude and self._estimate(each).delay_s <= near_s]
-        return sorted(near, key=lambda process: self._estimate(process).assumed_s + self.links.work_s(process))[:2]
+        return sorted(near, key=lambda process: self._estimate(process).assumed_s + self.links.work_s(process))
 
     def _estimate(self, process: ProcessId) -> _PeerEstimate:
         return self._peers.get(process, self._typical)

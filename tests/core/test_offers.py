@@ -1,0 +1,103 @@
+"""Who is asked for a slot for a microbatch, how long answers are awaited, and who gets it."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from swarmflow.core.pipeline import lateness, offers
+from swarmflow.core.pipeline.dispatcher import Dispatcher
+from swarmflow.core.pipeline.next_stage import ASK_MORE_S, ASK_S
+from swarmflow.core.pipeline.offers import WAIT
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.messages import Cancel, Denied, Forward, ReserveSlot, SlotReserved
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
+from swarmflow.core.routing.shortest import Shortest
+from tests.core.samples import EPOCH, messages, microbatch, process
+
+PEERS = tuple(process(f"p{number}") for number in range(6))
+BODIES = (Ref(1, 100), Ref(2, 8))
+NOW_S = 100.0
+
+
+def asked(response_s: float, tensor_s: float = 1.0) -> tuple[Dispatcher, list[ProcessId]]:
+    """Six like peers are known, and a microbatch has come; who was asked for a slot."""
+    box = Dispatcher(1, Shortest("x"))
+    box.open(EPOCH, PEERS, {})
+    for peer in PEERS:
+        box.router.links.record_transfer(peer, 100, tensor_s, NOW_S, direct=False)
+        box.router.links.record_response(peer, response_s, NOW_S)
+        box.router.refresh(peer)
+    return box, [to for to, _ in messages(box.offer(microbatch(0), BODIES, NOW_S), ReserveSlot)]
+
+
+def reserve(box: Dispatcher, peer: ProcessId, work_s: float, now: float = NOW_S + 0.1) -> list[Action]:
+    return offers.reserved(box, peer, SlotReserved(microbatch(0), 1, FIRST_ATTEMPT, work_s=work_s, free=1), now)
+
+
+def sent_to(actions: list[Action]) -> list[ProcessId]:
+    return [to for to, _ in messages(actions, Forward)]
+
+
+@pytest.mark.parametrize(("response_s", "questions"), [(ASK_S, 2), (0.9 * ASK_MORE_S, 2), (ASK_MORE_S, 4)])
+def test_where_peers_take_very_long_more_of_them_are_asked(response_s: float, questions: int) -> None:
+    _, peers = asked(response_s)
+    assert len(set(peers)) == questions == len(peers)
+
+
+def test_of_all_that_are_asked_the_one_that_returns_it_first_gets_it() -> None:
+    box, peers = asked(ASK_MORE_S)
+    for peer, work_s in zip(peers[:3], (9.0, 2.0, 5.0), strict=True):
+        assert reserve(box, peer, work_s) == []
+    actions = reserve(box, peers[3], 7.0)
+    assert sent_to(actions) == [peers[1]]
+    assert {to for to, _ in messages(actions, Cancel)} == {*peers} - {peers[1]}
+
+
+@pytest.mark.parametrize("tensor_s", [1.0, 100.0])
+def test_who_is_far_away_is_waited_for_where_that_is_little_beside_a_tensor(tensor_s: float) -> None:
+    box, (near, far) = asked(ASK_S, tensor_s)
+    assert reserve(box, near, 3.0) == []
+    until_s = NOW_S + 0.1 + max(0.1, WAIT * tensor_s)
+    assert lateness.next_deadline(box) == pytest.approx(until_s)
+    assert sent_to(lateness.tick(box, until_s - 0.01)) == []
+    actions = lateness.tick(box, until_s)
+    assert (sent_to(actions), [to for to, _ in messages(actions, Cancel)]) == ([near], [far])
+    assert sent_to(reserve(box, far, 0.0, until_s)) == [], "it is late"
+
+
+def test_later_answers_do_not_put_the_end_off() -> None:
+    box, peers = asked(ASK_MORE_S)
+    reserve(box, peers[0], 3.0)
+    until_s = lateness.next_deadline(box)
+    reserve(box, peers[1], 2.0, NOW_S + 0.15)
+    assert lateness.next_deadline(box) == until_s
+
+
+@given(st.permutations(range(4)), st.lists(st.sampled_from(["reserve", "full", "gone", "cut"]), min_size=4, max_size=4))
+def test_the_best_of_those_that_have_a_slot_gets_it(order: list[int], answers: list[str]) -> None:
+    box, peers = asked(ASK_MORE_S)
+    actions: list[Action] = []
+    for index, answer in zip(order, answers, strict=True):
+        peer = peers[index]
+        assert sent_to(actions) == [], "others have not answered yet"
+        if answer == "reserve":
+            actions += reserve(box, peer, float(index))
+        elif answer == "full":
+            actions += offers.denied(box, peer, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"), NOW_S + 0.1)
+        elif answer == "gone":
+            actions += lateness.gone(box, peer, NOW_S + 0.1)
+        else:
+            actions += lateness.on_connection_lost(box, peer, NOW_S + 0.1)
+    having = [peers[index] for index, answer in zip(order, answers, strict=True) if answer == "reserve"]
+    if not having:
+        assert {to for to, _ in messages(actions, ReserveSlot)} == {*PEERS} - {*peers}, "the others are asked"
+        return
+    best = min(having, key=peers.index)
+    assert sent_to(actions) == [best]
+    assert {to for to, _ in messages(actions, Cancel)} == {*having} - {best}
+    assert +box.next_stage.held == Counter([best])
+    assert box.next_stage.availability.asked_out() <= {*peers} - {best}, "no question is open: some are full"
