@@ -8,7 +8,7 @@ PIP_INSTALL := $(BIN)/python -m pip install --quiet --quiet --disable-pip-versio
 
 .DEFAULT_GOAL := help
 .PHONY: help venv venv-dev venv-docs demo test test-portable test-extended test-exhaustive lint format typecheck generate docs benchmark image-check fuzz same \
-	experiments-quick screenshots clean
+	experiments experiments-quick screenshots clean
 
 help:
 	@echo "make demo               set up, then train a small model with a swarm of processes on this machine"
@@ -24,6 +24,7 @@ help:
 	@echo "make image-check        the steps of the CPU image, carried out without docker, and a swarm from it"
 	@echo "make fuzz               random swarms under random faults, in virtual time; SEEDS=N of them, 200 if not given"
 	@echo "make same BEFORE=C      whether the code decides as at commit C, names aside: fuzz seeds and experiments"
+	@echo "make experiments        every experiment, ten minutes of a core each at most; ONLY=\"A B\" for some"
 	@echo "make experiments-quick  every experiment in its reduced version"
 	@echo "make screenshots        the pictures of the page in docs/images, with Debian's chromium and chromium-driver"
 	@echo "make clean              remove the virtual environment and everything built"
@@ -116,6 +117,9 @@ same: venv
 
 screenshots: venv-dev
 	@$(BIN)/python -m tests.page.screenshots
+
+experiments: venv
+	@$(BIN)/python -m experiments.common.every $(ONLY)
 
 experiments-quick: venv
 	@$(BIN)/python -m experiments.common.quick

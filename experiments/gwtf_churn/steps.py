@@ -16,7 +16,7 @@ from swarmflow.errors import SwarmflowError
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.report import SimulationReport
 
-SEEDS, SEEDS_QUICK = 50, 2
+SEEDS, SEEDS_QUICK = 12, 2
 MODEL = "LLaMA-like"
 COLUMNS = tuple(setting.column for setting in settings() if setting.model == MODEL)
 CLAIMED = ("Homogeneous 0%", "Heterogeneous 10%")

@@ -17,7 +17,8 @@ def draw_figure(path: Path, found: Mapping[str, Results]) -> None:
     """Draw the ratios of all scenarios, by name. Raises ConfigError when the file cannot be written."""
     pyplot = quiet_pyplot()
     figure, panel = pyplot.subplots(figsize=(max(6.0, 0.6 * len(found)), 6.0), layout="constrained")
-    for number, policy in enumerate(ALL):
+    measured = [policy for policy in ALL if any(policy in results for results in found.values())]
+    for number, policy in enumerate(measured):
         ours = policy in OURS
         values = [ratios(results)[policy] for results in found.values()]
         places = [place for place, value in enumerate(values) if isfinite(value)]

@@ -15,23 +15,25 @@ from experiments.swarm_scaling.figure import draw
 
 @click.command("swarm_scaling")
 @click.option("--large", "is_large", is_flag=True, help="Instead: 1,000 to 10,000 peers of 32 stages. 15 minutes.")
+@click.option("--full", is_flag=True, help="Also 1,000 peers, with SWARM's own step too: ten minutes more.")
 @options
-def main(quick: bool, seed: int, json_file: Path | None, is_large: bool) -> None:
+def main(quick: bool, seed: int, json_file: Path | None, full: bool, is_large: bool) -> None:
     """Does the throughput grow with the peers, and what does a peer more cost the others?"""
     if is_large:
         title, rows = "A large swarm", _large((64, 128) if quick else large.SIZES, seed)
     else:
-        title, rows = "SWARM, Figure 6 (in brackets: the paper's Table 3)", _figure(quick, seed)
+        title, rows = "SWARM, Figure 6 (in brackets: the paper's Table 3)", _figure(quick, full, seed)
     show(title, rows)
     if json_file is not None:
         write_json(json_file, rows)
 
 
-def _figure(quick: bool, seed: int) -> list[Row]:
-    sizes = (8, 32, 64) if quick else cases.SIZES
+def _figure(quick: bool, full: bool, seed: int) -> list[Row]:
+    sizes = (8, 32, 64) if quick else cases.SIZES + full * cases.FULL_SIZES
     found = [cases.measure(peers, seed) for peers in progress(sizes, len(sizes), "swarm_scaling")]
     draw(plot_file(__file__, quick), found)
-    long = [] if quick else [cases.measure(peers, seed, cases.PAPER_HOPS) for peers in cases.PAPER_SIZES]
+    paper_sizes = () if quick else cases.PAPER_SIZES + full * cases.FULL_SIZES
+    long = [cases.measure(peers, seed, cases.PAPER_HOPS) for peers in paper_sizes]
     return [row for each in [*found, *long] for row in cases.rows(each)] + list(cases.fits(found))
 
 

@@ -1,14 +1,16 @@
-"""What the reduced run of all experiments finds, and what it takes for a fault."""
+"""Which commands the experiments have, how they say so, and what is taken for a fault of one."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from experiments.common.quick import FOLDER, experiments, fault
+from experiments.common.commands import FOLDER, experiments, fault
+from experiments.common.every import BESIDE
 from experiments.common.rows import row
 
 GOOD = asdict(row("a", "swarmflow", "Seconds", [1.0, 2.0], 0.5))
@@ -23,9 +25,10 @@ def test_experiments_are_the_folders_with_a_command(tmp_path: Path) -> None:
     assert {"gwtf_churn", "swarm_rebalance", "swarm_utilisation"} <= set(experiments())
 
 
-@pytest.mark.parametrize("name", experiments())
+@pytest.mark.parametrize("name", [*experiments(), *BESIDE])
 def test_each_says_how_it_is_run(name: str) -> None:
-    text = (FOLDER / name / "README.md").read_text(encoding="utf-8")
+    text = (FOLDER / name.split(".")[0] / "README.md").read_text(encoding="utf-8")
+    assert find_spec(f"experiments.{name}") is not None
     assert f"python -m experiments.{name}" in text
     assert f"`python -m experiments.{name}`" in (FOLDER / "README.md").read_text(encoding="utf-8")
 
