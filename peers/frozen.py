@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
+from peers.kept_base import KeptBase
 from swarmflow.compute.base_weights import read_base, write_base
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.base_transfer import OnProgress, load_base, serve_base
 from swarmflow.runtime.execution.served import Served
-from swarmflow.runtime.transport.requests import Requests
+from swarmflow.runtime.execution.session import Session
 
 
 @dataclass(frozen=True)
@@ -36,13 +39,14 @@ class FrozenLoader:
     """Loads them for a stage, and gives them to others."""
 
     manifest: Manifest
-    requests: Requests
+    session: Session
     serving: Callable[[], Served | None]
     near: Callable[[], frozenset[str]]  # the names of peers of this host, which are asked first
     trainers: Callable[[], Sequence[ProcessId]] = field(default=lambda: ())  # those that are known, the leader first
+    disk: KeptBase = field(default_factory=lambda: KeptBase(None))
 
     async def fill(self, served: Served, peers: Sequence[ProcessId], on_progress: OnProgress) -> None:
-        """Fetch the frozen weights of a stage, unless it has them, or has none. Raises NetworkError.
+        """Read the frozen weights of a stage from the disk, or fetch them, unless it has none. Raises NetworkError.
 
         peers: that serve the stage.
         """
@@ -51,17 +55,15 @@ class FrozenLoader:
             return
         if stage >= len(self.manifest.base):
             raise NetworkError("the run's manifest does not name its frozen weights")
-        donors, beside = tuple(dict.fromkeys((*peers, *self.trainers()))), self.near()
-        served.base_leaves = await load_base(
-            self.requests,
-            donors,
-            stage,
-            self.manifest.base[stage],
-            base.numel(),
-            lambda start, data: write_base(base, start, data),
-            on_progress,
-            near=[peer for peer in peers if peer.name in beside],
-        )
+        root, total_bytes, write = self.manifest.base[stage], base.numel(), partial(write_base, base)
+        leaves = await self.disk.read(root, total_bytes, write)
+        if leaves is None:
+            donors, beside = tuple(dict.fromkeys((*peers, *self.trainers()))), self.near()
+            near = [peer for peer in peers if peer.name in beside]
+            requests = self.session.requests
+            leaves = await load_base(requests, donors, stage, root, total_bytes, write, on_progress, near=near)
+            self.session.spawn(self.disk.keep(root, leaves, weakref.ref(base)), "keeping the frozen weights")
+        served.base_leaves = leaves
 
     def serve(self) -> None:
         """Answer the requests for those of the stage that is served."""
@@ -73,5 +75,7 @@ class FrozenLoader:
             return served
 
         serve_base(
-            self.requests, lambda stage: _HeldBase(held(stage)), lambda stage: held(stage).stage.layout.base_bytes
+            self.session.requests,
+            lambda stage: _HeldBase(held(stage)),
+            lambda stage: held(stage).stage.layout.base_bytes,
         )

@@ -87,7 +87,7 @@ class StageLoader:
         self._wish = wish
         self._fits = 0
         self._near: Callable[[], frozenset[str]] = frozenset
-        self.frozen = FrozenLoader(manifest, session.requests, lambda: host.served, lambda: self._near())
+        self.frozen = FrozenLoader(manifest, session, lambda: host.served, lambda: self._near())
 
     def load(self, action: LoadState) -> None:
         """Begin to load, or follow what was loaded; the machine gets the result as an event."""

@@ -19,6 +19,7 @@ from peers.copies import CopyKeeper
 from peers.ending import Signals, run_lives
 from peers.fitting import MemoryBudget
 from peers.kept import BetweenLives
+from peers.kept_base import KeptBase
 from peers.left import LeftState
 from peers.loading import StageLoader
 from peers.memory import JoinedRun
@@ -233,10 +234,10 @@ class _Life:
             holdings = await copies.begin(session, manifest)
             held = kept.held if kept is not None else await asyncio.to_thread(self._left.find, manifest.fingerprint)
         measures = own.budget, own.report.loading
-        loader = StageLoader(
+        loader = self._loader = StageLoader(
             manifest, session, self._host, compute, *measures, copies, self._left, self._between, self._options.stage
         )
-        self._loader = loader
+        loader.frozen.disk = KeptBase(self._options.state_dir and self._options.state_dir / "frozen")
         self._evaluation = EvaluationService(session, self._host)
         session.driver.add_effects(
             {

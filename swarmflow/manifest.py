@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +17,7 @@ from swarmflow.errors import IncompatibleError
 from swarmflow.ownership import RUN_ID
 
 MANIFEST_BYTES_MAX = 1 << 20
+_ROOT = re.compile("[0-9a-f]{64}")  # of frozen weights, after which peers name files
 _TENSOR_HEADER_BYTES = 1 << 16  # more than any codec puts before the numbers
 ADAPTIVE = "adatopk"
 _BYTES = {"blockwise8": 1, "fp16": 2, "none": 4, ADAPTIVE: 1}  # of a number on the wire, about, or at most
@@ -159,6 +161,8 @@ class Manifest:
             raise IncompatibleError(f"the run's manifest has an impossible beside, {manifest.beside}")
         if manifest.base and len(manifest.base) != manifest.stages:
             raise IncompatibleError("the run's manifest does not name the frozen weights of each stage")
+        if not all(_ROOT.fullmatch(root) for root in manifest.base):
+            raise IncompatibleError("the run's manifest has an impossible name of frozen weights")
         if problems := manifest.timeouts.problems():
             raise IncompatibleError(f"the run's manifest has an impossible timeouts.{problems[0]}")
         problem = manifest.boundary.problem(manifest.hidden_size) if manifest.boundary is not None else None

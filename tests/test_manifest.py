@@ -66,6 +66,16 @@ def test_a_boundary_that_no_model_of_this_size_can_have_is_refused(kind: str, nu
         Manifest.decode(json.dumps(fields).encode())
 
 
+@pytest.mark.parametrize(
+    ("roots", "told"), [(["0" * 64], "each stage"), (["0" * 64, "../" + 61 * "0"], "impossible name")]
+)
+def test_frozen_weights_are_named_by_a_hash_for_each_stage(roots: list[str], told: str) -> None:
+    fields = json.loads(manifest(run_id=RUN_ID).encode())
+    fields["base"] = roots
+    with pytest.raises(IncompatibleError, match=told):
+        Manifest.decode(json.dumps(fields).encode())
+
+
 @pytest.mark.parametrize(("group", "stages"), [("shared-0", [0, 9]), ("shared-0", [1]), ("stage-0", [0, 1])])
 def test_weights_that_no_stages_can_share_are_refused(group: str, stages: list[int]) -> None:
     whole = manifest(run_id=RUN_ID, shared=(SharedWeights("shared-0", (0, 1)),))

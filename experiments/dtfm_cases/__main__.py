@@ -10,8 +10,8 @@ from experiments.common.arguments import options, plot_file, run
 from experiments.common.plot import bars
 from experiments.common.rows import write_json
 from experiments.common.table import show
-from experiments.dtfm_cases.cases import CASES
-from experiments.dtfm_cases.measure import FIRST, REPETITIONS, RUNTIME, SLOWDOWN, measure, parts, reduced, rows
+from experiments.dtfm_cases.cases import BATCH, CASES, LAYERS, Model
+from experiments.dtfm_cases.measure import FIRST, REPETITIONS, RUNTIME, SLOWDOWN, measure, reduced, rows, whole
 from experiments.dtfm_cases.plans import SEEDS, plan_rows
 
 
@@ -19,14 +19,19 @@ from experiments.dtfm_cases.plans import SEEDS, plan_rows
 @options
 @click.option("--repetitions", type=click.IntRange(1), default=REPETITIONS, show_default=True, help="Seeds.")
 @click.option("--gradient-bytes", type=click.IntRange(1), default=2, show_default=True, help="Of a number of these.")
-@click.option("--large", is_flag=True, help="Also the largest model: minutes more.")
+@click.option("--layers", type=click.Choice((24, 32, 40)), default=LAYERS, show_default=True, help="Of the model.")
+@click.option("--batch", type=click.Choice((1024, 2048, 4096)), default=BATCH, show_default=True, help="Sequences.")
 def dtfm_cases(
-    quick: bool, seed: int, json_file: Path | None, repetitions: int, gradient_bytes: int, large: bool
+    quick: bool, seed: int, json_file: Path | None, repetitions: int, gradient_bytes: int, layers: int, batch: int
 ) -> None:
-    """DT-FM, Figure 3: 64 GPUs in one data centre, in two, and in eight cities of the world."""
-    chosen = (reduced(gradient_bytes),) if quick else parts(repetitions, gradient_bytes, large)
-    found = [row for part in chosen for row in rows(part, measure(part, seed))]
-    show("DT-FM, Figure 3 (the paper's figures in brackets)", found)
+    """DT-FM, Figures 3 and 6: 64 GPUs in one data centre, in two, and in eight cities of the world."""
+    part = reduced(gradient_bytes) if quick else whole(Model(layers, batch, gradient_bytes), repetitions)
+    found = list(rows(part, measure(part, seed)))
+    show("DT-FM, Figures 3 and 6 (the paper's figures in brackets)", found)
+    if (layers, batch) != (LAYERS, BATCH):  # the plans and the plot are of the smallest model
+        if json_file is not None:
+            write_json(json_file, found)
+        return
     planned_cases = (CASES[-1].thinned(4),) if quick else CASES
     plans = list(plan_rows(planned_cases, seed, 1 if quick else SEEDS, gradient_bytes))
     show("DT-FM's cost model: what the planners find, beside what no plan can be below", plans)

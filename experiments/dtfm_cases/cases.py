@@ -1,4 +1,4 @@
-"""The five cases of DT-FM's section 4.1, and the models that are trained in them."""
+"""The five cases of DT-FM's section 4.1, the machines of its appendix 10.5, and the models that are trained on them."""
 
 from __future__ import annotations
 
@@ -27,11 +27,15 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class DtfmCase:
-    """One of the five. The links between its places are in case{number}_latency_s.csv and case{number}_mbps.csv."""
+    """One of the five, or the sixth, which is that of appendix 10.5.
+
+    The links between its places are in case{number}_latency_s.csv and case{number}_mbps.csv.
+    """
 
     number: int
     title: str
     places: tuple[Place, ...]
+    flops: float = 62.5e12  # of a machine, in a second: half of its peak, as in section 1
 
     @property
     def name(self) -> str:
@@ -69,6 +73,8 @@ CASES = (
         5, "World-wide geo-distributed", _cities("Oregon Virginia Ohio Tokyo Seoul London Frankfurt Ireland", 8, 2_000)
     ),
 )
+# Appendix 10.5: 32 A40 of 149.7 TFLOP/s that were rented in two clusters, of which it does not say how many in each.
+RENTED = DtfmCase(6, "FluidStack", (Place("US Mid", 16, 10_400), Place("US East", 16, 11_980)), flops=149.7e12 / 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +96,11 @@ def scenario(case: DtfmCase, model: Model, policy: str, seed: int, iterations: i
     shuffled = [place for place in case.places for _ in range(place.machines)]
     Random(seed).shuffle(shuffled)
     peers = tuple(
-        _peer(base.peers[0], place, -1 if policy == "dtfm" else number % base.model.stages)
+        _peer(
+            replace(base.peers[0], flops=Constant(case.flops)),
+            place,
+            -1 if policy == "dtfm" else number % base.model.stages,
+        )
         for number, place in enumerate(shuffled)
     )
     latency_s, mbps = case.links

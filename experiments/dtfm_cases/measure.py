@@ -40,13 +40,13 @@ class Part:
         return case.name if smallest else f"{case.name}, {self.model.layers} layers, batch {self.model.batch}"
 
 
-def parts(repetitions: int, gradient_bytes: int, large: bool) -> tuple[Part, ...]:
-    """The smallest model in all cases, and if large the largest one in the first and the last."""
-    small, deep = Model(LAYERS, BATCH, gradient_bytes), Model(40, 4096, gradient_bytes)
+def whole(model: Model, repetitions: int) -> Part:
+    """A model in all cases: the smallest in two iterations, any other in the first alone."""
+    if (model.layers, model.batch) == (LAYERS, BATCH):
+        return Part(model, CASES, POLICIES, repetitions, 2)
     # What waits for room asks at each word of it: with batch 4096 `swarm` would take many minutes.
     few = tuple(policy for policy in POLICIES if policy != "swarm")
-    whole = Part(small, CASES, POLICIES, repetitions, 2)
-    return (whole, Part(deep, (CASES[0], CASES[-1]), few, 1, 1)) if large else (whole,)
+    return Part(model, CASES, few, repetitions, 1)
 
 
 def reduced(gradient_bytes: int) -> Part:

@@ -16,9 +16,9 @@ from experiments.dtfm_cases.measure import (
     SPEEDUP,
     Part,
     measure,
-    parts,
     rows,
     seconds,
+    whole,
 )
 from swarmflow.simulator.scenario import load
 
@@ -89,7 +89,7 @@ def test_rows_compare_with_case_1_and_with_gpipe() -> None:
 
 
 def test_the_paper_s_figures_are_of_what_is_measured() -> None:
-    small, large = parts(3, 2, large=True)
+    small, large = whole(Model(), 3), whole(Model(40, 4096), 1)
     assert (small.cases, small.policies) == (CASES, POLICIES)
     measured = {
         (case.number, part.model.layers, part.model.batch, policy)
@@ -98,6 +98,6 @@ def test_the_paper_s_figures_are_of_what_is_measured() -> None:
         for policy in part.policies
     }
     assert {key[:4] for key in PAPER} <= measured
-    assert parts(3, 2, large=False) == (small,)
+    assert (small.repetitions, small.iterations, large.iterations) == (3, 2, 1)
     assert small.setting(CASES[0]) == "Case 1. Data center on demand"
     assert large.setting(CASES[4]) == "Case 5. World-wide geo-distributed, 40 layers, batch 4096"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -59,7 +58,7 @@ def spoil(folder: Path) -> None:
 
 @pytest.mark.parametrize("base", ["fp32", pytest.param("4bit", marks=pytest.mark.extended)])
 def test_adapters_under_deaths_are_those_of_peft(base: str, tmp_path: Path, forks: ForkServer) -> None:
-    """The newcomer takes the frozen weights from a peer: those of the trainer are others by then."""
+    """A newcomer takes frozen weights from a peer, and who starts again its own: the trainer has others by then."""
     model, corpus = prepare(tmp_path, "llama")
     given = Path(shutil.copytree(model, tmp_path / "given"))
     run = settings(given, corpus, recipe("adamw", steps=LONG))
@@ -72,12 +71,13 @@ def test_adapters_under_deaths_are_those_of_peft(base: str, tmp_path: Path, fork
         spoil(given)
         for victim in (swarm.peers[1], swarm.peers[5]):
             swarm.wait_steps(len(swarm.steps()) + 1, FINISH_S)
-            victim.send(signal.SIGKILL)
+            victim.kill()
         seen = len(swarm.steps())
-        swarm.start_peer(stage=1)
+        again = swarm.start_again(swarm.peers[1])
         swarm.start_peer(stage=2)
         swarm.wait(lambda: [2, 2, 2] in (step["peers"] for step in swarm.steps()[seen:]) or None, "newcomers", FINISH_S)
         version = learnt_by_all(swarm, [2, 2, 2])
+        assert "need not be fetched" in again.log.read_text(encoding="utf-8")
     found = load_file(swarm.output / f"step-{version}" / "adapter_model.safetensors")
     change = adapt if base == "fp32" else quantize_and_adapt
     wanted = by_peft(model, corpus, version, change)
