@@ -17,13 +17,13 @@ from swarmflow.errors import SwarmflowError
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
-STAGES = tuple(range(5, 17))
+STAGES = (6, 8, 9, 10, 12, 16)
 ITERATIONS = 3
 LAST = 1  # with a delay no step is computed beside the last one, which is in no mean
 
 
 @click.command("llama_8b")
-@click.option("--stages", multiple=True, type=click.IntRange(2, 32), help="Of the model; 5 to 16, if none.")
+@click.option("--stages", multiple=True, type=click.IntRange(2, 32), help=f"Of the model; {', '.join(map(str, STAGES))}, if none.")
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each number.")
 @click.option("--delay", type=click.IntRange(0, 1), default=0, show_default=True, help="Steps, of updates.")
 @options
