@@ -23,7 +23,7 @@ LAST = 1  # with a delay no step is computed beside the last one, which is in no
 
 
 @click.command("llama_8b")
-@click.option("--stages", multiple=True, type=click.IntRange(2, 32), help=f"Of the model; {', '.join(map(str, STAGES))}, if none.")
+@click.option("--stages", multiple=True, type=click.IntRange(2, 32), help=f"Of the model. [default: {STAGES}]")
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each number.")
 @click.option("--delay", type=click.IntRange(0, 1), default=0, show_default=True, help="Steps, of updates.")
 @options
