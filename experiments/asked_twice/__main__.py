@@ -38,9 +38,10 @@ def rows(name: str, of: Scenario, seed: int) -> Iterator[Row]:
 
 @click.command("asked_twice")
 @options
-def asked_twice(quick: bool, seed: int, json_file: Path | None) -> None:
+@click.option("--full", is_flag=True, help="Also those that take longest: six minutes more.")
+def asked_twice(quick: bool, seed: int, json_file: Path | None, full: bool) -> None:
     """Whether any hop is asked for twice where nobody dies."""
-    chosen = list((quick_cases if quick else cases)(seed))
+    chosen = list(quick_cases(seed) if quick else cases(seed, full))
     simulated = progress(chosen, len(chosen), "asked_twice")
     found = [each for name, of in simulated for each in rows(name, of, seed)]
     show("Hops asked for twice where nobody dies", found)

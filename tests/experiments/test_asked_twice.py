@@ -14,7 +14,8 @@ from swarmflow.simulator.scenario import Arrival
 
 
 def test_scenarios_have_names_of_their_own_and_nobody_comes_or_leaves() -> None:
-    found = list(cases(0))
+    found = list(cases(0, full=True))
+    assert {name for name, _ in cases(0, full=False)} < {name for name, _ in found}
     assert len({name for name, _ in found}) == len(found)
     assert {name.split(":")[0] for name, _ in found} >= {name.split(":")[0] for name, _ in quick_cases(0)}
     assert not any(of.churn.leave_chance or of.arrivals for _, of in found)
