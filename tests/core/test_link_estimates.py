@@ -118,22 +118,28 @@ def test_what_a_peer_says_of_its_passes_counts_unless_they_took_ten_times_as_lon
     links.record_service(A, 0.0, 1.0)
     assert links.service_s(A) is None, "it has computed none"
     links.record_service(A, 2.0, 2.0)
-    links.record_pass(A, 19.0, 3.0)
+    links.record_pass(A, 170.0, 3.0)
     assert links.service_s(A) == 2.0
-    links.record_pass(A, 39.0, 4.0)
-    assert links.service_s(A) == pytest.approx(21.0)
+    links.record_pass(A, 60.0, 4.0)
+    assert links.service_s(A) == pytest.approx(22.92), "of 2, 170 and 60 s"
     links.record_service(A, 2.0, 5.0)
-    assert links.service_s(A) == pytest.approx(21.0), "to say it again makes it no truer"
+    assert links.service_s(A) == pytest.approx(22.92), "to say it again makes it no truer"
 
 
-def test_a_single_slow_pass_of_a_peer_is_no_proof_against_what_it_says() -> None:
-    links = LinkEstimates()
+@pytest.mark.parametrize("before", ["nothing", "passes", "long ago", "renewed", "a pass of which it told nothing"])
+def test_a_single_slow_pass_of_a_peer_is_no_proof_against_what_it_says(before: str) -> None:
+    links, now = LinkEstimates(), 2.0
+    if before == "a pass of which it told nothing":
+        links.record_pass(A, 50.0, 0.5)
     links.record_service(A, 2.0, 1.0)
-    for now in (2.0, 3.0):
+    if before in ("passes", "long ago", "renewed"):
         links.record_pass(A, 2.0, now)
-    links.record_pass(A, 50.0, 4.0)
+    if before == "renewed":
+        links.renew(A)
+    now += 2 * AGED_S if before == "long ago" else 1.0
+    links.record_pass(A, 50.0, now)
     assert links.service_s(A) == 2.0, "it had put something off, which came before this pass"
-    links.record_pass(A, 500.0, 5.0)
+    links.record_pass(A, 500.0, now + 1.0)
     assert links.service_s(A) == pytest.approx(56.12)
 
 

@@ -77,6 +77,44 @@ def test_later_answers_do_not_put_the_end_off() -> None:
     assert lateness.next_deadline(box) == until_s
 
 
+def test_where_the_only_answer_counts_no_more_the_others_have_their_time_again() -> None:
+    box, peers = asked(ASK_MORE_S)
+    reserve(box, peers[0], 3.0)
+    lateness.gone(box, peers[0], NOW_S + 0.15)
+    assert lateness.tick(box, NOW_S + 0.2) == []
+    assert lateness.next_deadline(box) == NOW_S + 0.15 + box.late_min_s
+    for peer in peers[1:3]:
+        assert reserve(box, peer, 1.0) == []
+    assert sent_to(reserve(box, peers[3], 0.0)) == [peers[3]]
+
+
+def test_who_is_asked_again_answers_the_later_question() -> None:
+    """Its late answer to the first one is no slot for the second."""
+    box, peers = asked(ASK_S)
+    actions = lateness.tick(box, NOW_S + box.late_min_s)
+    assert [to for to, _ in messages(actions, Cancel)] == peers
+    [first, _] = messages(actions, ReserveSlot)
+    assert first[1].attempt != FIRST_ATTEMPT
+    late = reserve(box, peers[0], 0.0, NOW_S + box.late_min_s + 0.1)
+    assert [to for to, _ in messages(late, Cancel)] == [peers[0]]
+    assert sent_to(late) == []
+
+
+def test_all_that_would_be_done_too_late_are_left_alone() -> None:
+    """Of those that offer a slot beside a fast peer that is full: else one after the other is asked again."""
+    box, peers = asked(ASK_MORE_S)
+    fast = next(peer for peer in PEERS if peer not in peers)
+    box.router.links.record_work(fast, 0.0, 0.1, NOW_S)
+    box.next_stage.availability.record_free(fast, 0, NOW_S)
+    actions: list[Action] = []
+    for peer in peers:
+        told = SlotReserved(microbatch(0), 1, FIRST_ATTEMPT, work_s=50.0, each_s=10.0, free=1)
+        actions += offers.reserved(box, peer, told, NOW_S + 0.1)
+    assert sent_to(actions) == []
+    assert {*peers, fast} <= box.next_stage.availability.full()
+    assert not {to for to, _ in messages(actions, ReserveSlot)} & {*peers}
+
+
 @given(st.permutations(range(4)), st.lists(st.sampled_from(["reserve", "full", "gone", "cut"]), min_size=4, max_size=4))
 def test_the_best_of_those_that_have_a_slot_gets_it(order: list[int], answers: list[str]) -> None:
     box, peers = asked(ASK_MORE_S)

@@ -149,8 +149,8 @@ class _Plan:
     def _candidates(self, stage: int, other: int) -> list[PlacedPeer]:
         """Return the peers of a stage of which one may go to another one: four at most.
 
-        They are the slowest, the fastest computer, the fastest connection and the fastest in both: where several are as
-        fast as computers, the first of these orders takes the one behind the slowest connection.
+        They are the slowest, the fastest computer, the fastest connection and the fastest in both: where several
+        computers are as fast, the fastest one is that behind the slowest connection.
         """
         peers = self.stages[stage]
         movable = [peer for peer in peers if peer.movable and other not in peer.unfit] if len(peers) > 1 else []

@@ -281,7 +281,7 @@ class Dispatcher:
     def route(self, entry: InFlight, now: float, but: Collection[ProcessId] = ()) -> list[Action]:
         """Send it to the peer that the router chooses, or let it wait. but: exclude these peers.
 
-        Where the peer is asked for a slot, another one is asked too, and the better one gets it (`offers`).
+        Where the peer is asked for a slot, others are asked too, and the best one gets it (`offers`).
         """
         microbatch = entry.microbatch
         choice = None if self.send_window.full else self.next_stage.choose(but, entry.source)

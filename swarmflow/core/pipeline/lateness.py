@@ -81,6 +81,7 @@ def _ask_elsewhere(dispatcher: Dispatcher, entry: InFlight, holder: ProcessId, n
     asked = entry.candidates  # the bytes were not sent: it is no repair
     cancelled = [Send(process, Cancel(entry.microbatch, dispatcher.stage, entry.attempt)) for process in asked]
     dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
+    entry.attempt = entry.attempt.next()  # one of them may be asked again: its late answer is none to that
     return [*cancelled, *dispatcher.route(entry, now, asked)]
 
 
@@ -169,6 +170,7 @@ def on_connection_lost(dispatcher: Dispatcher, process: ProcessId, now: float) -
             continue
         elif entry.reserving:
             dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
+            entry.attempt = entry.attempt.next()
             actions += dispatcher.route(entry, now)
         elif dispatcher.next_stage.availability.others(process):
             actions += _repair_elsewhere(dispatcher, entry, process, "lost", now)

@@ -4,8 +4,8 @@ Where a sender asks, it asks two peers or four, and the one that would return th
 
 What a sender has measured of a peer says little of what others have sent there since: in a stage of many peers each
 sender meets a peer once a step. Of two that are asked at random the better one is nearly as good as the best of all
-(Mitzenmacher, 2001), and costs two small messages more. Who takes more than twice as long to answer is not waited for,
-unless that is little beside what a tensor takes: else the peers of the own region would get all.
+(Mitzenmacher, 2001), for a question, an answer and a `Cancel` more. Who takes more than twice as long to answer is not
+waited for, unless that is little beside what a tensor takes: else the peers of the own region would get all.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAIT = 0.05  # of what a tensor takes: so long other answers are awaited, after 
 
 
 def reserved(dispatcher: Dispatcher, sender: ProcessId, message: SlotReserved, now: float) -> list[Action]:
-    """Send the bytes to who reserves the better slot, or cancel it: the microbatch may have gone elsewhere meanwhile.
+    """Send the bytes to who reserves the best slot, or cancel it: the microbatch may have gone elsewhere meanwhile.
 
     It may also wait for this very peer with a later attempt: a peer that is asked twice, because its answer was
     late, can deny the first question and reserve a slot for the second.
@@ -54,9 +54,12 @@ def take(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Action]:
     best = min(entry.offers, key=lambda process: (entry.offers[process], process != entry.holder))
     if best != entry.holder:
         dispatcher.next_stage.swap(entry, best)
+    others = [process for process in entry.offers if process != best]
     cancelled = cancel_alternatives(dispatcher, entry)
     late_s = too_late_s(dispatcher, best)
     if late_s > 0.0 and (entry.patient_s is None or now < entry.patient_s):
+        for process in others:  # else they are asked next
+            _leave_alone(dispatcher, process, too_late_s(dispatcher, process), now)
         return [*cancelled, *_postpone(dispatcher, entry, best, late_s, now), *dispatcher.route(entry, now)]
     dispatcher.next_stage.answered(entry)
     return [*cancelled, *dispatcher.send(entry, best, now), *dispatcher.retry(now)]
@@ -67,11 +70,18 @@ def _postpone(dispatcher: Dispatcher, entry: InFlight, process: ProcessId, late_
     links, cancelled = dispatcher.router.links, Send(process, Cancel(entry.microbatch, dispatcher.stage, entry.attempt))
     # Who says for ever that it will soon have a slot, or takes for ever, must not hold a microbatch up for ever.
     entry.patient_s = entry.patient_s or now + min(PATIENCE_S, links.work_s(process))
-    until_s = dispatcher.next_stage.availability.postpone(process, max(late_s, links.peer_work(process).each_s), now)
-    dispatcher.due_s = min(dispatcher.due_s, until_s)
+    _leave_alone(dispatcher, process, late_s, now)
     dispatcher.next_stage.withdraw(entry, FlightState.WAITING, arrived=True)
     entry.attempt = entry.attempt.next()
     return [Count("retries", "later"), cancelled]
+
+
+def _leave_alone(dispatcher: Dispatcher, process: ProcessId, late_s: float, now: float) -> None:
+    """Ask a peer for nothing for as long as it would be later than others, if it would be."""
+    if late_s > 0.0:
+        each_s = dispatcher.router.links.peer_work(process).each_s
+        until_s = dispatcher.next_stage.availability.postpone(process, max(late_s, each_s), now)
+        dispatcher.due_s = min(dispatcher.due_s, until_s)
 
 
 def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: float) -> list[Action]:
@@ -107,6 +117,8 @@ def without(dispatcher: Dispatcher, entry: InFlight, process: ProcessId, now: fl
     if process == entry.holder:
         dispatcher.next_stage.swap(entry, next(iter(entry.alternatives)))
     dispatcher.next_stage.end_alternative(entry, process)
+    if not entry.offers:  # the deadline was that of the others after its answer, which counts no more
+        dispatcher.expect(entry, now + dispatcher.deadline_s(entry, entry.holder))
     return take(dispatcher, entry, now) if len(entry.offers) == len(entry.candidates) else []
 
 

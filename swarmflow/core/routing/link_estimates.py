@@ -31,9 +31,13 @@ class _Estimates:
 
     def record(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record a measurement: it is smoothed into the former estimate, unless that is provisional or too old."""
-        former = self.by_process.get(process)
-        lasts = former is not None and not former.provisional and now - former.at_s <= AGED_S
-        self.by_process[process] = _Estimate(smoothed(former.seconds if former and lasts else None, seconds), now)
+        former = self.by_process[process].seconds if self.lasts(process, now) else None
+        self.by_process[process] = _Estimate(smoothed(former, seconds), now)
+
+    def lasts(self, process: ProcessId, now: float) -> bool:
+        """Return whether there is an estimate to which the next measurement is added, which else stands alone."""
+        found = self.by_process.get(process)
+        return found is not None and not found.provisional and now - found.at_s <= AGED_S
 
     def set(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record what needs no smoothing."""
@@ -138,6 +142,8 @@ class LinkEstimates:
     def record_service(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record the time of a pass as a peer tells it, smoothed by itself; 0: it does not know."""
         if seconds > 0.0:
+            if self._services.seconds(process) is None:
+                self._passes.by_process.pop(process, None)
             self._services.set(process, seconds, now)
 
     def record_work(self, process: ProcessId, seconds: float, each_s: float, now: float) -> None:
@@ -155,8 +161,11 @@ class LinkEstimates:
         return max(0.0, work.seconds - (self.now_s - work.at_s))
 
     def record_pass(self, process: ProcessId, seconds: float, now: float) -> None:
-        """Record what a pass took: its part of the queue."""
+        """Record what a pass took: its part of the queue. The first one, too, is added to what the peer tells."""
         self._any_pass_s = smoothed(self._any_pass_s, seconds)
+        announced_s = self._services.seconds(process)
+        if announced_s is not None and not self._passes.lasts(process, now):
+            self._passes.set(process, announced_s, now)
         self._passes.record(process, seconds, now)
 
     def record_response(self, process: ProcessId, seconds: float, now: float) -> None:

@@ -17,7 +17,7 @@ from swarmflow.core.routing.smoothing import smoothed
 PRIOR_S = 1e-3  # assumed before the first measurement (epsilon in SWARM, Algorithm 1)
 RETRY_FACTOR = 30.0  # an unused peer is tried again after this multiple of its path's time; costs about 3%
 NEAR = 1.0  # times what one microbatch takes there, both passes: by less than this no peer is better than another
-DRAWS = 8  # of which the two that have told of the least work are the choice
+DRAWS = 8  # of which those that have told of the least work are asked
 CHANGED = 0.1  # of what is usual, before those of which it is assumed are estimated anew: a sender assumes it of dozens
 
 
@@ -177,10 +177,10 @@ class Shortest:
         return process
 
     def _drawn(self, near_s: float, exclude: Collection[ProcessId]) -> list[ProcessId]:
-        """Return two peers at most of those drawn that are expected to be nearly as fast as the best one.
+        """Return those of the peers drawn that are expected to be nearly as fast as the best one.
 
-        They are the two that have the least to compute, as far as all have told, the one with less first: where nobody
-        is asked, it gets the microbatch (the better of some at random: Mitzenmacher, 2001).
+        The one that has the least to compute, as far as all have told, is the first: where nobody is asked, it gets the
+        microbatch (the better of some at random: Mitzenmacher, 2001).
         """
         if self._names is None:
             self._names = [*self._peers, *self._unmeasured]
