@@ -223,7 +223,7 @@ class StageLoader:
         peers = [donor.process for donor in donors if donor.stage == action.stage]
         with self._meter.loading(action.stage, action.version) as measure:
 
-            def progressed(donor: ProcessId, received_bytes: int, total_bytes: int) -> None:
+            def progressed(donor: ProcessId | str, received_bytes: int, total_bytes: int) -> None:
                 measure(donor, received_bytes, total_bytes)
                 self._progressed()
 
@@ -341,7 +341,7 @@ class StageLoader:
         args = action.donors, action.stage, action.version, state.elements(), state.write
         with self._meter.loading(action.stage, action.version) as measure:
 
-            def progressed(donor: ProcessId, received_bytes: int, total_bytes: int) -> None:
+            def progressed(donor: ProcessId | str, received_bytes: int, total_bytes: int) -> None:
                 measure(donor, received_bytes, total_bytes)
                 self._progressed()
 

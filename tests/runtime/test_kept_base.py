@@ -36,7 +36,10 @@ async def read(folder: Path, root: str, size: int = SIZE) -> tuple[bytes | None,
     def write(start: int, data: memoryview) -> None:
         found[start : start + len(data)] = data
 
-    return await KeptBase(folder).read(root, size, write), bytes(found)
+    told: list[tuple[int, int]] = []
+    leaves = await KeptBase(folder).read(root, size, write, lambda *bytes_read: told.append(bytes_read))
+    assert leaves is None or told[-1] == (size, size)
+    return leaves, bytes(found)
 
 
 async def test_what_was_kept_is_read_again(tmp_path: Path) -> None:
@@ -46,7 +49,8 @@ async def test_what_was_kept_is_read_again(tmp_path: Path) -> None:
     other, _, _ = weights(1)
     assert (await read(tmp_path / "frozen", other))[0] is None
     await KeptBase(None).keep(root, leaves, weakref.ref(base))
-    assert await KeptBase(None).read(root, SIZE, lambda start, data: None) is None, "without a folder nothing is kept"
+    nothing = await KeptBase(None).read(root, SIZE, lambda start, data: None, lambda *_: None)
+    assert nothing is None, "without a folder nothing is kept"
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -77,6 +81,23 @@ async def test_those_that_were_used_last_stay(tmp_path: Path) -> None:
     assert {path.name for path in tmp_path.iterdir()} == {roots[0], roots[2]}
 
 
+async def test_what_was_used_longest_ago_makes_room_for_another_and_other_files_stay(tmp_path: Path) -> None:
+    sizes = 3_000_000, 3_000_000, 4_000_000
+    with small_disk(tmp_path / "disk", 12_000_000) as disk:
+        (disk.path / "note").write_bytes(b"of somebody else")
+        roots = []
+        for seed, size in enumerate(sizes):
+            root, leaves, base = weights(seed, size)
+            roots.append(root)
+            await KeptBase(disk.path).keep(root, leaves, weakref.ref(base))
+            os.utime(disk.path / root, (seed, seed))
+        assert {path.name for path in disk.path.iterdir()} == {"note", *roots[1:]}
+        written = (disk.path / roots[2]).stat()
+        root, leaves, base = weights(2, sizes[2])
+        await KeptBase(disk.path).keep(root, leaves, weakref.ref(base))
+        assert (disk.path / roots[2]).stat().st_ino == written.st_ino, "it is there already"
+
+
 async def test_a_stage_that_is_freed_meanwhile_leaves_nothing(tmp_path: Path) -> None:
     root, leaves, base = weights(3)
     (tmp_path / f"{root}.0123.tmp").write_bytes(b"of a process that was killed")
@@ -92,5 +113,5 @@ async def test_a_full_disk_costs_the_copy_alone(tmp_path: Path, caplog: pytest.L
     with small_disk(tmp_path / "disk", SIZE // 2) as disk, caplog.at_level(logging.WARNING):
         await KeptBase(disk.path).keep(root, leaves, weakref.ref(base))
         assert list(disk.path.iterdir()) == []
-    assert "needs 73.4 MB in" in caplog.text
+    assert "needs 146.8 MB in" in caplog.text
     assert "will be fetched again after a restart" in caplog.text
