@@ -24,8 +24,8 @@ from swarmflow.simulator.world import World
 EXAMPLES = Path(__file__).parents[2] / "examples"
 UNDISTURBED, LEAVES, CHECKPOINTS = "undisturbed", "machines leave", "checkpoints"
 FILES = {UNDISTURBED: "llama-8b.toml", LEAVES: "llama-8b-churn.toml", CHECKPOINTS: "llama-8b-checkpoints.toml"}
-STEPS = 20
-STEPS_UNDISTURBED = 6  # of which each takes as long as another
+# Steps. Undisturbed, each takes as long as another; a kept version is to be safe before the next one is due.
+STEPS = {UNDISTURBED: 4, LEAVES: 10, CHECKPOINTS: 20}
 SAFE = re.compile(r"version (\d+) is on the disks of others too")
 QUICK_MICROBATCHES, QUICK_SHARE = 16, 1 / 32  # of the parameters
 
@@ -45,8 +45,7 @@ def scenario(setting: str, quick: bool) -> Scenario:
     """The example of a setting, with as many steps as there is something to see in."""
     of = load(EXAMPLES / FILES[setting])
     if not quick:
-        steps = STEPS_UNDISTURBED if setting == UNDISTURBED else STEPS
-        return replace(of, run=replace(of.run, iterations=steps))
+        return replace(of, run=replace(of.run, iterations=STEPS[setting]))
     assert isinstance(of.model.parameters, tuple), "of each stage"
     parameters = tuple(round(QUICK_SHARE * each) for each in of.model.parameters)
     model = replace(of.model, microbatches=QUICK_MICROBATCHES, parameters=parameters)
