@@ -24,7 +24,7 @@ help:
 	@echo "make image-check        the steps of the CPU image, carried out without docker, and a swarm from it"
 	@echo "make fuzz               random swarms under random faults, in virtual time; SEEDS=N of them, 200 if not given"
 	@echo "make same BEFORE=C      whether the code decides as at commit C, names aside: fuzz seeds and experiments"
-	@echo "make experiments        every experiment, ten minutes of a core each at most; ONLY=\"A B\" for some"
+	@echo "make experiments        every experiment, and whether each takes ten minutes of a core at most; ONLY=\"A B\" for some"
 	@echo "make experiments-quick  every experiment in its reduced version"
 	@echo "make screenshots        the pictures of the page in docs/images, with Debian's chromium and chromium-driver"
 	@echo "make clean              remove the virtual environment and everything built"

@@ -22,7 +22,6 @@ SIZES = ((8, scaling.HOPS), (8, scaling.PAPER_HOPS), (128, scaling.HOPS))
 SIZES_FULL = ((400, scaling.HOPS),)
 STAGES = (9,)
 STAGES_FULL = (5, 16)
-HELD_MAX = 64
 STEPS = 3  # of those with many
 QUICK = 2  # of those of held_out: the heavy stage
 
@@ -55,7 +54,7 @@ def _cases(seed: int, full: bool) -> Iterator[tuple[str, Scenario]]:
     for peers, hops in SIZES + full * SIZES_FULL:
         yield f"swarm_scaling: {peers} peers, {hops} hops", scaling.scenario(peers, hops)
     for each in utilisation.table_1(quick=False):
-        if each.held <= HELD_MAX or full:
+        if each.held < utilisation.MANY or full:
             yield f"swarm_utilisation: {each.setting}, {each.held} in flight", utilisation.scenario(each, quick=False)
     for drawn in draw(seed):
         yield f"held_out: {drawn.name}", drawn.scenario

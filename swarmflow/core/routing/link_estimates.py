@@ -36,8 +36,7 @@ class _Estimates:
 
     def lasts(self, process: ProcessId, now: float) -> bool:
         """Return whether there is an estimate to which the next measurement is added, which else stands alone."""
-        found = self.by_process.get(process)
-        return found is not None and not found.provisional and now - found.at_s <= AGED_S
+        return self.is_fresh(process, now) and not self.by_process[process].provisional
 
     def set(self, process: ProcessId, seconds: float, now: float) -> None:
         """Record what needs no smoothing."""
