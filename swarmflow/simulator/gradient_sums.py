@@ -119,7 +119,6 @@ class GradientSums:
         if weights.damaged:
             return self.device.answer(StateDamaged(action.epoch))
         gradient, self.sealed = self.sealed[f"stage-{weights.stage}"], {}
-        self.device.executor.spent.commit(action.epoch.step, set(weights.present), self.world.meter)
         weights.apply(action.epoch, self.world.invariants.learnt(gradient))
         if self.flips_parameters:
             self.flips_parameters, weights.flipped = False, True

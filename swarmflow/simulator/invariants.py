@@ -48,19 +48,20 @@ class Witness:
     def __post_init__(self) -> None:
         self.exact = Sum.of([Counter(range(self.microbatches))])
 
-    def decided(self, lineage: str, commit: Commit) -> None:
-        """Check a commit that a leader sends, for the first time or again. Raises InvariantViolated."""
+    def decided(self, lineage: str, commit: Commit) -> bool:
+        """Check a commit that a leader sends. Returns whether it is the first time. Raises InvariantViolated."""
         history = self._histories.setdefault(lineage, _History())
         epoch, last = commit.epoch, history.last
         if epoch in history.ballots:
             if history.ballots[epoch] != commit.ballot:
                 raise self._violated(f"two ballots of {epoch} are committed in lineage {lineage}")
-            return
+            return False
         if last is not None and (epoch < last or epoch.step != last.step + 1):
             raise self._violated(f"lineage {lineage} commits {epoch} after {last}")
         if commit.term < history.term:
             raise self._violated(f"lineage {lineage} commits {epoch} in term {commit.term} after {history.term}")
         history.ballots[epoch], history.term = commit.ballot, commit.term
+        return True
 
     def updated(self, lineage: str, epoch: Epoch, stage: int, version: int, parameters: str, gradient: Sum) -> None:
         """Check an update that a peer has applied. Raises InvariantViolated."""

@@ -12,7 +12,15 @@ from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.trainer import TrainerMachine
 from swarmflow.core.protocol.actions import Action, Count, Exit, Forget, Log, Record, Rejoin, Saved, Send, TookOver
 from swarmflow.core.protocol.events import DrainAsked, Event, Received, Tick
-from swarmflow.core.protocol.messages import Commit, Heartbeat, LeaderHeartbeat, StepResult
+from swarmflow.core.protocol.messages import (
+    Commit,
+    Heartbeat,
+    LeaderHeartbeat,
+    Message,
+    OpenStep,
+    RosterDelta,
+    StepResult,
+)
 from swarmflow.core.protocol.types import ProcessId, Ref, Role
 from swarmflow.simulator.arithmetic import Sum
 from swarmflow.simulator.clock import Clock
@@ -36,6 +44,7 @@ __all__ = ["Environment", "Host", "Settings", "World"]
 ROUNDING_S = 1e-6
 TICK = Tick()
 SIGNS_OF_LIFE = (LeaderHeartbeat, Heartbeat)
+DECISIONS = (Commit, OpenStep, RosterDelta)
 
 
 @dataclass(slots=True, repr=False)  # its repr would be millions of letters long
@@ -199,7 +208,7 @@ class World:
         process = host.process
         for action in actions:
             if type(action) is Send:  # most are
-                if type(action.message) is Commit:
+                if type(action.message) in DECISIONS:
                     self._decided(process, action.message)
                 self.transport.send(host, action)
                 continue
@@ -257,10 +266,22 @@ class World:
         opened = machine.epoch_view.opened
         self.invariants.updated(opened.lineage, opened.epoch, stage, version, parameters, gradient)
 
-    def _decided(self, leader: ProcessId, commit: Commit) -> None:
+    def _decided(self, leader: ProcessId, message: Message) -> None:
+        """Check a commit that a leader sends, by itself or with the step that follows; not what was one's before."""
         lead = self.trainers[leader].lead
-        if lead is not None and lead.step is not None:
-            self.invariants.decided(lead.step.open_step.lineage, commit)
+        commit, lineage = None, ""
+        if isinstance(message, Commit) and lead is not None and lead.step is not None:
+            commit, lineage = message, lead.step.open_step.lineage
+        elif isinstance(message, OpenStep | RosterDelta) and message.commit is not None:
+            of = message.commit.term, message.commit.epoch
+            commit = message.commit if of == (message.term, message.epoch.former) else None
+            lineage = message.lineage
+        if commit is None or not self.invariants.decided(lineage, commit):
+            return
+        for host in self.hosts.values():
+            weights = host.device.weights
+            if host.alive and weights is not None and host.machine.epoch == commit.epoch:
+                host.device.executor.spent.commit(commit.epoch.step, set(weights.present), self.meter)
 
     def _rejoin(self, process: ProcessId, action: Rejoin) -> None:
         host = self.hosts[process]

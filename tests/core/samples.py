@@ -6,9 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TypeVar
 
+from swarmflow.core.commit.step import Step
 from swarmflow.core.machines.leader import Leader
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.events import CheckpointWritten
+from swarmflow.core.protocol.messages import Commit, OpenStep, RosterDelta
 from swarmflow.core.protocol.types import Attempt, Epoch, Member, Microbatch, ProcessId, Ref
 
 EPOCH = Epoch(0, 0)
@@ -38,6 +40,14 @@ def messages(actions: Iterable[Action], kind: type[A]) -> list[tuple[ProcessId, 
     return [(action.to, action.message) for action in of_type(actions, Send) if isinstance(action.message, kind)]
 
 
+def commits(actions: Iterable[Action]) -> list[tuple[ProcessId, Commit]]:
+    """(receiver, commit) of what peers are told, by itself or with the next step. Names of trainers begin with t."""
+    told = [(sent.to, sent.message) for sent in of_type(actions, Send)]
+    with_step = [(to, message.commit) for to, message in told if isinstance(message, OpenStep | RosterDelta)]
+    found = [*((to, message) for to, message in told if isinstance(message, Commit)), *with_step]
+    return [(to, commit) for to, commit in found if commit is not None and not to.name.startswith("t")]
+
+
 def released(actions: Iterable[Action]) -> list[Ref]:
     return [ref for action in of_type(actions, Release) for ref in action.refs]
 
@@ -45,3 +55,8 @@ def released(actions: Iterable[Action]) -> list[Ref]:
 def written(leader: Leader, event: CheckpointWritten, now: float) -> list[Action]:
     """What the leader asked for last to be written has ended so."""
     return leader.handle(replace(event, number=leader.safe.number), now)
+
+
+def decided(step: Step) -> Epoch:
+    """Return the last step that is committed: the next one opens with its commit, or when all have made the update."""
+    return step.epoch if step.decision is not None else step.epoch.former

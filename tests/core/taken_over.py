@@ -78,7 +78,7 @@ class Bench:
         for told in (self.own, *self.reports):
             tried.report(told.member.process, told)
         estate = takeover_of(tried, PLAN, self.settings.learning_rate, 0.0, self.now)
-        self.leader = Leader(TRAINERS[1], PLAN, self.settings, 4, 5, self.on_disk)
+        self.leader = Leader(TRAINERS[1], PLAN, self.settings, 4, estate.step.epoch.step, self.on_disk)
         self.began = self.leader.take_over(estate, self.now)
 
     def hear(self, sender: ProcessId, message: Message) -> list[Action]:

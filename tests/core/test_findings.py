@@ -14,7 +14,6 @@ from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.protocol.actions import Action, Count, Exit, Log, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
 from swarmflow.core.protocol.messages import (
-    Commit,
     Committed,
     Done,
     Evicted,
@@ -34,7 +33,7 @@ from swarmflow.core.protocol.messages import (
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, Plan, ProcessId, Roster
 from swarmflow.core.routing.link_rates import LinkTable
-from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, written
+from tests.core.samples import EPOCH, LINEAGE, commits, decided, member, messages, microbatch, of_type, process, written
 
 A, B, C = process("a"), process("b"), process("c")
 ME = member("t", -1)
@@ -74,6 +73,9 @@ class Bench:
     def broken(self, sender: ProcessId, index: int = 0, value: str = "gradient", layer: str = "") -> list[Action]:
         return self.hear(sender, NotFinite(self.step.epoch, index, value, layer))
 
+    def broken_update(self, sender: ProcessId, layer: str = "") -> list[Action]:
+        return self.hear(sender, NotFinite(decided(self.step), -1, "update", layer))
+
     def work(self, *peers: ProcessId, norm: float = 1.0) -> list[Action]:
         """A step from its opening until every member has reduced: the microbatches go round these peers."""
         epoch = self.step.epoch
@@ -88,9 +90,9 @@ class Bench:
         return actions
 
     def commit(self) -> list[Action]:
-        epoch, actions = self.step.epoch, []
+        epoch, actions = decided(self.step), list[Action]()
         for peer in self.serving:
-            actions = self.hear(peer, Committed(epoch, epoch.step + 1))
+            actions += self.hear(peer, Committed(epoch, epoch.step + 1))
         for entry in self.leader.membership.peers():
             actions += self.hear(entry.process, StateRoot(0, epoch.step + 1, "root"))
         return actions
@@ -102,7 +104,7 @@ class Bench:
 def test_gradients_beyond_the_numbers_of_fp32_are_never_committed() -> None:
     bench = Bench(A, B)
     actions = bench.work(A, B, norm=1e80)
-    assert not messages(actions, Commit)
+    assert not commits(actions)
     assert bench.step.epoch == Epoch(1, 0), "it starts over"
     assert Count("not_finite") in actions
 
@@ -110,9 +112,9 @@ def test_gradients_beyond_the_numbers_of_fp32_are_never_committed() -> None:
 def test_gradients_whose_squares_no_optimizer_can_hold_are_never_committed() -> None:
     bench = Bench(A, B)
     bench.step.clip = 0.0
-    assert not messages(bench.work(A, B, norm=1e44), Commit)
+    assert not commits(bench.work(A, B, norm=1e44))
     bench.step.clip = 1.0
-    assert messages(bench.work(A, B, norm=1e44), Commit), "clipped they are small"
+    assert commits(bench.work(A, B, norm=1e44)), "clipped they are small"
 
 
 def test_the_step_begins_anew_without_the_peer_and_looks_closely() -> None:
@@ -136,9 +138,9 @@ def test_what_is_committed_of_another_epoch_or_no_such_value_voids_nothing() -> 
     bench.hear(process("stranger"), NotFinite(EPOCH, 0, "gradient"))
     bench.hear(ME.process, NotFinite(EPOCH, 0, "gradient"))
     assert bench.step.epoch == EPOCH
-    assert messages(bench.work(A, B), Commit)
-    bench.broken(A)
-    assert bench.step.phase == "committing"
+    assert commits(bench.work(A, B))
+    bench.hear(A, NotFinite(EPOCH, 0, "gradient"))
+    assert (bench.step.epoch, bench.step.phase) == (EPOCH.following, "working")
 
 
 def test_who_made_a_sum_that_is_not_finite_is_left_out_when_all_have_answered() -> None:
@@ -187,7 +189,7 @@ def test_whose_sum_is_not_finite_counts_no_more_in_another_ballot() -> None:
     bench.hear(A, NotFinite(EPOCH, -1, "sum", owner=B))
     bench.leader.handle(Lost(C, "reset"), bench.now)
     actions = bench.reduce()
-    assert {to for to, _ in messages(actions, Commit)} == {A, B}
+    assert {to for to, _ in commits(actions)} == {A, B}
 
 
 # --- put out, or stop -------------------------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ def test_an_update_that_one_peer_alone_finds_not_finite_stops_no_run_whose_membe
         bench.work(late)
         for trainer in bench.step.roster.trainers:
             bench.hear(trainer.process, Prepared(bench.step.epoch, bench.step.ballot.number, ()))
-        bench.broken(late, index=-1, value="update")
+        bench.broken_update(late)
         assert not bench.leader.fate
         bench.come(process("a", turn + 1))
     assert f"{A.name} is kept out: it reports what no" in bench.leader.waits_for
@@ -328,10 +330,10 @@ def test_a_run_that_stops_says_which_version_is_on_disk_when_its_last_one_cannot
 def test_the_update_of_a_stages_peer_is_its_own_loss_and_that_of_all_of_them_stops_the_run() -> None:
     bench = Bench(A, B)
     bench.work(A, B)
-    actions = bench.broken(A, index=-1, value="update", layer="wte.weight")
+    actions = bench.broken_update(A, layer="wte.weight")
     assert [to for to, _ in messages(actions, Evicted)] == [A]
     assert bench.leader.phase == "running"
-    [left] = of_type(bench.broken(B, index=-1, value="update"), Exit)
+    [left] = of_type(bench.broken_update(B), Exit)
     assert f"neither on {A} nor on {B}" in left.reason
 
 

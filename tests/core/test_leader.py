@@ -90,14 +90,14 @@ class Bench:
         return decided
 
     def commit(self) -> list[Action]:
-        """Work the step at hand off; returns what followed from the last answer."""
+        """Work the step at hand off; returns what followed from the last result of a reduction, and since."""
         step = self.leader.step
         assert step is not None
         epoch = step.epoch
         actions = self.committing()
         peers = [each.process for each in step.roster.peers]
         for peer in peers:
-            actions = self.hear(peer, Committed(epoch, epoch.step + 1))
+            actions += self.hear(peer, Committed(epoch, epoch.step + 1))
         for peer in peers:
             actions += self.hear(peer, StateRoot(0, epoch.step + 1, self.root))
         return actions + self.refuse_to_write(actions)

@@ -8,7 +8,6 @@ from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.events import Lost, Tick
 from swarmflow.core.protocol.messages import (
-    Commit,
     Committed,
     Done,
     Evicted,
@@ -28,7 +27,7 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, ProcessId, Snapshot
-from tests.core.samples import messages, microbatch, of_type
+from tests.core.samples import commits, messages, microbatch, of_type
 from tests.core.test_leader import ME, OTHER, SETTINGS, TIMEOUTS, A, B, Bench, C
 
 
@@ -147,7 +146,7 @@ def test_a_load_goes_on_over_commits_and_is_granted_again_only_for_other_donors(
     assert not messages(bench.commit(), Granted), "it follows its donor"
     bench.join(C)
     bench.hear(C, Ready(0, 1, "root", 4))
-    [(to, granted)] = messages(bench.commit(), Granted)
+    [(to, granted)] = messages(bench.committing(), Granted)
     assert (to, granted.version, granted.follows) == (B, 2, True)
     assert {donor.process for donor in granted.donors} == {A, C}
     assert not messages(bench.hear(B, Ready(0, 2, "root", 4, 0)), OpenStep), "that answers an earlier grant"
@@ -161,13 +160,12 @@ def test_who_was_ready_after_the_ballot_had_begun_gets_the_update_of_that_step()
     bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.ready(B)
     epoch = microbatch(0).epoch
-    bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
-    [(to, granted)] = messages(bench.hear(A, Committed(epoch, 1)), Granted)
+    [(to, granted)] = messages(bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),))), Granted)
     assert (to, granted.version, granted.follows) == (B, 1, True)
 
 
 def test_who_has_a_commit_before_the_leader_knows_that_all_have_it_is_in_the_next_step() -> None:
-    bench = Bench()
+    bench = Bench(replace(SETTINGS, checkpoint_every=1))
     bench.serve(A)
     bench.join(B)
     bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
@@ -185,9 +183,9 @@ def test_what_most_peers_of_a_stage_have_is_certified_and_who_has_something_else
     bench.serve(A, C, OTHER)
     bench.commit()  # the first step began with A alone
     bench.join(B)
-    commits = bench.committing()
-    assert {commit.followed for _, commit in messages(commits, Commit)} == {(0,)}
-    for peer, _ in messages(commits, Commit):
+    told = commits(bench.committing())
+    assert {commit.followed for _, commit in told} == {(0,)}
+    for peer, _ in told:
         bench.hear(peer, Committed(Epoch(0, 1), 2))
     assert not bench.hear(C, StateRoot(0, 2, "wrong"))
     assert not bench.hear(A, StateRoot(0, 2, "right"))
@@ -211,7 +209,7 @@ def test_each_sixteenth_version_is_hashed_and_whatever_is_loaded_written_or_may_
     bench.serve(A)
 
     def commit() -> bool:
-        [(_, decision)] = messages(bench.committing(), Commit)
+        [(_, decision)] = commits(bench.committing())
         bench.hear(A, Committed(decision.epoch, decision.epoch.step + 1))
         return decision.hashed
 
@@ -234,7 +232,7 @@ def test_a_majority_of_those_who_are_left_is_counted_when_a_peer_has_died_that_h
     bench = Bench()
     bench.serve(A, C, OTHER)
     bench.commit()
-    for peer, _ in messages(bench.committing(), Commit):
+    for peer, _ in commits(bench.committing()):
         bench.hear(peer, Committed(Epoch(0, 1), 2))
     assert not bench.hear(A, StateRoot(0, 2, "right")), "one of three"
     bench.leader.handle(Lost(C, "killed"), bench.now)
@@ -248,7 +246,7 @@ def test_where_two_peers_of_a_stage_differ_neither_is_believed_and_the_run_goes_
     bench = Bench()
     bench.serve(A, B)
     bench.commit()
-    for peer, _ in messages(bench.committing(), Commit):
+    for peer, _ in commits(bench.committing()):
         bench.hear(peer, Committed(Epoch(0, 1), 2))
     bench.hear(A, StateRoot(0, 2, "one"))
     actions = bench.hear(B, StateRoot(0, 2, "other"))
@@ -273,14 +271,14 @@ def test_who_was_ready_too_late_finds_the_update_that_it_lacks() -> None:
     bench.join(B)
     bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.ready(B)
-    commits = messages(bench.hear(A, Prepared(microbatch(0).epoch, 1, (("stage-0", 1.0, "x"),))), Commit)
-    assert [(to, commit.followed) for to, commit in commits] == [(A, (0,))]
+    told = commits(bench.hear(A, Prepared(microbatch(0).epoch, 1, (("stage-0", 1.0, "x"),))))
+    assert [(to, commit.followed) for to, commit in told] == [(A, (0,))]
 
 
 def test_nobody_hashes_a_stage_that_nobody_loads() -> None:
     bench = Bench()
     bench.serve(A)
-    assert [commit.followed for _, commit in messages(bench.committing(), Commit)] == [()]
+    assert [commit.followed for _, commit in commits(bench.committing())] == [()]
 
 
 def test_after_a_roll_back_nothing_that_was_loaded_counts() -> None:

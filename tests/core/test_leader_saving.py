@@ -108,7 +108,7 @@ def test_who_stops_and_cannot_write_what_was_learnt_says_so_and_what_is_on_disk(
 
 
 def test_stopping_in_the_middle_of_an_update_waits_for_it() -> None:
-    bench = Bench()
+    bench = Bench(replace(SETTINGS, checkpoint_every=1))
     bench.serve(A)
     epoch = microbatch(0).epoch
     bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))

@@ -10,7 +10,6 @@ from swarmflow.core.durability.snapshots import Snapshots, Taken
 from swarmflow.core.protocol.actions import Abandon, Action, Exit, Log, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, SaveAsked
 from swarmflow.core.protocol.messages import (
-    Commit,
     Committed,
     CopiesHeld,
     Done,
@@ -24,7 +23,7 @@ from swarmflow.core.protocol.messages import (
     TakeSnapshot,
 )
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Holding, Microbatch, ProcessId, Roster, Snapshot
-from tests.core.samples import member, messages, of_type, process, written
+from tests.core.samples import commits, member, messages, of_type, process, written
 from tests.core.test_leader import SETTINGS, A, B
 from tests.core.test_leader import Bench as AnyBench
 
@@ -65,7 +64,7 @@ def test_a_version_is_written_by_its_peers_and_no_commit_waits_for_it() -> None:
     order = [message for _, message in messages(actions, object) if isinstance(message, TakeSnapshot | OpenStep)]
     assert isinstance(order[0], TakeSnapshot), "it comes before the step in which the state changes"
     assert not of_type(actions, WriteCheckpoint)
-    assert messages(bench.prepared(), Commit)
+    assert commits(bench.prepared())
 
 
 def test_what_the_peers_have_written_is_named_and_copied_from_their_disks() -> None:
@@ -82,7 +81,7 @@ def test_what_the_peers_have_written_is_named_and_copied_from_their_disks() -> N
     [write] = of_type(actions, WriteCheckpoint)
     assert (write.version, write.roots) == (1, AT_1.roots)
     assert {holder.process for holder in write.roster.stages[0]} == {A, B}
-    assert messages(bench.prepared(), Commit), "the copy is made from disks"
+    assert commits(bench.prepared()), "the copy is made from disks"
     written(bench.leader, CheckpointWritten(1, ok=True, roots=AT_1.roots), 0.0)
     assert (bench.leader.safe.durable, bench.leader.safe.roots) == (1, AT_1.roots)
 
@@ -140,8 +139,8 @@ def test_where_no_peer_of_a_stage_can_write_the_version_is_copied_from_memory() 
     bench.commit()
     [write] = of_type(bench.hear(A, SnapshotTaken(0, 1, failed="the disk is full")), WriteCheckpoint)
     assert (write.version, write.roots) == (1, AT_1.roots)
-    assert not messages(bench.prepared(), Commit), "its peers have to stay at version 1"
-    assert messages(written(bench.leader, CheckpointWritten(1, ok=True, roots=("x",)), 0.0), Commit)
+    assert not commits(bench.prepared()), "its peers have to stay at version 1"
+    assert commits(written(bench.leader, CheckpointWritten(1, ok=True, roots=("x",)), 0.0))
     [write] = of_type(bench.commit(), WriteCheckpoint)
     assert (write.version, write.roots) == (2, AT_1.roots), "it is not asked again at once"
 
@@ -166,7 +165,7 @@ def test_a_save_that_is_asked_for_amid_a_step_holds_nothing_up() -> None:
     assert messages(bench.leader.handle(SaveAsked(1), 0.0), TakeSnapshot) == [(A, TakeSnapshot(1))]
     bench.hear(A, TAKEN)
     actions = bench.prepared()
-    assert messages(actions, Commit)
+    assert commits(actions)
     step = bench.leader.step
     assert step is not None
     assert messages(bench.hear(A, Committed(step.epoch, 2)), StepResult)

@@ -8,7 +8,6 @@ from swarmflow.core.protocol.actions import Count, Log, Validate
 from swarmflow.core.protocol.events import Lost
 from swarmflow.core.protocol.messages import (
     Assign,
-    Commit,
     Evicted,
     Join,
     MemberEntered,
@@ -21,7 +20,7 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, FIRST_ATTEMPT, Epoch, Roster
-from tests.core.samples import LINEAGE, member, messages, of_type
+from tests.core.samples import LINEAGE, commits, member, messages, of_type
 from tests.core.taken_over import (
     COMMIT,
     EPOCH,
@@ -100,8 +99,7 @@ def test_the_work_of_a_step_goes_on() -> None:
     ]
     for peer in (A, B, C):
         actions = bench.hear(peer, Prepared(EPOCH, 1, REDUCED))
-    assert [(to, message.learning_rate) for to, message in messages(actions, Commit)] == [(A, 0.5), (B, 0.5), (C, 0.5)]
-    actions = bench.commit(EPOCH, A, B, C)
+    assert [(to, message.learning_rate) for to, message in commits(actions)] == [(A, 0.5), (B, 0.5), (C, 0.5)]
     [(_, opened)] = [sent for sent in messages(actions, OpenStep) if sent[0] == A]
     assert (opened.term, opened.epoch, opened.lineage, opened.exponent) == (4, Epoch(2, 6), LINEAGE, DEFAULT_EXPONENT)
     assert [trainer.process for trainer in opened.roster.trainers] == [ME]
@@ -121,11 +119,11 @@ def test_who_came_in_amid_the_step_is_told_to_all_once_more() -> None:
 
 def test_a_ballot_that_everybody_has_reduced_is_committed_at_once() -> None:
     bench = Bench([reduced(told) for told in peers()])
-    commit = dict(messages(bench.began, Commit))
+    commit = dict(commits(bench.began))
     assert list(commit) == [A, B, C]
     assert {(message.term, message.ballot, message.scale) for message in commit.values()} == {(4, 1, 1 / 30)}
     assert not messages(bench.began, MemberFailed), "no repair of what is committed"
-    [(to, result)] = messages(bench.commit(EPOCH, A, B, C), StepResult)
+    [(to, result)] = messages(bench.began, StepResult)
     assert (to, result.epoch, result.loss, result.tokens, result.retries) == (ME, EPOCH, 2.0, 30, 1)
 
 
@@ -133,7 +131,7 @@ def test_after_sums_that_do_not_agree_another_lineage_follows_since_one_may_hide
     told = [reduced(told) for told in peers()]
     told[2] = replace(told[2], results=(("stage-0", 1.0, "y"),))
     bench = Bench(told)
-    assert not messages(bench.began, Commit)
+    assert not commits(bench.began)
     assert not messages(bench.began, Evicted), "the next try shows whose it is"
     assert bench.leader.lineage.name == "new"
     assert bench.leader.epoch == Epoch(EPOCH.generation + 1, EPOCH.step)
@@ -151,7 +149,7 @@ def test_a_death_leaves_a_ballot_that_may_be_committed_elsewhere_as_it_is() -> N
     bench = inherited()
     actions = bench.leader.handle(Lost(B, "killed"), bench.now)
     assert not messages(actions, MemberFailed), "told of it the others would let go of their sums"
-    assert {to for to, _ in messages(bench.hear(T2, Prepared(EPOCH, 1, ())), Commit)} == {A}
+    assert {to for to, _ in commits(bench.hear(T2, Prepared(EPOCH, 1, ())))} == {A}
 
 
 def test_whoever_is_ready_to_take_a_dead_ones_place_has_no_part_in_such_a_ballot() -> None:
@@ -160,7 +158,7 @@ def test_whoever_is_ready_to_take_a_dead_ones_place_has_no_part_in_such_a_ballot
     bench.hear(new.process, Join("peer", "1.0", "run", new))
     bench.hear(new.process, Ready(0, 5, "root", 4, bench.leader.membership.known[new.process].grants))
     bench.leader.handle(Lost(B, "killed"), bench.now)
-    assert {to for to, _ in messages(bench.hear(T2, Prepared(EPOCH, 1, ())), Commit)} == {A}
+    assert {to for to, _ in commits(bench.hear(T2, Prepared(EPOCH, 1, ())))} == {A}
 
 
 def test_such_a_ballot_is_asked_for_again_and_never_begun_anew() -> None:
@@ -180,7 +178,7 @@ def test_a_commit_is_told_to_those_who_have_not_applied_it() -> None:
     told = [reduced(told) for told in peers()]
     told[1] = replace(told[1], commit=COMMIT, applied=True, version=6)
     bench = Bench(told)
-    assert messages(bench.began, Commit) == [(A, replace(COMMIT, term=4)), (C, replace(COMMIT, term=4))]
+    assert commits(bench.began) == [(A, replace(COMMIT, term=4)), (C, replace(COMMIT, term=4))]
     actions = bench.commit(EPOCH, A, C)
     assert messages(actions, StepResult) == [(ME, RESULT)], "the very line that the former leader would have told"
     assert bench.leader.version == 6
@@ -189,7 +187,7 @@ def test_a_commit_is_told_to_those_who_have_not_applied_it() -> None:
 def test_a_step_that_everybody_has_applied_is_followed_by_the_next() -> None:
     applied = [replace(reduced(told), commit=COMMIT, applied=True, version=6) for told in peers()]
     bench = Bench(applied, settings=replace(SETTINGS, validate_every=6))
-    assert not messages(bench.began, Commit)
+    assert not commits(bench.began)
     assert [action.version for action in of_type(bench.began, Validate)] == [6]
     assert not messages(bench.began, StepResult), "it is told with its validation loss"
     opened = messages(Bench(applied).began, OpenStep)
@@ -210,7 +208,7 @@ def left_alone() -> Bench:
         bench.leader.handle(Lost(victim, "cut off"), bench.now)
     for index in range(PLAN.microbatches):
         bench.hear(A, done(index))
-    assert not messages(bench.hear(A, Prepared(EPOCH, 1, REDUCED)), Commit)
+    assert not commits(bench.hear(A, Prepared(EPOCH, 1, REDUCED)))
     return bench
 
 
@@ -219,7 +217,7 @@ def test_without_a_majority_nothing_is_committed_until_it_has_stayed_away_for_lo
     assert bench.leader.step is not None
     assert bench.leader.step.phase == "prepared"
     actions = bench.wait(Timeouts().majority_s - 1, A)
-    assert not messages(actions, Commit)
+    assert not commits(actions)
     assert not messages(actions, OpenStep)
     actions = bench.wait(1, A)
     assert Count("lineages") in actions

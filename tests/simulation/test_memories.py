@@ -62,7 +62,8 @@ def test_a_run_whose_trainers_are_all_killed_goes_on_from_the_peers_memory(phase
     assert died
     killed, version = len(world.results), newest(world)
     recorded = max(result.step for result in world.results) + 1
-    assert recorded <= version <= recorded + 1
+    # The last commit may be lost with all that knew it: the step is done again, from the gradients' same sum.
+    assert recorded - 1 <= version <= recorded + 1
     after = check(world, killed)
     log = "\n".join(world.log)
     assert min(after) >= version - 1, log

@@ -138,9 +138,10 @@ def drain_stage(world: World, stage: int) -> None:
 @pytest.mark.parametrize("drained", [False, True])
 def test_a_save_of_which_nothing_comes_is_given_up_and_tried_again(drained: bool) -> None:
     world = LONG.start(0) if drained else fill_disks(LONG.start(0))
-    world.clock.at(SETTLED_S, lambda: interventions.stall(world, world.leader, "save", 1))  # type: ignore[arg-type]
+    begin_s = SETTLED_S + 3.0 if drained else SETTLED_S  # amid no save of a version that was due
+    world.clock.at(begin_s, lambda: interventions.stall(world, world.leader, "save", 1))  # type: ignore[arg-type]
     if drained:
-        world.clock.at(SETTLED_S, lambda: drain_stage(world, 1))
+        world.clock.at(begin_s, lambda: drain_stage(world, 1))
         world.clock.at(SETTLED_S + 20.0, lambda: world.start_peer("late") and None)
     check(world, put_out=0)
     assert any("could not be written: nothing of it has come for 121 s" in line for line in world.log)

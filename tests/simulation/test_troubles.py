@@ -117,7 +117,8 @@ def test_a_flipped_bit_in_the_parameters_is_outvoted_by_the_stage(hashed: bool) 
 
     def comes() -> bool:
         undecided = lead.step is not None and lead.step.decision is None
-        return undecided and roots.due(lead, lead.version + 1) == hashed
+        begun = world.hosts[victim].machine.epoch == lead.epoch  # the update of the version before is made
+        return undecided and begun and roots.due(lead, lead.version + 1) == hashed
 
     world.clock.run(comes, world.clock.now_s + 60.0)
     world.hosts[victim].device.sums.flips_parameters = True

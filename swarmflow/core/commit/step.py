@@ -285,10 +285,13 @@ class Step:
 
     # --- the decision -------------------------------------------------------------------------------------------------
 
-    def commit(self, now: float, followed: tuple[int, ...] = (), hashed: bool = False) -> list[Action]:
+    def commit(
+        self, now: float, followed: tuple[int, ...] = (), hashed: bool = False, awaited: bool = True
+    ) -> list[Send]:
         """Decide: from here on the step happens. The clip factor is that of the exact norm over all stages.
 
-        followed: stages that peers load. hashed: whether peers hash what the update makes.
+        followed: stages that peers load. hashed: whether peers hash what the update makes. awaited: whether anything
+        waits until all members have made the update.
         """
         tally = self.ballot.tally
         assert tally is not None, "a ballot has a tally from its beginning"
@@ -311,6 +314,8 @@ class Step:
         message = Commit(self.term, self.epoch, self.ballot.number, *update, result, followed, hashed)
         self.decision = message
         self._move(StepPhase.COMMITTING)
+        if not awaited:
+            self._move(StepPhase.COMMITTED)
         return [Send(member.process, message) for member in self.roster.peers]
 
     def resume_commit(self, commit: Commit, applied: set[ProcessId]) -> None:

@@ -15,7 +15,7 @@ class StepPhase(StrEnum):
     PREPARING = "preparing"  # the members of each stage reduce their gradients
     PREPARED = "prepared"  # all members have reduced and agree; the decision is open
     COMMITTING = "committing"  # the decision is made, and members apply the update
-    COMMITTED = "committed"  # every member alive has applied it
+    COMMITTED = "committed"  # every member alive has applied it, or nothing waits for that
     FAILED = "failed"  # nothing of it counts: the step starts over in another epoch
 
 
@@ -55,7 +55,7 @@ STEP = Transitions(
             StepPhase.COMPLETE: _KEPT,
             StepPhase.FAILED: "a stage has lost all members, or a member reports what voids it",
         },
-        StepPhase.COMMITTING: {StepPhase.COMMITTED: "every member alive has applied the update"},
+        StepPhase.COMMITTING: {StepPhase.COMMITTED: "every member alive has applied the update, or is left to it"},
         StepPhase.COMMITTED: {},
         StepPhase.FAILED: {},
     },

@@ -143,7 +143,7 @@ class Candidacy:
         """Return whether those who follow hold the state of every stage, so that they can go on without a majority.
 
         Who has not heard of the last OpenStep, because its sender died meanwhile, holds it with the version before that
-        step.
+        step, or makes it of the commit that comes with that one.
         """
         latest = self.latest()
         dead = believed_dead(self.reports, latest)
@@ -151,7 +151,8 @@ class Candidacy:
         def holds(report: ElectionReport) -> bool:
             if report.opened.epoch == latest.epoch:
                 return not report.abandoned
-            return report.ready and report.version == latest.epoch.step
+            brought = latest.commit is not None and latest.commit.epoch == report.opened.epoch and not report.abandoned
+            return brought or (report.ready and report.version == latest.epoch.step)
 
         holders = {process for process, report in self.reports.items() if process not in dead and holds(report)}
         return all(not holders.isdisjoint(member.process for member in stage) for stage in latest.roster.stages)

@@ -112,7 +112,7 @@ class Leader(LeaderState):
         for known in self.membership.loading():
             reason = "it was loading when the former leader was lost"
             actions += grant(self, known, known.member.stage, reason, follows=elected)
-        self.step, self.ahead = step, takeover.ahead
+        self.step, self.ahead, self.untold = step, takeover.ahead, step.open_step.commit
         self.move(LeaderPhase.RUNNING)
         actions += [*step.entered(), *step.commit_again()]
         if step.phase is StepPhase.PREPARED:
@@ -141,6 +141,7 @@ class Leader(LeaderState):
     def _take_in(self, report: ElectionReport, step: Step, now: float) -> list[Action]:
         """Record a process that follows this leader from now on."""
         known = self.membership.enter(report.join, report.member.stage, now)
+        behind = report.opened.epoch < step.epoch and known.process in step.open_step.roster.id_set
         known.member, known.version = report.member, report.version
         if report.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
             self.stopping = True
@@ -152,8 +153,11 @@ class Leader(LeaderState):
         if known.role == "peer":
             self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
         self.safe.copies.record(known.member, report.join.copies)
-        missed = report.opened.epoch < step.epoch and known.process in step.open_step.roster.id_set
-        return announce(step.open_step, (known.member,), self.plan.shared) if missed else []
+        if not behind:
+            return []
+        if step.open_step.commit is not None and step.open_step.commit.epoch == report.opened.epoch:
+            known.version = step.epoch.step  # it makes the update as soon as it hears of the step
+        return announce(step.open_step, (known.member,), self.plan.shared)
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""
@@ -288,7 +292,13 @@ class Leader(LeaderState):
             return ballots.ask_again(self, step, now) if now >= self.ballots.due_s else []
         self.ballots.complete_s = None
         self.ballots.in_vain = 0
-        return step.commit(now, roots.loaded_stages(self), roots.begin(self, self.version + 1))
+        awaited = not going_ahead.follows_at_once(self, step, now)
+        orders = step.commit(now, roots.loaded_stages(self), roots.begin(self, self.version + 1), awaited)
+        if awaited:
+            return [*orders]
+        closed = between_steps.close(self, step, now)
+        opened = self.step.roster.id_set if self.step is not None else frozenset()
+        return [*(send for send in orders if send.to not in opened), *closed]  # the OpenStep tells the others of it
 
     def _watch_majority(self, now: float) -> list[Action]:
         """Go on without a majority after a while: the others may have another leader by then."""

@@ -43,10 +43,25 @@ from swarmflow.core.protocol.events import (
     Tick,
 )
 from swarmflow.core.protocol.message_counter import MessageCounter
-from swarmflow.core.protocol.messages import Heartbeat, LeaderHeartbeat, Message, Probe, Probed, RelayedTensor
+from swarmflow.core.protocol.messages import (
+    Evicted,
+    Finished,
+    Heartbeat,
+    LeaderHeartbeat,
+    Message,
+    OpenStep,
+    Probe,
+    Probed,
+    Refused,
+    RelayedTensor,
+    Released,
+    RosterDelta,
+)
 from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
 from swarmflow.core.protocol.types import NO_EPOCH, Epoch, ProcessId
 from swarmflow.core.routing.relays import Relays
+
+TO_GO = Evicted | Finished | Released | Refused  # orders that wait for no update
 
 
 @dataclass(slots=True)
@@ -56,6 +71,7 @@ class PeerMachine(PeerState):
     counter: MessageCounter = field(init=False)
     checks: MessageChecks = field(init=False)
     _early: EarlyMessages = field(init=False)
+    _orders: list[Received] = field(init=False, default_factory=list)  # that follow a commit whose update is not made
     _next_heartbeat_s: float = field(init=False, default=0.0)
     _next_join_s: float = field(init=False, default=0.0)
 
@@ -83,6 +99,8 @@ class PeerMachine(PeerState):
             return self._beat(event, now)
         before = self._known_ballot if self._early else None
         actions = self._handle(event, now)
+        if self._orders and not self._updates:
+            actions += self._obey(now)
         if before is not None and self._known_ballot != before:
             actions += self._replay_early(now)
         if self.hops is not None:
@@ -196,6 +214,12 @@ class PeerMachine(PeerState):
         if inbound.scope is Scope.LEADER:
             if event.sender != leader:
                 return leaders.on_order_of_another(self, event.sender, message)
+            begun = self._begin_update(event, now)
+            if self._updates and not isinstance(message, TO_GO):
+                self._orders.append(event)
+                return begun
+            if begun:  # to join again: it cannot make that update
+                return begun
         elif self._is_early(inbound, message, event.sender):
             return self._early.keep(event, now)
         elif self._is_void(inbound, event):
@@ -203,6 +227,28 @@ class PeerMachine(PeerState):
         elif (wrong := misplaced(self, event.sender, message, inbound.places)) is not None:
             return refusing.refuse(self, replace(event, sender=by or event.sender), wrong, now)
         return inbound.handle(self, event, now)
+
+    def _begin_update(self, event: Received, now: float) -> list[Action]:
+        """Make the update of the commit that an OpenStep brings, unless it is made already."""
+        opened, view = event.message, self.epoch_view
+        commit = opened.commit if isinstance(opened, OpenStep | RosterDelta) else None
+        if commit is None or view is None or view.commit is not None or commit.epoch != self.epoch:
+            return []
+        return ballots.on_commit(self, replace(event, message=commit), now)
+
+    @property
+    def _updates(self) -> bool:
+        """Whether the update of a commit is being made: what the leader orders after it is done afterwards.
+
+        It may have opened the next step already.
+        """
+        view = self.epoch_view
+        return self.hops is not None and view is not None and view.commit is not None and not view.applied
+
+    def _obey(self, now: float) -> list[Action]:
+        """Do what the leader has ordered meanwhile; another one, elected since, tells what it has to tell itself."""
+        orders, self._orders = self._orders, []
+        return [a for event in orders if event.sender == self.leader for a in self._received(event, now)]
 
     def _relayed(self, event: Received, message: RelayedTensor, now: float) -> list[Action]:
         """Take a tensor that another peer has relayed, as from its origin."""

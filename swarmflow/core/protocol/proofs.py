@@ -46,7 +46,7 @@ def statement_of(quoted: Snapshot | Commit) -> bytes:
 def opening_of(opened: OpenStep | RosterDelta) -> bytes:
     """Return what a trainer signs of a step that it opens: the same of each part of its roster, and of a change."""
     whole = (opened.digest, opened.voters) if isinstance(opened, OpenStep) else (opened.whole, opened.named)
-    rest = opened.lineage, opened.exponent, opened.careful, opened.change, opened.ahead, opened.kept
+    rest = opened.lineage, opened.exponent, opened.careful, opened.change, opened.ahead, opened.kept, opened.commit
     return repr(("opened", opened.term, opened.epoch, *whole, *rest)).encode()
 
 
@@ -57,18 +57,18 @@ def ballot_of(epoch: Epoch, ballot: int, tally: Tally) -> bytes:
 
 def with_proofs(message: Message, sign: Sign) -> Message:
     """Return a message of a trainer, in which all that it says about the run's state is signed."""
+
+    def signed(quoted: Snapshot | Commit) -> Snapshot | Commit:
+        return quoted if quoted.proof else replace(quoted, proof=sign(statement_of(quoted)))
+
     match message:
         case OpenStep() | RosterDelta():
-            return replace(message, proof=sign(opening_of(message)))
+            return replace(message, commit=_one(message.commit, signed), proof=sign(opening_of(message)))
         case Prepare():
             tally = replace(message.tally, proof=sign(ballot_of(message.epoch, message.ballot, message.tally)))
             return replace(message, tally=tally)
         case ElectionReport():  # of what it has opened itself it has no proof yet
             message = _report_with_proofs(message, sign)
-
-    def signed(quoted: Snapshot | Commit) -> Snapshot | Commit:
-        return quoted if quoted.proof else replace(quoted, proof=sign(statement_of(quoted)))
-
     return _mapped(message, signed)
 
 
@@ -92,6 +92,8 @@ def without_unproven(message: Message, is_proven: IsProven) -> Message | None:
             return None
         if tally is None or not is_proven(ballot_of(opened.epoch, message.ballot, tally), tally.proof):
             message = replace(message, ballot=0, tally=None, results=())
+        if opened.commit is not None:  # it was signed with the step; its own proof may be of anything
+            message = replace(message, opened=replace(opened, commit=replace(opened.commit, proof=b"")))
 
     def proven(quoted: Snapshot | Commit) -> Snapshot | Commit | None:
         return quoted if is_proven(statement_of(quoted), quoted.proof) else None

@@ -1,4 +1,4 @@
-"""The next step begins while the present one is reduced, where the run delays its updates by a step."""
+"""The next step begins before the present one is over everywhere, where nothing has to happen between the two."""
 
 from __future__ import annotations
 
@@ -11,17 +11,28 @@ from swarmflow.core.protocol.types import Member, ProcessId
 
 
 def go_ahead(leader: LeaderState, step: Step, now: float) -> list[Action]:
-    """Begin the next step, unless something has to happen between the two: all microbatches of this one are done."""
-    if leader.ahead is not None or not _may_go_ahead(leader, step, now):
+    """Begin the next step where the run delays its updates: all microbatches of this one are done."""
+    if leader.plan.delay == 0 or leader.ahead is not None or not _nothing_between(leader, step, now):
         return []
     leader.ahead, actions = ahead.begin(step, leader.settings.learning_rate(leader.version + 1), now)
     return actions
 
 
-def _may_go_ahead(leader: LeaderState, step: Step, now: float) -> bool:
+def follows_at_once(leader: LeaderState, step: Step, now: float) -> bool:
+    """Return whether the next step may be opened with the commit of this one, before its members have made the update.
+
+    So no step waits for the slowest of them, nor for its answer. Not where the version is validated or written first.
+    """
+    following, every = leader.version + 1, leader.settings.validate_every
+    if leader.plan.delay or (every and following % every == 0) or leader.safe.due(following) or leader.safe.asked:
+        return False
+    return _nothing_between(leader, step, now)
+
+
+def _nothing_between(leader: LeaderState, step: Step, now: float) -> bool:
     """Return whether the next step can have the members of this one, and nobody waits for the edge between them."""
     following, membership = leader.version + 1, leader.membership
-    if leader.plan.delay == 0 or following >= leader.settings.steps or leader.stopping:
+    if following >= leader.settings.steps or leader.stopping:
         return False
     if step.open_step.careful or membership.suspended or leader.safe.holds_up(following):
         return False

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from swarmflow.core.commit.step import Step, StepFailure, received
-from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.machines.leading.departures import bar, keep_out
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.saving import stop_run
@@ -33,12 +32,13 @@ def judge(leader: LeaderState, step: Step, now: float) -> list[Action]:
 def on_not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, now: float) -> list[Action]:
     """Void the step for a value that is not finite; in a decided update, put out the peer, whose state is lost."""
     step, process = leader.step, known.process
-    if step is None or message.epoch != step.epoch or message.value != "update":
+    if step is None or message.value != "update":
         return received(step, process, message) if step is not None else []
-    if step.phase not in (StepPhase.COMMITTING, StepPhase.COMMITTED) or process not in step.roster.peer_ids:
+    decided = step.epoch if step.decision is not None else step.epoch.former  # this step may have begun with its commit
+    if message.epoch != decided or process not in step.roster.peer_ids:
         return []
     leader.faults.note_voters(leader.membership, (process,))
-    finding = Finding(leader.version, -1, known.member.stage, process, "update", plain(message.layer))
+    finding = Finding(decided.step, -1, known.member.stage, process, "update", plain(message.layer))
     others = any(entry.process != process for entry in leader.membership.peers(known.member.stage))
     reason = leader.faults.findings.add(finding, others)
     counted = Count("not_finite")

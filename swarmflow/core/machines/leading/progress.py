@@ -28,11 +28,7 @@ from swarmflow.core.routing.link_rates import plausible_rates
 FEED, OFFER, WORK, REPORT = "feed", "offer", "work", "report"
 REDUCE, UPDATE, LOAD, WRITE = "reduce", "update", "load", "write"
 TRANSFER_FACTOR = 2.0  # of the least time: who asks another for a part of a state gives it a minute before the next
-_TASKS = {
-    StepPhase.WORKING: WORK,
-    StepPhase.PREPARING: REDUCE,
-    StepPhase.COMMITTING: UPDATE,
-}  # of a member, by the phase of the step
+_TASKS = {StepPhase.WORKING: WORK, StepPhase.PREPARING: REDUCE}  # of a member, by the phase of the step
 _DOES = {
     FEED: "forms none of the microbatches that are its to form",
     OFFER: "has formed microbatches that no peer of the first stage reports",
@@ -76,7 +72,9 @@ def _see_behind(leader: LeaderState, now: float) -> list[Action]:
     behind_s = {}
     for process in (member.process for member in step.roster.peers if member.process != leader.me.process):
         entry = leader.membership.known.get(process)
-        if entry is not None and (entry.load.epoch is None or entry.load.epoch < step.epoch):
+        if entry is None or _owes_update(step, entry):
+            continue
+        if entry.load.epoch is None or entry.load.epoch < step.epoch:
             behind_s[process] = step.behind_s.get(process, now)
     step.behind_s = behind_s
     late = [process for process, since_s in behind_s.items() if now - since_s > leader.timeouts.stall_s]
@@ -164,10 +162,25 @@ def _task(leader: LeaderState, entry: MemberRecord, unfed: Counter[ProcessId]) -
     if entry.phase is MemberPhase.LOADING:
         return LOAD
     step = leader.step
-    task = "" if step is None else _TASKS.get(step.phase, "")
-    if step is None or not task or entry.process not in step.roster.peer_ids:
+    if step is None or entry.process not in step.roster.peer_ids:
+        return ""
+    if _owes_update(step, entry):
+        return UPDATE
+    task = _TASKS.get(step.phase, "")
+    if not task:
         return ""
     return task if (entry.load.queued if task == WORK else step.owes(entry.process)) else ""
+
+
+def _owes_update(step: Step, entry: MemberRecord) -> bool:
+    """Return whether a member has to make the update of a committed step: of this one, or of that before it.
+
+    With the commit of that one this one was opened, and the member begins it afterwards.
+    """
+    if step.phase is StepPhase.COMMITTING:
+        return step.owes(entry.process)
+    former = step.epoch.former
+    return entry.load.epoch == former and entry.load.version == former.step
 
 
 def _has_to_form(leader: LeaderState, trainer: MemberRecord) -> bool:
@@ -256,7 +269,8 @@ def _has_mate(leader: LeaderState, entry: MemberRecord) -> bool:
     if step is None:
         return False
     mates = [m.process for m in step.roster.stages[entry.member.stage] if m.process != entry.process]
-    return any(step.phase is not StepPhase.COMMITTING or not step.owes(mate) for mate in mates)
+    known = [leader.membership.known[mate] for mate in mates if mate in leader.membership.known]
+    return any(entry.duty.task != UPDATE or not _owes_update(step, mate) for mate in known)
 
 
 def _alone(entry: MemberRecord) -> str:

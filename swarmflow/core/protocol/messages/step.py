@@ -47,6 +47,7 @@ class OpenStep:
     change: ElectorateChange | None = None  # since the last committed step; None: the lineage's first OpenStep
     ahead: bool = False  # it was begun ahead: what members have of it stays, and no other trainer has a share of it
     kept: tuple[int, ...] = ()  # how many of 256 numbers cross each boundary, where the run's codec is adaptive
+    commit: Commit | None = None  # of the step before, where it comes with this: the update is made first
     proof: bytes = field(default=b"", compare=False, repr=False)  # that a trainer has opened it
 
     @property
@@ -90,6 +91,7 @@ class RosterDelta:
     change: ElectorateChange | None = None
     ahead: bool = False
     kept: tuple[int, ...] = ()
+    commit: Commit | None = None
     proof: bytes = field(default=b"", compare=False, repr=False)  # of the OpenStep that it stands for
 
     @classmethod
@@ -99,22 +101,21 @@ class RosterDelta:
         now = {member.process: member for member in (*opened.roster.peers, *opened.roster.trainers)}
         entered = tuple(member for process, member in now.items() if before.get(process) != member)
         gone = tuple(process for process in before if process not in now)
-        whole = opened.digest, opened.voters
-        rest = (opened.lineage, opened.exponent, *whole, opened.careful, opened.change, opened.ahead, opened.kept)
-        reopen = cls(opened.term, opened.epoch, base.epoch, gone, entered, *rest)
+        rest = (opened.digest, opened.voters, opened.careful, opened.change, opened.ahead, opened.kept, opened.commit)
+        reopen = cls(opened.term, opened.epoch, base.epoch, gone, entered, opened.lineage, opened.exponent, *rest)
         return reopen if reopen.unfolded(base) == opened else None
 
     def unfolded(self, base: OpenStep) -> OpenStep:
         """Return the OpenStep that it stands for."""
-        if not base.partial:
-            roster = base.roster.changed(self.gone, self.entered)
-            rest = (self.exponent, "", 0, self.careful, self.change, self.ahead, self.kept, self.proof)
-            return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
-        near = tuple(m for m in self.entered if m.stage < 0 or base.roster.stages[m.stage])
-        far = tuple(m.process for m in self.entered if m not in near)
-        roster = base.roster.changed((*self.gone, *far), near)
-        rest = (self.exponent, self.whole, self.named, self.careful, self.change, self.ahead, self.kept, self.proof)
-        return OpenStep(self.term, self.epoch, roster, self.lineage, (), *rest)
+        whole, named = self.whole, self.named
+        if base.partial:
+            near = tuple(m for m in self.entered if m.stage < 0 or base.roster.stages[m.stage])
+            far = tuple(m.process for m in self.entered if m not in near)
+            roster = base.roster.changed((*self.gone, *far), near)
+        else:
+            roster, whole, named = base.roster.changed(self.gone, self.entered), "", 0
+        rest = (whole, named, self.careful, self.change, self.ahead, self.kept, self.commit, self.proof)
+        return OpenStep(self.term, self.epoch, roster, self.lineage, (), self.exponent, *rest)
 
 
 @dataclass(frozen=True, slots=True)
