@@ -81,7 +81,7 @@ def pytest_collection_finish() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(50_000, 20)
+    gc.set_threshold(400_000, 20)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

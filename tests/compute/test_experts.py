@@ -26,9 +26,11 @@ from swarmflow.errors import FrameError, ModelError
 from swarmflow.runtime.execution.microbatch_format import format_of
 from tests.compute.families import tiny
 from tests.compute.models import VOCAB, batch, stages_of, whole_model
+from tests.further import more_of
 from tests.runtime.manifests import manifest
 
 FAMILIES = ("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "deepseek_v3", "glm4_moe", "gpt_oss")
+FEW = ("mixtral", "gpt_oss")
 CUT = (1, 3)
 
 
@@ -52,7 +54,15 @@ def test_fresh_weights_do_not_depend_on_the_cut(family: str) -> None:
         assert all(torch.equal(values, whole[name]) for name, values, _ in stage.named_parameters())
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize(
+    ("family", "threads"),
+    [
+        *((family, 1) for family in FAMILIES),
+        *((family, 2) for family in FEW),
+        *more_of(*((family, 2) for family in FAMILIES if family not in FEW)),
+    ],
+    indirect=["threads"],
+)
 def test_a_stage_that_is_computed_again_gives_the_same_bits(family: str, threads: int) -> None:
     """Out of integers a microbatch is taken away to the bit, in whatever order experts add their tokens."""
     stages = stages_of(model_config(tiny(family)), CUT, microbatches=4)
@@ -80,7 +90,7 @@ def test_a_stage_that_is_computed_again_gives_the_same_bits(family: str, threads
         assert torch.equal(kept, group.summed)
 
 
-@pytest.mark.parametrize("family", ["mixtral", "gpt_oss"])
+@pytest.mark.parametrize("family", FEW)
 def test_blocks_that_are_computed_again_give_the_same_gradients(family: str) -> None:
     x, targets = batch()
     found: list[list[torch.Tensor]] = []

@@ -7,7 +7,7 @@ from collections import Counter
 from random import Random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.protocol.actions import PlanStages
@@ -100,6 +100,7 @@ def test_it_is_next_to_the_cheapest(seed: int) -> None:
     assert plan_stages(asked).planned_s <= NEAR * 1.02 * cheapest(instance) + 1e-6
 
 
+@settings(max_examples=50)
 @given(st.lists(st.integers(NEWCOMER, 2), min_size=3, max_size=9), st.sets(st.integers(0, 8)), st.integers(0, 1 << 24))
 def test_every_peer_has_a_stage_and_the_plan_is_no_dearer_than_the_present_one(
     serves: list[int], fixed: set[int], gradient: int

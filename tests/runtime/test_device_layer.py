@@ -38,6 +38,7 @@ from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution import stage_host
 from swarmflow.runtime.execution.worker import Worker
 from tests.compute.models import config_of
+from tests.further import more
 from tests.runtime.fake_device import (
     DEVICE,
     BlockingError,
@@ -126,7 +127,7 @@ async def test_no_codec_waits_for_the_device(codec: str) -> None:
 
 @pytest.mark.asyncio
 @pytest.mark.parametrize("stage", [0, 1])
-@pytest.mark.parametrize("family", ["llama", "qwen2", "gpt_neox"])
+@pytest.mark.parametrize("family", ["llama", "gpt_neox", *more("qwen2")])
 async def test_no_family_waits_for_the_device(family: str, stage: int) -> None:
     of = manifest(model=config_of(family), **SUMS["fp32"])
     waiting = await _passes(of, stage, HostLayer(DEVICE), WaitingWorker)

@@ -98,7 +98,7 @@ class Load(RuleBasedStateMachine):
 
 
 TestLoad = Load.TestCase
-TestLoad.settings = settings(max_examples=300, stateful_step_count=40)
+TestLoad.settings = settings(max_examples=150, stateful_step_count=40)
 
 
 def test_pieces_that_are_here_are_asked_for_together_and_missing_ones_alone() -> None:
