@@ -60,10 +60,11 @@ venv-docs: $(VENV)/.installed-docs
 demo: venv
 	@$(BIN)/swarmflow demo
 
-# Four workers keep two cores busy: a test of a swarm waits half of its time. Each begins with a quarter of the tests, so
-# that a module's fixtures are mostly set up once, and takes over tests of others when it has none left: 541 s, not 576.
+# Three workers keep two cores busy: a test of a swarm waits half of its time. A fourth takes 11 s of both to import what
+# it tests. Each begins with a part of the tests, so that a module's fixtures are mostly set up once, and takes over tests
+# of others when it has none left.
 test: venv-dev
-	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not extended and not exhaustive"
+	@$(BIN)/python -m pytest --numprocesses 3 --dist worksteal -m "not extended and not exhaustive"
 
 test-portable: venv-dev
 	@$(BIN)/python -m pytest --numprocesses 4 --dist worksteal -m "not swarm and not extended and not exhaustive"

@@ -20,7 +20,6 @@ from swarmflow.boundary import Boundary
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.errors import ConfigError
 
-SEEDS = 3
 LAST = 20  # steps whose losses are averaged
 QUICK_STEPS = 30
 WHOLE = "no compression"
@@ -73,13 +72,14 @@ def rows(tokens: Tensor, seeds: range, steps: int, settings: tuple[str, ...], ca
 
 @click.command("boundaries")
 @options
+@click.option("--seeds", type=click.IntRange(1), default=2, show_default=True, help="Runs of each case.")
 @click.option("--text", type=click.Path(dir_okay=False, path_type=Path), help="To learn; not given: source code.")
-def boundaries(quick: bool, seed: int, json_file: Path | None, text: Path | None) -> None:
+def boundaries(seeds: int, quick: bool, seed: int, json_file: Path | None, text: Path | None) -> None:
     """What a model loses whose boundaries between stages are compressed by layers that it learns."""
     torch.set_num_threads(1)
-    seeds, steps = range(seed, seed + (1 if quick else SEEDS)), QUICK_STEPS if quick else STEPS
+    numbers, steps = range(seed, seed + (1 if quick else seeds)), QUICK_STEPS if quick else STEPS
     settings, cases = (("4 stages",), CASES[3:5]) if quick else (tuple(CUTS), CASES)
-    found = list(rows(corpus(text), seeds, steps, settings, cases))
+    found = list(rows(corpus(text), numbers, steps, settings, cases))
     show(f"Loss, mean of the last {LAST} of {steps} steps", found)
     if json_file is not None:
         write_json(json_file, found)

@@ -25,7 +25,7 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 UNDISTURBED, LEAVES, CHECKPOINTS = "undisturbed", "machines leave", "checkpoints"
 FILES = {UNDISTURBED: "llama-8b.toml", LEAVES: "llama-8b-churn.toml", CHECKPOINTS: "llama-8b-checkpoints.toml"}
 # Steps. Undisturbed, each takes as long as another; a kept version is to be safe before the next one is due.
-STEPS = {UNDISTURBED: 4, LEAVES: 10, CHECKPOINTS: 20}
+STEPS = {UNDISTURBED: 3, LEAVES: 6, CHECKPOINTS: 20}
 SAFE = re.compile(r"version (\d+) is on the disks of others too")
 QUICK_MICROBATCHES, QUICK_SHARE = 16, 1 / 32  # of the parameters
 

@@ -17,7 +17,7 @@ from tests.swarm.reference import Recipe, relative_difference
 from tests.swarm.runs import FINISH_S, STAGES, prepare, recipe, settings
 
 CUT = (1, 2)
-KILLED_AFTER = 6  # steps
+STEPS, KILLED_AFTER = 12, 4
 HIDDEN = 32
 # Where two features of a window are as large but for the last digit, either may be the largest, and get the gradient of
 # that token. A microbatch that is missing in one step makes thirty times the difference.
@@ -35,11 +35,11 @@ def test_the_swarm_learns_what_a_plain_loop_learns(
 ) -> None:
     """A quarter of the numbers travels, the weights of the folder and new layers are trained, and validation works."""
     model, corpus = prepare(tmp_path, family)
-    of = recipe("adamw", steps=16)
+    of = recipe("adamw", steps=STEPS)
     run = settings(model, corpus, of)
     run["model"] |= {"cut": list(CUT), "boundary": boundary}
     run["data"]["validation_path"] = str(corpus)
-    run["train"]["validate_every"] = 1
+    run["train"]["validate_every"] = STEPS
     with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
         swarm.start_trainer()
         for number in range(2 * STAGES):
