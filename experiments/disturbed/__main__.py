@@ -79,12 +79,16 @@ def measure(of: Scenario, seed: int) -> TroubledRun:
 
 @click.command("disturbed")
 @click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Runs of each setting.")
-@click.option("--setting", "settings", multiple=True, type=click.Choice(list(FILES)), help="All, if none.")
+@click.option("--setting", "settings", multiple=True, type=click.Choice(list(FILES)), help="The first two, if none.")
+@click.option("--full", is_flag=True, help="All settings: 20 steps with checkpoints take a quarter of an hour more.")
 @options
-def disturbed(seeds: int, settings: tuple[str, ...], quick: bool, seed: int, json_file: Path | None) -> None:
+def disturbed(
+    seeds: int, settings: tuple[str, ...], full: bool, quick: bool, seed: int, json_file: Path | None
+) -> None:
     """What a step of Llama-3-8B takes while machines leave and return, and while checkpoints are made."""
     numbers = range(seed, seed + (1 if quick else seeds))
-    runs = [(setting, number) for setting in settings or FILES for number in numbers]
+    usual = FILES if full or quick else (UNDISTURBED, LEAVES)
+    runs = [(setting, number) for setting in settings or usual for number in numbers]
     found: dict[str, list[TroubledRun]] = {}
     for setting, number in progress(runs, len(runs), "disturbed"):
         found.setdefault(setting, []).append(measure(scenario(setting, quick), number))

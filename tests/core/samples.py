@@ -41,11 +41,11 @@ def messages(actions: Iterable[Action], kind: type[A]) -> list[tuple[ProcessId, 
 
 
 def commits(actions: Iterable[Action]) -> list[tuple[ProcessId, Commit]]:
-    """(receiver, commit) of what peers are told, by itself or with the next step. Names of trainers begin with t."""
-    told = [(sent.to, sent.message) for sent in of_type(actions, Send)]
-    with_step = [(to, message.commit) for to, message in told if isinstance(message, OpenStep | RosterDelta)]
-    found = [*((to, message) for to, message in told if isinstance(message, Commit)), *with_step]
-    return [(to, commit) for to, commit in found if commit is not None and not to.name.startswith("t")]
+    """(receiver, commit) of what peers are told, alone or with the next step, where trainers are named t."""
+    sent = [(action.to, action.message) for action in of_type(actions, Send)]
+    alone = [(to, message) for to, message in sent if isinstance(message, Commit)]
+    opened = [(to, message.commit) for to, message in sent if isinstance(message, OpenStep | RosterDelta)]
+    return alone + [(to, commit) for to, commit in opened if commit is not None and not to.name.startswith("t")]
 
 
 def released(actions: Iterable[Action]) -> list[Ref]:

@@ -8,6 +8,7 @@ import pytest
 
 from swarmflow.core.pipeline import passes, reconciling
 from swarmflow.core.pipeline.admission import Admission
+from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import DEFERRED_MIN, Action, Discard, RunBackward, RunForward, RunReplay, Send
@@ -26,7 +27,9 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, ProcessId, Ref
 from swarmflow.core.routing.compute_timer import UNKNOWN_S
+from swarmflow.core.routing.shortest import Shortest
 from tests.core.hops import computed, receive
+from tests.core.measuring import transferred
 from tests.core.samples import EPOCH, REPAIR, messages, microbatch, of_type, process
 from tests.core.test_hop_table import (
     DOWN,
@@ -332,6 +335,28 @@ def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_
         assert admission.free(insist=False), "0.4 s a pass, four passes or one, and 2 s on the way"
         admission.reserve(microbatch(3 + index), UP, FIRST_ATTEMPT)
     assert not admission.free(insist=False)
+
+
+@pytest.mark.parametrize(("capacity", "beyond_s", "takes"), [(2, 20.0, True), (2, 1.0, False), (4, 20.0, False)])
+def test_a_peer_that_few_graphs_leave_idle_takes_more_while_some_are_queued(
+    capacity: int, beyond_s: float, takes: bool
+) -> None:
+    """Two graphs of four passes each are computed in 3.2 s, and a gradient comes back after 20."""
+    machine = HopTable(1, 3, capacity, Dispatcher(2, Shortest()), LEADER)
+    machine.open(EPOCH, (DOWN,), mates=(OTHER, OTHER2))
+    transferred(machine.dispatcher.router, DOWN, 0.1)
+    machine.dispatcher.router.record_downstream(DOWN, beyond_s)
+    admission = machine.admission
+    admission.reserve(microbatch(9), UP, FIRST_ATTEMPT)
+    admission.now_s = 2.0
+    admission.give_up(microbatch(9), FIRST_ATTEMPT)
+    admission.arrive(microbatch(9), kept=True)
+    admission.timer.watch(Tick(), [RunForward(microbatch(9), INPUT, TARGETS)], 2.0)
+    admission.timer.watch(ForwardComputed(microbatch(9), INPUT), [], 2.4)
+    for index in range(capacity):
+        admission.note(Hop(microbatch(index), FIRST_ATTEMPT, UP, False, None, INPUT, TARGETS))
+    assert admission.queued
+    assert bool(admission.free(insist=False)) == takes
 
 
 def test_a_stage_whose_peers_die_is_narrow() -> None:

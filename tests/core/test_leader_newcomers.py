@@ -146,7 +146,7 @@ def test_a_load_goes_on_over_commits_and_is_granted_again_only_for_other_donors(
     assert not messages(bench.commit(), Granted), "it follows its donor"
     bench.join(C)
     bench.hear(C, Ready(0, 1, "root", 4))
-    [(to, granted)] = messages(bench.committing(), Granted)
+    [(to, granted)] = messages(bench.commit(), Granted)
     assert (to, granted.version, granted.follows) == (B, 2, True)
     assert {donor.process for donor in granted.donors} == {A, C}
     assert not messages(bench.hear(B, Ready(0, 2, "root", 4, 0)), OpenStep), "that answers an earlier grant"
@@ -160,7 +160,8 @@ def test_who_was_ready_after_the_ballot_had_begun_gets_the_update_of_that_step()
     bench.hear(A, Done(microbatch(0), 0, FIRST_ATTEMPT, 2.0, 1))
     bench.ready(B)
     epoch = microbatch(0).epoch
-    [(to, granted)] = messages(bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),))), Granted)
+    bench.hear(A, Prepared(epoch, 1, (("stage-0", 1.0, "x"),)))
+    [(to, granted)] = messages(bench.hear(A, Committed(epoch, 1)), Granted)
     assert (to, granted.version, granted.follows) == (B, 1, True)
 
 

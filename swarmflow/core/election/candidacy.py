@@ -14,7 +14,7 @@ from swarmflow.core.election.credibility import believed_dead, mistaken, of_its_
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.gathered_roster import GatheredRoster
 from swarmflow.core.protocol.actions import Action, Connect, Send
-from swarmflow.core.protocol.messages import Elect, ElectionReport, OpenStep
+from swarmflow.core.protocol.messages import Commit, Elect, ElectionReport, OpenStep
 from swarmflow.core.protocol.types import Epoch, Member, Plan, ProcessId, Roster
 
 ASK_EVERY_S = 1.0
@@ -151,7 +151,7 @@ class Candidacy:
         def holds(report: ElectionReport) -> bool:
             if report.opened.epoch == latest.epoch:
                 return not report.abandoned
-            brought = latest.commit is not None and latest.commit.epoch == report.opened.epoch and not report.abandoned
+            brought = latest.commit is not None and makes(report, latest.commit)
             return brought or (report.ready and report.version == latest.epoch.step)
 
         holders = {process for process, report in self.reports.items() if process not in dead and holds(report)}
@@ -226,6 +226,13 @@ def takeover_of(
         doubtful,
         _begun_ahead(step, alive, learning_rate(epoch.step + 1)),
     )
+
+
+def makes(report: ElectionReport, commit: Commit) -> bool:
+    """Return whether a member can make the update of a commit that others have heard of, or makes it already."""
+    if report.opened.epoch != commit.epoch or report.abandoned:
+        return False
+    return report.commit is not None or (report.ballot == commit.ballot and bool(report.results))
 
 
 def _is_elsewhere(report: ElectionReport, undecided: bool) -> bool:

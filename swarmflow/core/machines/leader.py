@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 from swarmflow.core.commit import ahead
@@ -11,7 +11,7 @@ from swarmflow.core.commit.announcing import announce
 from swarmflow.core.commit.step import AboutStep, Step, received
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT, OVER, StepPhase
 from swarmflow.core.commit.step_summary import summary, waits_for
-from swarmflow.core.election.candidacy import Takeover
+from swarmflow.core.election.candidacy import Takeover, makes
 from swarmflow.core.machines.leading import (
     ballots,
     between_steps,
@@ -115,6 +115,9 @@ class Leader(LeaderState):
         self.step, self.ahead, self.untold = step, takeover.ahead, step.open_step.commit
         self.move(LeaderPhase.RUNNING)
         actions += [*step.entered(), *step.commit_again()]
+        if self.untold is not None:
+            result = replace(self.untold.result, term=self.term)
+            actions += [Send(entry.process, result) for entry in self.membership.trainers()]
         if step.phase is StepPhase.PREPARED:
             actions += step.ask_trainers(self.lineage.committed_followers)
             self.ballots.due_s = now + self.timeouts.ballot_s
@@ -141,7 +144,6 @@ class Leader(LeaderState):
     def _take_in(self, report: ElectionReport, step: Step, now: float) -> list[Action]:
         """Record a process that follows this leader from now on."""
         known = self.membership.enter(report.join, report.member.stage, now)
-        behind = report.opened.epoch < step.epoch and known.process in step.open_step.roster.id_set
         known.member, known.version = report.member, report.version
         if report.draining and known.process == self.me.process:  # asked to go before it led: as a leader stops
             self.stopping = True
@@ -153,11 +155,13 @@ class Leader(LeaderState):
         if known.role == "peer":
             self.membership.mark(known, MemberPhase.READY if report.ready else MemberPhase.LOADING)
         self.safe.copies.record(known.member, report.join.copies)
-        if not behind:
+        if report.opened.epoch >= step.epoch:
             return []
-        if step.open_step.commit is not None and step.open_step.commit.epoch == report.opened.epoch:
-            known.version = step.epoch.step  # it makes the update as soon as it hears of the step
-        return announce(step.open_step, (known.member,), self.plan.shared)
+        commit, named = step.open_step.commit, known.process in step.open_step.roster.id_set
+        if commit is None or not makes(report, commit):
+            return announce(step.open_step, (known.member,), self.plan.shared) if named else []
+        known.version = step.epoch.step  # as soon as it hears of the commit
+        return announce(step.open_step, (known.member,), self.plan.shared) if named else [Send(known.process, commit)]
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Decide what follows from an event."""

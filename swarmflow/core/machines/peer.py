@@ -17,6 +17,7 @@ from swarmflow.core.protocol.actions import Action, Count, Send
 from swarmflow.core.protocol.events import (
     Applied,
     BackwardComputed,
+    BlamedError,
     ComputedNotFinite,
     ComputeFailed,
     CopiesChanged,
@@ -215,7 +216,7 @@ class PeerMachine(PeerState):
             if event.sender != leader:
                 return leaders.on_order_of_another(self, event.sender, message)
             begun = self._begin_update(event, now)
-            if self._updates and not isinstance(message, TO_GO):
+            if self._updates and self._follows(message):
                 self._orders.append(event)
                 return begun
             if begun:  # to join again: it cannot make that update
@@ -232,23 +233,32 @@ class PeerMachine(PeerState):
         """Make the update of the commit that an OpenStep brings, unless it is made already."""
         opened, view = event.message, self.epoch_view
         commit = opened.commit if isinstance(opened, OpenStep | RosterDelta) else None
-        if commit is None or view is None or view.commit is not None or commit.epoch != self.epoch:
+        if commit is None or view is None or view.commit is not None or commit.epoch != self.epoch or view.abandoned:
             return []
         return ballots.on_commit(self, replace(event, message=commit), now)
 
     @property
     def _updates(self) -> bool:
-        """Whether the update of a commit is being made: what the leader orders after it is done afterwards.
-
-        It may have opened the next step already.
-        """
+        """Whether the update of a commit is being made."""
         view = self.epoch_view
         return self.hops is not None and view is not None and view.commit is not None and not view.applied
+
+    def _follows(self, message: Message) -> bool:
+        """Whether an order is to be done after the update at hand: a step that is opened, and what comes after it."""
+        return isinstance(message, OpenStep | RosterDelta) or (bool(self._orders) and not isinstance(message, TO_GO))
 
     def _obey(self, now: float) -> list[Action]:
         """Do what the leader has ordered meanwhile; another one, elected since, tells what it has to tell itself."""
         orders, self._orders = self._orders, []
-        return [a for event in orders if event.sender == self.leader for a in self._received(event, now)]
+        actions: list[Action] = []
+        for event in orders:
+            if event.sender != self.leader or self.phase is PeerPhase.GONE:
+                continue
+            try:
+                actions += INBOUND[type(event.message)].handle(self, event, now)
+            except Exception as error:
+                raise BlamedError(event.sender, type(event.message).__name__) from error
+        return actions
 
     def _relayed(self, event: Received, message: RelayedTensor, now: float) -> list[Action]:
         """Take a tensor that another peer has relayed, as from its origin."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.commit import ahead
 from swarmflow.core.commit.step import Step
-from swarmflow.core.machines.leading import moves
+from swarmflow.core.machines.leading import moves, roots
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.types import Member, ProcessId
@@ -21,10 +21,15 @@ def go_ahead(leader: LeaderState, step: Step, now: float) -> list[Action]:
 def follows_at_once(leader: LeaderState, step: Step, now: float) -> bool:
     """Return whether the next step may be opened with the commit of this one, before its members have made the update.
 
-    So no step waits for the slowest of them, nor for its answer. Not where the version is validated or written first.
+    So no step waits for the slowest of them, nor for its answer. Not where the version is validated or written first,
+    where peers load one, and where the roots of the version before are awaited: they would come too late.
     """
-    following, every = leader.version + 1, leader.settings.validate_every
-    if leader.plan.delay or (every and following % every == 0) or leader.safe.due(following) or leader.safe.asked:
+    following, every, safe = leader.version + 1, leader.settings.validate_every, leader.safe
+    if leader.plan.delay or (every and following % every == 0) or roots.loaded_stages(leader):
+        return False
+    if safe.due(following) or safe.asked or safe.snapshots.version is not None:
+        return False
+    if leader.rooted == leader.version and not roots.is_certified(leader):
         return False
     return _nothing_between(leader, step, now)
 

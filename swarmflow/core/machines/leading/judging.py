@@ -34,11 +34,11 @@ def on_not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, 
     step, process = leader.step, known.process
     if step is None or message.value != "update":
         return received(step, process, message) if step is not None else []
-    decided = step.epoch if step.decision is not None else step.epoch.former  # this step may have begun with its commit
-    if message.epoch != decided or process not in step.roster.peer_ids:
+    decided = step.decision or step.open_step.commit  # of this step, or of the one with whose commit it was opened
+    if decided is None or message.epoch != decided.epoch or process not in step.roster.peer_ids:
         return []
     leader.faults.note_voters(leader.membership, (process,))
-    finding = Finding(decided.step, -1, known.member.stage, process, "update", plain(message.layer))
+    finding = Finding(decided.epoch.step, -1, known.member.stage, process, "update", plain(message.layer))
     others = any(entry.process != process for entry in leader.membership.peers(known.member.stage))
     reason = leader.faults.findings.add(finding, others)
     counted = Count("not_finite")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from statistics import median
 
+from swarmflow.core.commit.announcing import announce
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.machines.leading import between_steps
@@ -96,7 +97,10 @@ def reduction_due_s(leader: LeaderState, step: Step, patience: float) -> float:
     patience: a factor of the time without any progress.
     """
     least_s = leader.timeouts.ballot_s
-    return max((d.since_s + d.patience_s(least_s) * patience for d in _reductions(leader, step)), default=0.0)
+    reducing = [d.since_s + d.patience_s(least_s) * patience for d in _reductions(leader, step)]
+    known = (leader.membership.known.get(process) for process in step.roster.peer_ids if step.owes(process))
+    updating = [_due_s(leader, entry) for entry in known if entry is not None and entry.duty.task == UPDATE]
+    return max((*reducing, *updating), default=0.0)
 
 
 def reduction_missed(leader: LeaderState, step: Step, now: float) -> None:
@@ -119,6 +123,7 @@ def blame(leader: LeaderState, step: Step) -> ProcessId | None:
     """
     known, serving = leader.membership.known, step.roster.peer_ids
     behind = [known[process] for process in serving if process in known and step.owes(process)]
+    behind = [entry for entry in behind if not _owes_update(step, entry)]  # for that it has its own time
     behind.sort(key=lambda entry: (entry.duty.since_s, entry.process))
     idle = [entry.process for entry in behind if not serving.intersection(entry.load.awaits)]
     accused = Counter(process for entry in behind for process in serving.intersection(entry.load.awaits))
@@ -179,8 +184,8 @@ def _owes_update(step: Step, entry: MemberRecord) -> bool:
     """
     if step.phase is StepPhase.COMMITTING:
         return step.owes(entry.process)
-    former = step.epoch.former
-    return entry.load.epoch == former and entry.load.version == former.step
+    commit = step.open_step.commit
+    return commit is not None and (entry.load.epoch, entry.load.version) == (commit.epoch, commit.epoch.step)
 
 
 def _has_to_form(leader: LeaderState, trainer: MemberRecord) -> bool:
@@ -235,7 +240,10 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
         return [Count("stalled"), *gone(leader, entry.process, f"it {reason}", now)]
     if entry.process != me and (duty.task in (FEED, OFFER, LOAD) or _has_mate(leader, entry)):
         return pause(leader, entry.process, reason, now)
+    step = leader.step
+    lost = step is not None and duty.task == UPDATE and step.phase is not StepPhase.COMMITTING  # it may not have heard
     return [
+        *(announce(step.open_step, (entry.member,), leader.plan.shared) if step is not None and lost else []),
         Log("warning", f"the run waits for {_alone(entry)}", EventKind.WAITING, entry.process, entry.member.stage),
         Count("standstills"),
     ]
