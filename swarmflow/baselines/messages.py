@@ -207,7 +207,7 @@ class BaselineSum:
 
 @dataclass(frozen=True, slots=True)
 class Updated:
-    """To the leader: the update is done."""
+    """To the leader: the sums are here, and the update is begun."""
 
     iteration: int
 

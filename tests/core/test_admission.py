@@ -25,7 +25,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, ProcessId, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, Microbatch, ProcessId, Ref
 from swarmflow.core.routing.compute_timer import UNKNOWN_S
 from swarmflow.core.routing.shortest import Shortest
 from tests.core.hops import computed, receive
@@ -312,6 +312,15 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
         assert sorted(done) == sorted(order)
 
 
+def measured(admission: Admission, microbatch: Microbatch) -> None:
+    """Let a microbatch with a slot arrive after 2 s, and be computed in 0.4 s."""
+    admission.now_s = 2.0
+    admission.give_up(microbatch, FIRST_ATTEMPT)
+    admission.arrive(microbatch, kept=True)
+    admission.timer.watch(Tick(), [RunForward(microbatch, INPUT, TARGETS)], 2.0)
+    admission.timer.watch(ForwardComputed(microbatch, INPUT), [], 2.4)
+
+
 @pytest.mark.parametrize(("others", "reserved_max"), [((OTHER, OTHER2), 2), ((OTHER,), 6)])
 def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_they_come(
     others: tuple[ProcessId, ...], reserved_max: int
@@ -326,11 +335,7 @@ def test_a_slow_computer_takes_no_more_without_graphs_than_it_can_compute_while_
     assert admission.free(insist=False)
     admission.reserve(microbatch(2), UP, FIRST_ATTEMPT)
     assert not admission.free(insist=False), "nothing is known yet of its time, nor of those that come"
-    admission.now_s = 2.0
-    admission.give_up(microbatch(2), FIRST_ATTEMPT)
-    admission.arrive(microbatch(2), kept=True)
-    admission.timer.watch(Tick(), [RunForward(microbatch(2), INPUT, TARGETS)], 2.0)
-    admission.timer.watch(ForwardComputed(microbatch(2), INPUT), [], 2.4)
+    measured(admission, microbatch(2))
     for index in range(reserved_max):
         assert admission.free(insist=False), "0.4 s a pass, four passes or one, and 2 s on the way"
         admission.reserve(microbatch(3 + index), UP, FIRST_ATTEMPT)
@@ -348,11 +353,7 @@ def test_a_peer_that_few_graphs_leave_idle_takes_more_while_some_are_queued(
     machine.dispatcher.router.record_downstream(DOWN, beyond_s)
     admission = machine.admission
     admission.reserve(microbatch(9), UP, FIRST_ATTEMPT)
-    admission.now_s = 2.0
-    admission.give_up(microbatch(9), FIRST_ATTEMPT)
-    admission.arrive(microbatch(9), kept=True)
-    admission.timer.watch(Tick(), [RunForward(microbatch(9), INPUT, TARGETS)], 2.0)
-    admission.timer.watch(ForwardComputed(microbatch(9), INPUT), [], 2.4)
+    measured(admission, microbatch(9))
     for index in range(capacity):
         admission.note(Hop(microbatch(index), FIRST_ATTEMPT, UP, False, None, INPUT, TARGETS))
     assert admission.queued

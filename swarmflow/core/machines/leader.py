@@ -112,11 +112,11 @@ class Leader(LeaderState):
         for known in self.membership.loading():
             reason = "it was loading when the former leader was lost"
             actions += grant(self, known, known.member.stage, reason, follows=elected)
-        self.step, self.ahead, self.untold = step, takeover.ahead, step.open_step.commit
+        self.step, self.ahead, self.unconfirmed = step, takeover.ahead, step.open_step.commit
         self.move(LeaderPhase.RUNNING)
         actions += [*step.entered(), *step.commit_again()]
-        if self.untold is not None:
-            result = replace(self.untold.result, term=self.term)
+        if self.unconfirmed is not None:
+            result = replace(self.unconfirmed.result, term=self.term)
             actions += [Send(entry.process, result) for entry in self.membership.trainers()]
         if step.phase is StepPhase.PREPARED:
             actions += step.ask_trainers(self.lineage.committed_followers)

@@ -62,7 +62,7 @@ from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
 from swarmflow.core.protocol.types import NO_EPOCH, Epoch, ProcessId
 from swarmflow.core.routing.relays import Relays
 
-TO_GO = Evicted | Finished | Released | Refused  # orders that wait for no update
+PARTING = Evicted | Finished | Released | Refused  # orders that end its part: they wait for no update
 
 
 @dataclass(slots=True)
@@ -245,7 +245,7 @@ class PeerMachine(PeerState):
 
     def _follows(self, message: Message) -> bool:
         """Whether an order is to be done after the update at hand: a step that is opened, and what comes after it."""
-        return isinstance(message, OpenStep | RosterDelta) or (bool(self._orders) and not isinstance(message, TO_GO))
+        return isinstance(message, OpenStep | RosterDelta) or (bool(self._orders) and not isinstance(message, PARTING))
 
     def _obey(self, now: float) -> list[Action]:
         """Do what the leader has ordered meanwhile; another one, elected since, tells what it has to tell itself."""

@@ -30,7 +30,7 @@ def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
     leader.recovery.settle()
     leader.faults.suspicions.got_on(now)
     leader.name, leader.commit = state_name(step.open_step.lineage, step.epoch, step.ballot.number), step.decision
-    leader.untold = None if step.applied >= step.roster.peer_ids else step.decision
+    leader.unconfirmed = None if step.applied >= step.roster.peer_ids else step.decision
     leader.recovery.absent.keep(leader.version, leader.name)
     leader.lineage.committed(step.open_step)
     for member in step.roster.peers:

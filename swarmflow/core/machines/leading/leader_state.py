@@ -106,7 +106,7 @@ class LeaderState:
     votes: RootVotes = field(init=False, default_factory=RootVotes)  # on the roots of states
     name: str = field(init=False, default="")  # of the version's states, empty: not known
     commit: Commit | None = field(init=False, default=None)  # that made the version, where it is known
-    untold: Commit | None = field(init=False, default=None)  # the same, where peers hear of it with the OpenStep
+    unconfirmed: Commit | None = field(init=False, default=None)  # the same, while members may not have made its update
     last: StepResult | None = field(init=False, default=None)  # of the step before
     measuring: ValidationState = field(init=False, default_factory=ValidationState)
     lineage: Lineage = field(init=False)

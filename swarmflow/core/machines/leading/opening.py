@@ -61,7 +61,7 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
         change=change,
         ahead=leader.ahead is not None,
         kept=_kept(leader, roster),
-        commit=leader.untold,
+        commit=leader.unconfirmed,
     )
     leader.lineage.electorate = leader.lineage.electorate or electorate_of(open_step)
     assigned: list[Action] = []
@@ -161,7 +161,7 @@ def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]
 def seek(leader: LeaderState, now: float, former: Former = NOTHING) -> None:
     """Begin to look for the version to go on from; until it is found no peer loads anything."""
     timeouts = leader.timeouts
-    leader.untold = None
+    leader.unconfirmed = None
     leader.votes.clear()
     leader.rooted = -ROOTS_EVERY
     leader.recovery.open(Restoring(leader.safe.known, now, timeouts.copies_s, former, timeouts.memory_s))

@@ -98,8 +98,7 @@ def reduction_due_s(leader: LeaderState, step: Step, patience: float) -> float:
     """
     least_s = leader.timeouts.ballot_s
     reducing = [d.since_s + d.patience_s(least_s) * patience for d in _reductions(leader, step)]
-    known = (leader.membership.known.get(process) for process in step.roster.peer_ids if step.owes(process))
-    updating = [_due_s(leader, entry) for entry in known if entry is not None and entry.duty.task == UPDATE]
+    updating = [_due_s(leader, entry) for entry in _owing(leader, step) if entry.duty.task == UPDATE]
     return max((*reducing, *updating), default=0.0)
 
 
@@ -110,8 +109,13 @@ def reduction_missed(leader: LeaderState, step: Step, now: float) -> None:
 
 
 def _reductions(leader: LeaderState, step: Step) -> list[Duty]:
-    known = (leader.membership.known.get(process) for process in step.roster.peer_ids if step.owes(process))
-    return [entry.duty for entry in known if entry is not None and entry.duty.task == REDUCE]
+    return [entry.duty for entry in _owing(leader, step) if entry.duty.task == REDUCE]
+
+
+def _owing(leader: LeaderState, step: Step) -> list[MemberRecord]:
+    """Return the members that have not reduced yet."""
+    known = leader.membership.known
+    return [known[process] for process in step.roster.peer_ids if process in known and step.owes(process)]
 
 
 def blame(leader: LeaderState, step: Step) -> ProcessId | None:
@@ -121,9 +125,8 @@ def blame(leader: LeaderState, step: Step) -> ProcessId | None:
     wait for, who may be done with its own stage and sum for another one; and else who is done and waited for, or, of
     those who wait for each other, the one that stopped first.
     """
-    known, serving = leader.membership.known, step.roster.peer_ids
-    behind = [known[process] for process in serving if process in known and step.owes(process)]
-    behind = [entry for entry in behind if not _owes_update(step, entry)]  # for that it has its own time
+    serving = step.roster.peer_ids
+    behind = [entry for entry in _owing(leader, step) if not _owes_update(step, entry)]  # an update has its own time
     behind.sort(key=lambda entry: (entry.duty.since_s, entry.process))
     idle = [entry.process for entry in behind if not serving.intersection(entry.load.awaits)]
     accused = Counter(process for entry in behind for process in serving.intersection(entry.load.awaits))
@@ -240,10 +243,11 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
         return [Count("stalled"), *gone(leader, entry.process, f"it {reason}", now)]
     if entry.process != me and (duty.task in (FEED, OFFER, LOAD) or _has_mate(leader, entry)):
         return pause(leader, entry.process, reason, now)
-    step = leader.step
-    lost = step is not None and duty.task == UPDATE and step.phase is not StepPhase.COMMITTING  # it may not have heard
+    step, again = leader.step, list[Action]()
+    if step is not None and duty.task == UPDATE and step.phase is not StepPhase.COMMITTING:
+        again = announce(step.open_step, (entry.member,), leader.plan.shared)  # it may not have heard of the commit
     return [
-        *(announce(step.open_step, (entry.member,), leader.plan.shared) if step is not None and lost else []),
+        *again,
         Log("warning", f"the run waits for {_alone(entry)}", EventKind.WAITING, entry.process, entry.member.stage),
         Count("standstills"),
     ]
