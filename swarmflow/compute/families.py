@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn import init
+from torch.overrides import TorchFunctionMode
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import get_checkpoint_conversion_mapping, get_model_conversion_mapping
 from transformers.core_model_loading import PrefixChange, WeightRenaming, apply_renamings
@@ -34,6 +36,11 @@ _VOLATILE_KEYS = ("transformers_version", "_name_or_path", "architectures", "tor
 
 _USUAL_PREFIX = "model"
 _BLOCK_PARTS_MAX = 3  # of the tuple that a family's blocks return: hidden states, attentions, a cache
+_ROLES_KEPT = 64
+
+# Full names of the leaf modules that run before the first block, and after the last one.
+_Roles = tuple[tuple[str, ...], tuple[str, ...]]
+_roles_known: dict[tuple[str, str], _Roles] = {}  # by configuration and attention
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,7 @@ def dissect(config: PreTrainedConfig, *, dropout: bool = False) -> Anatomy:
     family: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     attention = attention_of(config, has_sdpa=family._supports_sdpa, dropout=dropout)
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), _Undrawn():
             model = factory.from_config(config, dtype=torch.float32, attn_implementation=attention)
     except Exception as error:  # a constructor fails in its own way on sizes that do not fit each other
         raise ModelError(f"the {config.model_type} model cannot be built: {one_line(error)}") from error
@@ -159,7 +166,7 @@ def dissect(config: PreTrainedConfig, *, dropout: bool = False) -> Anatomy:
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if not isinstance(embedding, nn.Embedding) or head is None or not hasattr(head, "weight"):
         raise unsupported(config, "they have no plain input embedding and head")
-    entry, leave = _roles(model, blocks_name)
+    entry, leave = _roles_kept(model, blocks_name, attention)
     tied = f"{names[id(embedding)]}.weight" if head.weight is embedding.weight else None
     frozen = _frozen(model, blocks_name)
     blocks = model.get_submodule(blocks_name)
@@ -276,7 +283,29 @@ def _blocks_name(model: PreTrainedModel, config: PreTrainedConfig) -> str:
     return outer[0]
 
 
-def _roles(model: PreTrainedModel, blocks_name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+class _Undrawn(TorchFunctionMode):
+    """Skips first values: on the meta device there are none, and gpt2 would spend two thirds of the time on them."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> object:
+        named = kwargs or {}
+        if getattr(func, "__module__", "") == init.__name__:
+            return args[0] if args else named["tensor"]
+        return func(*args, **named)
+
+
+def _roles_kept(model: PreTrainedModel, blocks_name: str, attention: str) -> _Roles:
+    """Return the roles in this model, which a process asks for at each look at the same configuration."""
+    key = model.config.to_json_string(use_diff=False), attention
+    if key not in _roles_known:
+        if len(_roles_known) >= _ROLES_KEPT:
+            _roles_known.pop(next(iter(_roles_known)))
+        _roles_known[key] = _roles(model, blocks_name)
+    return _roles_known[key]
+
+
+def _roles(model: PreTrainedModel, blocks_name: str) -> _Roles:
     """Runs the model on the meta device and sorts the leaf modules outside the blocks by when they are called."""
     config = model.config
     outside = [

@@ -264,7 +264,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     modules = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in FILES}
     graph: dict[str, set[str]] = {}
     for module, path in modules.items():
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = parsed(path.read_text(encoding="utf-8"))
         nodes = [node for node in runs_at_import(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
         names = {name for node in nodes for name, _ in imports(node)}
         found = {name if name in modules else name.rpartition(".")[0] for name in names}
@@ -282,7 +282,7 @@ COMMANDS = [
 @pytest.mark.parametrize("path", COMMANDS, ids=str)
 def test_commands_load_only_click(path: Path) -> None:
     """`swarmflow --help` imports them all, and must not load torch or hivemind."""
-    tree = ast.parse((ROOT / path).read_text(encoding="utf-8"))
+    tree = parsed((ROOT / path).read_text(encoding="utf-8"))
     names = {
         name.partition(".")[0]
         for node in runs_at_import(tree)
@@ -364,7 +364,7 @@ def test_a_class_name_means_one_thing() -> None:
     places: dict[str, list[str]] = {}
     for top in ("swarmflow", *ROLES, "benchmarks", "experiments"):
         for path in sorted((ROOT / top).rglob("*.py")):
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
                 if isinstance(node, ast.ClassDef):
                     places.setdefault(node.name, []).append(path.relative_to(ROOT).as_posix())
     assert {name: found for name, found in places.items() if len(found) > 1} == {}
@@ -378,7 +378,7 @@ def test_every_library_in_use_is_a_declared_dependency() -> None:
     used = {
         name.partition(".")[0]
         for path in FILES
-        for name, _ in imports(ast.parse(path.read_text(encoding="utf-8")))
+        for name, _ in imports(parsed(path.read_text(encoding="utf-8")))
         if not is_standard(name) and not within(name, "swarmflow", *ROLES)
     }
     of = {name: {each.lower().replace("_", "-") for each in distributions.get(name, ())} for name in used}

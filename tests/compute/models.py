@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 from typing import Any
 
 import torch
@@ -59,6 +61,11 @@ CUTS: tuple[tuple[int, ...], ...] = ((), (2,), (1, 3))
 
 
 def config_of(family: str) -> dict[str, Any]:
+    return copy.deepcopy(_config(family))
+
+
+@functools.cache
+def _config(family: str) -> dict[str, Any]:
     return model_config(GIVEN[family], SHARED_BLOCKS.get(family))
 
 

@@ -9,6 +9,7 @@ import weakref
 from pathlib import Path
 from random import Random
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -24,7 +25,7 @@ SIZE = 70 * PIECE_BYTES + 1234  # more than are written at a time
 
 def weights(seed: int, size: int = SIZE) -> tuple[str, bytes, Tensor]:
     """Return some with their root and hashes."""
-    base = torch.randint(256, (size,), dtype=torch.uint8, generator=torch.Generator().manual_seed(seed))
+    base = torch.frombuffer(bytearray(np.random.default_rng(seed).bytes(size)), dtype=torch.uint8)
     leaves = base_leaves(size, lambda start, stop: read_base(base, start, stop))
     return base_root(leaves), leaves, base
 

@@ -21,6 +21,7 @@ from swarmflow.compute.layout_types import TIED, StageLayout
 from swarmflow.compute.runner import StageRunner
 from swarmflow.errors import ModelError
 from tests.compute.graphs.networks import CLASSES, ITEMS, WIDTH
+from tests.further import more
 
 HERE = "tests.compute.graphs.networks"
 SEED = 5
@@ -166,7 +167,7 @@ def test_models_that_are_no_decoders_are_cut_by_their_graphs(kind: str, inputs: 
     assert all(shares) if kind == "t5" else not any(shares)
 
 
-@pytest.mark.parametrize("kind", ["dropout", "no_grad", "in_place", "fixed", "long"])
+@pytest.mark.parametrize("kind", ["dropout", "no_grad", "in_place", "fixed", *more("long")])
 def test_what_a_module_may_do(kind: str) -> None:
     """Dropout is off; parts without gradients, writes into tensors and fixed parameters are as in the module."""
     graph, model = captured("odd", {"kind": kind}, VECTORS)
