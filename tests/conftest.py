@@ -20,8 +20,9 @@ import uvloop
 from xdist.scheduler import LoadScopeScheduling
 from xdist.workermanage import WorkerController
 
-from swarmflow.local.forkserver import CAN_FORK
+from swarmflow.local.forkserver import CAN_FORK, ForkServer
 from swarmflow.local.load_aware import load_factor
+from swarmflow.local.swarm import environment
 
 # Set before torch or OpenMP is loaded: the tests start many processes, and more threads than cores only slow them down.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -105,12 +106,22 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put the tests of real swarms in front. Where processes cannot be forked, they are skipped."""
+    """Put the tests that fork processes, those of real swarms, in front. Where nothing can be forked, skip them."""
     if not CAN_FORK:
-        for item in items:
-            if item.get_closest_marker("swarm") is not None or item.path.name in FORKING:
-                item.add_marker(pytest.mark.skip(reason="needs Linux: its processes are forked"))
-    items.sort(key=lambda item: item.get_closest_marker("swarm") is None)
+        for item in filter(_is_forking, items):
+            item.add_marker(pytest.mark.skip(reason="needs Linux: its processes are forked"))
+    items.sort(key=_is_forking, reverse=True)
+
+
+def _is_forking(item: pytest.Item) -> bool:
+    return item.get_closest_marker("swarm") is not None or item.path.name in FORKING
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ForkServer]:
+    """Starts processes of one thread without importing torch anew for each: most of a short swarm's time."""
+    with ForkServer(environment(threads=1)) as server:
+        yield server
 
 
 @pytest.fixture

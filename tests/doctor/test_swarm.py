@@ -15,7 +15,7 @@ from swarmflow.doctor.diagnosis import Diagnosis, Level
 from swarmflow.doctor.examination import Checkup, examine
 from swarmflow.doctor.swarm import check_invite, check_stages, check_trainer, judge_clock, judge_link, judge_reach
 from swarmflow.local.forkserver import ForkServer
-from swarmflow.local.swarm import LocalSwarm, environment
+from swarmflow.local.swarm import LocalSwarm
 from swarmflow.runtime.operations.own_reach import Answer, ReachEvidence
 from swarmflow.runtime.transport.invite import Invite
 from tests.owners import OWNER, invite_of
@@ -27,12 +27,6 @@ MODEL = {
     **{"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2},
     **{"num_attention_heads": 2, "num_key_value_heads": 2, "vocab_size": 256, "max_position_embeddings": 32},
 }
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[ForkServer]:
-    with ForkServer(environment(threads=1)) as server:
-        yield server
 
 
 @pytest.fixture(scope="module")

@@ -39,16 +39,16 @@ def test_the_files_are_of_the_papers_layers(layer: LayerSize) -> None:
     assert computed_s == pytest.approx(layer.samples * SECONDS_OF_FIGURE_3[layer.name], rel=1e-3)
 
 
-def test_like_machines_reach_what_the_device_or_the_link_allows_and_not_more() -> None:
-    for layer in LAYERS:
-        scene = scenario(layer, False, 16, 16)
-        computed = 1 / (4 * SECONDS_OF_FIGURE_3[layer.name])  # samples a second and worker
-        # A stage in the middle sends two tensors a microbatch, and so do four of sixteen.
-        sent = layer.samples / (2 * scene.model.activation_bytes / LINK_BYTES_PER_S) / 4
-        for system in SYSTEMS[:3]:
-            found = throughput(scene, layer, system.policy, 0, FEW)
-            # Short iterations end some passes apart, by which their difference is off.
-            assert 0.75 * min(computed, sent) < found < 1.1 * min(computed, sent)
+@pytest.mark.parametrize("layer", [LAYERS[1], *more(LAYERS[0])], ids=lambda layer: layer.name)
+def test_like_machines_reach_what_the_device_or_the_link_allows_and_not_more(layer: LayerSize) -> None:
+    scene = scenario(layer, False, 16, 16)
+    computed = 1 / (4 * SECONDS_OF_FIGURE_3[layer.name])  # samples a second and worker
+    # A stage in the middle sends two tensors a microbatch, and so do four of sixteen.
+    sent = layer.samples / (2 * scene.model.activation_bytes / LINK_BYTES_PER_S) / 4
+    for system in SYSTEMS[:3]:
+        found = throughput(scene, layer, system.policy, 0, FEW)
+        # Short iterations end some passes apart, by which their difference is off.
+        assert 0.75 * min(computed, sent) < found < 1.1 * min(computed, sent)
 
 
 def test_few_in_flight_wait_for_the_latency_and_many_do_not() -> None:
@@ -62,7 +62,7 @@ def test_few_in_flight_wait_for_the_latency_and_many_do_not() -> None:
     assert many > 0.9
 
 
-@pytest.mark.parametrize("system", [*REDUCING[:2], *more(*REDUCING[2:])], ids=lambda system: system.name)
+@pytest.mark.parametrize("system", [REDUCING[1], *more(REDUCING[0], *REDUCING[2:])], ids=lambda system: system.name)
 def test_an_all_reduce_takes_what_its_bytes_take(system: System) -> None:
     layer = LayerSize("small", "xxlarge.toml", 4, 20_000_000)
     members, layers = (16, 4) if system.name == OFFLOAD else (4, 1)

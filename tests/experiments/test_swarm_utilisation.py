@@ -21,13 +21,14 @@ from experiments.swarm_utilisation.cases import (
     square_cube,
     table_1,
 )
+from tests.further import more
 
 BYTES_PER_S = 500e6 / 8
 WIDTH = {"base": 768, "xxlarge": 4096, "GPT-3": 12288, "Ours": 4096}
 COMPUTED_S = {"base": 0.066, "xxlarge": 0.568, "GPT-3": 5.317, "Ours": 7.059}
 
 
-@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layer", ["base", *more(*(layer for layer in LAYERS if layer != "base"))])
 def test_one_microbatch_takes_its_computing_22_tensors_and_12_round_trips(layer: str) -> None:
     case = UtilisationCase(layer, 100, 1)
     scene = scenario(case, quick=True)

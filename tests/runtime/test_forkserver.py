@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,38 +19,32 @@ END_S = 30.0
 NOBODY = "/ip4/127.0.0.1/tcp/9/p2p/QmNnooDu7bfjPFoTZYxMNLWUQJyrVwtbZg5gBMjTezGAJN"
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ForkServer]:
-    with ForkServer(environment(threads=1)) as started:
-        yield started
-
-
 def waiting_peer(server: ForkServer, log: Path) -> ForkedProcess:
     return server.start(["peer", "--join", str(invite_of(NOBODY)), "--listen", "127.0.0.1:0"], log)
 
 
-def test_what_it_prints_is_in_its_log_and_its_exit_code_is_known(server: ForkServer, tmp_path: Path) -> None:
-    version = server.start(["--version"], tmp_path / "version.log")
-    wrong = server.start(["peer", "--stage", "x"], tmp_path / "wrong.log")
+def test_what_it_prints_is_in_its_log_and_its_exit_code_is_known(forks: ForkServer, tmp_path: Path) -> None:
+    version = forks.start(["--version"], tmp_path / "version.log")
+    wrong = forks.start(["peer", "--stage", "x"], tmp_path / "wrong.log")
     assert (version.wait(END_S), wrong.wait(END_S)) == (0, 2)
     assert __version__ in (tmp_path / "version.log").read_text(encoding="utf-8")
     assert "--stage x: must be auto" in (tmp_path / "wrong.log").read_text(encoding="utf-8")
 
 
-def test_its_logs_are_there_at_once_or_it_is_not_started(server: ForkServer, tmp_path: Path) -> None:
+def test_its_logs_are_there_at_once_or_it_is_not_started(forks: ForkServer, tmp_path: Path) -> None:
     for number in range(5):
         log, errors = tmp_path / f"{number}.log", tmp_path / f"{number}.errors"
-        process = server.start(["--version"], log, errors=errors)
+        process = forks.start(["--version"], log, errors=errors)
         assert log.exists()
         assert errors.exists()
         process.wait(END_S)
         assert __version__ in log.read_text(encoding="utf-8")
     with pytest.raises(FileNotFoundError, match="nowhere"):
-        server.start(["--version"], tmp_path / "nowhere" / "version.log")
+        forks.start(["--version"], tmp_path / "nowhere" / "version.log")
 
 
-def test_a_signal_that_ends_it_is_its_exit_code(server: ForkServer, tmp_path: Path) -> None:
-    process = waiting_peer(server, tmp_path / "peer.log")
+def test_a_signal_that_ends_it_is_its_exit_code(forks: ForkServer, tmp_path: Path) -> None:
+    process = waiting_peer(forks, tmp_path / "peer.log")
     assert process.poll() is None
     assert os.getsid(process.pid) == process.pid
     with pytest.raises(subprocess.TimeoutExpired):

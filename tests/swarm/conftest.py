@@ -7,16 +7,6 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from swarmflow.local.forkserver import ForkServer
-from swarmflow.local.swarm import environment
-
-
-@pytest.fixture(scope="session")
-def forks() -> Iterator[ForkServer]:
-    """Starts processes of one thread without importing torch anew for each: most of a short swarm's time."""
-    with ForkServer(environment(threads=1)) as server:
-        yield server
-
 
 @pytest.fixture
 def one_thread() -> Iterator[None]:
