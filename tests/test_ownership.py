@@ -23,6 +23,8 @@ from swarmflow.ownership import (
     remove_replaceable,
     seal,
 )
+from swarmflow.runtime.operations.folders import state_folder
+from swarmflow.runtime.transport.identity import load_identity
 
 OWN = names(r"port", r"data-\d+")
 
@@ -167,6 +169,16 @@ def test_a_state_folder_with_something_else_in_it_is_refused(name: str, tmp_path
     assert not (tmp_path / MARKER).exists()
     seal(tmp_path, "export", "run", "")
     assert "is an export:" in refusal(lambda: claim(tmp_path))
+
+
+def test_a_peers_folder_without_the_marker_is_taken_whatever_the_peer_keeps_there(tmp_path: Path) -> None:
+    """As `cp -r old/* new/` leaves it."""
+    load_identity(tmp_path / "identity.key")
+    for name in ("left", "copies", "frozen"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").touch()
+    assert state_folder(tmp_path) == tmp_path
+    assert Marker.read(tmp_path) == Marker("state")
 
 
 def test_only_files_of_its_own_names_are_removed(tmp_path: Path) -> None:

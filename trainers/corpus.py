@@ -54,7 +54,7 @@ def open_cache(source: CorpusSource, tokenizer: Tokenizer, cache_dir: Path) -> T
         cache = _opened(stem, dtype)
         if cache is None:
             _log.info("tokenizing %s into %s", source.name, cache_dir)
-            _remove_abandoned(cache_dir)
+            remove_abandoned(cache_dir)
             _build(source, tokenizer, dtype, stem)
             cache = _opened(stem, dtype)
     except OSError as error:
@@ -148,7 +148,7 @@ def _encoded(tokenizer: Tokenizer, batch: list[Piece]) -> list[np.ndarray[Any, A
         raise DataError(f'{where} is not UTF-8 text; convert it, or use data.tokenizer = "bytes"') from error
 
 
-def _remove_abandoned(cache_dir: Path) -> None:
+def remove_abandoned(cache_dir: Path) -> None:
     """Remove the files of killed builders; a living one writes often."""
     for path in cache_dir.glob("*.tmp"):
         try:

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from swarmflow.activity import doing
 from swarmflow.errors import DataError
 from swarmflow.files import replacing
+from trainers.corpus import remove_abandoned
 from trainers.documents import Document, Render, ids_of
 from trainers.sources import RecordSource
 
@@ -61,6 +62,7 @@ def open_documents(source: RecordSource, render: Render, identity: str, vocab_si
         found = _opened(stem)
         if found is None:
             log.info("tokenizing %s into %s", source.name, cache_dir)
+            remove_abandoned(cache_dir)
             _build(source, render, vocab_size, stem)
             found = _opened(stem)
     except OSError as error:

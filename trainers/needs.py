@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,5 +86,11 @@ def shortfalls(needs: DiskNeeds, checkpoints: Path, output: Path) -> list[str]:
 
 
 def _taken(folders: Iterable[Path]) -> int:
-    files = [path for folder in folders if folder.is_dir() for path in folder.iterdir() if path.is_file()]
-    return sum(path.stat().st_size for path in files)
+    """Return the bytes of the files in these folders; those that another trainer is deleting may be missing."""
+    size_bytes = 0
+    for folder in folders:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            for file in os.scandir(folder):
+                with suppress(FileNotFoundError):
+                    size_bytes += file.stat().st_size if file.is_file() else 0
+    return size_bytes

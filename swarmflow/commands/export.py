@@ -31,7 +31,7 @@ def export(invite: str | None, state_dir: str | None, out: str, dtype: str | Non
         raise ConfigError("give either --join or --state-dir, not both")
     # Checked before the imports that take seconds.
     whence = Path(state_dir) if state_dir is not None else read_invite(invite)
-    if isinstance(whence, Path) and not (whence / "run.json").is_file():
+    if isinstance(whence, Path) and not any((whence / name).is_file() for name in ("run.json", "run.json.copy")):
         raise ConfigError(f"--state-dir {whence} is not a trainer's state folder: it has no run.json")
 
     from swarmflow.runtime.operations.export_command import main

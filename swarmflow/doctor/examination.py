@@ -58,7 +58,7 @@ class Checkup:
         """The memory that a stage may take: of the device, less what the process needs where that is a CPU."""
         from swarmflow.compute.device import choose_device, free_memory_bytes
 
-        with suppress(ConfigError):  # the device is not there, which is reported by itself
+        with suppress(ConfigError, RuntimeError):  # the device is not there, or fails, which is reported by itself
             device = choose_device(self.device)
             if device.type == "cuda":
                 free = free_memory_bytes(device)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
@@ -13,7 +14,8 @@ from swarmflow.doctor.diagnosis import Diagnosis, fail, ok, warn
 from swarmflow.errors import AuthorityError, IncompatibleError, ModelError, NetworkError
 from swarmflow.files import readable_size
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.operations.asking import ask_trainers, launch_asker
+from swarmflow.runtime.operations.asking import ASK_S, ask_trainers, launch_asker
+from swarmflow.runtime.transport.daemon import Daemon
 from swarmflow.runtime.transport.invite import Invite
 
 if TYPE_CHECKING:
@@ -54,10 +56,10 @@ async def check_trainer(invite: Invite, clock: Callable[[], float] = time.time) 
     reasons: list[str] = []
     daemon = await launch_asker()
     try:
-        answer = await ask_trainers(daemon, invite, None, reasons)
+        answer = await _asked(daemon, invite, reasons)
         if answer is not None:  # once more, on the connection that there is now: it takes one round trip
             sent_s = clock()
-            answer = await ask_trainers(daemon, invite, None, reasons)
+            answer = await _asked(daemon, invite, reasons)
             arrived_s = clock()
     finally:
         await daemon.stop()
@@ -72,6 +74,16 @@ async def check_trainer(invite: Invite, clock: Callable[[], float] = time.time) 
     round_trip_s = arrived_s - sent_s
     reached = ok("trainer", f"answers within {1000 * round_trip_s:.0f} ms")
     return [reached, judge_clock((sent_s + arrived_s) / 2 - theirs_s, round_trip_s / 2)]
+
+
+async def _asked(daemon: Daemon, invite: Invite, reasons: list[str]) -> bytes | None:
+    """Return a trainer's status as JSON; None: none has answered, for these reasons."""
+    try:
+        async with asyncio.timeout(ASK_S):  # a process that is stopped keeps its connections, and says nothing
+            return await ask_trainers(daemon, invite, None, reasons)
+    except TimeoutError:
+        reasons.insert(0, f"nobody has answered within {ASK_S:g} s")
+        return None
 
 
 def judge_clock(ahead_s: float, uncertain_s: float) -> Diagnosis:

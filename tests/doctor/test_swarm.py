@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
+import torch
 
 from swarmflow.compute.demands import stage_memory
 from swarmflow.doctor.diagnosis import Diagnosis, Level
@@ -88,6 +90,20 @@ async def test_a_clock_that_is_off_fails(swarm: LocalSwarm) -> None:
 
 @pytest.mark.swarm
 @pytest.mark.asyncio
+async def test_a_trainer_that_is_stopped_fails(swarm: LocalSwarm) -> None:
+    """Its daemon is a process of its own, which still takes connections."""
+    [trainer] = swarm.trainers
+    trainer.send(signal.SIGSTOP)
+    try:
+        [failed] = await check_trainer(Invite.parse(swarm.invite))
+    finally:
+        trainer.send(signal.SIGCONT)
+    assert failed.level is Level.FAIL
+    assert failed.found.startswith("nobody has answered within 3.5 s")
+
+
+@pytest.mark.swarm
+@pytest.mark.asyncio
 async def test_memory_for_no_stage_of_the_run_fails(swarm: LocalSwarm) -> None:
     diagnoses = await found(examined(swarm.invite, memory_limit_bytes=340_000_100))
     [failed] = lines(diagnoses, Level.FAIL)
@@ -142,6 +158,16 @@ def test_how_others_connect_is_told_with_what_to_do() -> None:
     assert ["--listen 0.0.0.0:PORT" in each.advice for each in kinds] == [True, True, False, True]
     starts = ("a NAT that lets no holes", "a NAT that lets holes", "others reach this peer directly", "whether others")
     assert all(each.found.startswith(start) for each, start in zip(kinds, starts, strict=True))
+
+
+def test_beside_a_device_that_fails_the_rest_is_examined(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> NoReturn:
+        raise RuntimeError("CUDA error: all CUDA-capable devices are busy or unavailable")
+
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    for name in ("memory_reserved", "mem_get_info"):
+        monkeypatch.setattr(torch.cuda, name, fail)
+    assert Checkup(None, "cuda:0", "127.0.0.1:0").stage_bytes_max > 0
 
 
 def test_a_stage_whose_state_has_room_in_ram_alone_fits_beside_a_gpu() -> None:

@@ -45,6 +45,20 @@ def test_all_are_the_cuda_devices_of_this_machine() -> None:
             device_names("all")
 
 
+def test_what_a_library_prints_as_it_is_loaded_is_no_number_of_devices(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sitecustomize.py").write_text("print('welcome to this cluster')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    test_all_are_the_cuda_devices_of_this_machine()
+
+
+def test_a_torch_that_takes_too_long_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("peers.devices._COUNT_S", 0.01)
+    with pytest.raises(ConfigError, match=r"torch is not loaded within 0\.01 s; name each device"):
+        device_names("all")
+
+
 def test_devices_share_options_and_have_folders_and_ports_of_their_own() -> None:
     first, second = options(
         *("--join", "secret", "--stage", "1", "--stay", "--no-copies"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,16 @@ def test_the_default_of_packing_follows_the_format(tmp_path: Path) -> None:
     assert section('format = "chat"\npacking = "none"').packing == "none"
     with pytest.raises(ConfigError, match=r'data.text_field = "a": goes only with data.format = "text"'):
         section('format = "chat"\ntext_field = "a"')
+
+
+def test_what_killed_processes_left_in_the_cache_is_removed(tmp_path: Path) -> None:
+    draft = tmp_path / "cache" / f"{'0' * 32}.bin.{'1' * 8}.tmp"
+    draft.parent.mkdir()
+    draft.touch()
+    os.utime(draft, (2, 2))
+    records = [{"prompt": "ask", "completion": "answer"}] * 20
+    opened(tmp_path, write_records(tmp_path / "a.jsonl", records), "prompt")
+    assert not draft.exists()
 
 
 def test_records_are_kept_as_they_were_tokenized_first(tmp_path: Path) -> None:

@@ -94,7 +94,7 @@ def exported(folder: Path, of_run: str, chosen: str | None) -> dict[str, Tensor]
     of, trainer = manifest(export_dtype=of_run), folder / f"trainer-{of_run}-{chosen}"
     out = folder / of_run / str(chosen)
     written(of, trainer / "checkpoints", 4)
-    write_sealed(trainer / "run.json", of.encode())
+    write_sealed(trainer / "run.json.copy", of.encode())  # as where the file itself was damaged
     options = ["--dtype", chosen] if chosen is not None else []
     done = CliRunner().invoke(export, ["--state-dir", str(trainer), "--out", str(out), *options], standalone_mode=False)
     assert done.return_value == 0, done.output

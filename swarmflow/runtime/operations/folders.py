@@ -26,6 +26,7 @@ STATE = names(
     r"tokenizer",
     r"copies",
     r"left",
+    r"frozen",
     r"policy",
     r"certificate",
     r".*\.corrupt(\.\d+)?",

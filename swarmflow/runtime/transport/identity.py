@@ -79,12 +79,15 @@ def _key_of(name: str) -> VerifyKey | None:
 def load_identity(path: Path) -> IdentityKey:
     """Return the key in this file; make the file and its folder when there is none.
 
-    A damaged file is set aside and replaced by its copy; without a copy, by a new key.
-    Raises NetworkError when the file cannot be read or written.
+    A damaged file is set aside. Its copy replaces it, and one that is missing too: an earlier process may have ended
+    between the two. Without a copy, a new key does. Raises NetworkError when the file cannot be read or written.
     """
     copy = path.with_name(f"{path.name}.copy")
     try:
         if not path.exists():
+            if _kept(copy) is not None:
+                log.warning("the identity file %s is missing; its copy takes its place", path)
+                return _restored(path, copy)
             _make(path)
         content = path.read_bytes()
         key = _parsed(content)
@@ -109,15 +112,18 @@ def _make(path: Path) -> None:
 
 def _restored(path: Path, copy: Path) -> IdentityKey:
     """Replace a damaged identity file by its copy, or by a new key; return the key."""
-    content = copy.read_bytes() if copy.is_file() else b""
-    key = _parsed(content)
-    if key is not None:
-        write_whole(path, content, private=True)
-        return key
+    kept = _kept(copy)
+    if kept is not None:
+        write_whole(path, copy.read_bytes(), private=True)
+        return kept
     log.warning("it had no copy: this process has a new name, and invites with its former name do not find it")
     copy.unlink(missing_ok=True)
     _make(path)
     return load_identity(path)
+
+
+def _kept(copy: Path) -> IdentityKey | None:
+    return _parsed(copy.read_bytes()) if copy.is_file() else None
 
 
 def _stored(data: bytes) -> bytes:
