@@ -105,7 +105,7 @@ class OptimizerSection:
     lr: Annotated[float, check.number(above=0)] = 3e-4
     betas: Annotated[tuple[float, float], check.betas] = (0.9, 0.95)
     momentum: Annotated[float, check.number(at_least=0, below=1)] = 0.9
-    eps: Annotated[float, check.number(at_least=0)] = 1e-8
+    eps: Annotated[float, check.number(at_least=1e-30)] = 1e-8  # with 0, what has no gradient would be 0 / 0
     weight_decay: Annotated[float, check.number(at_least=0)] = 0.1
     state_bits: Annotated[int, check.one_of(8, 32)] = 32
     schedule: Annotated[str, check.choice("constant", "cosine", "linear")] = "constant"

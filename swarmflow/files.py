@@ -41,7 +41,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[IO[bytes]]:
     finally:
         with suppress(OSError):  # after the replacement it does not exist; a disk that refuses writes may refuse this
             draft.unlink(missing_ok=True)
-    _sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def sync_to_disk(handle: int) -> None:
@@ -55,8 +55,8 @@ def sync_to_disk(handle: int) -> None:
     os.fsync(handle)
 
 
-def _sync_folder(folder: Path) -> None:
-    """Bring a new name in a folder to the disk, so that a power cut does not undo it."""
+def sync_folder(folder: Path) -> None:
+    """Bring new names in a folder to the disk, so that a power cut does not undo them. Raises OSError."""
     number = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(number)

@@ -142,7 +142,9 @@ class TrainerAnswers:
         return [msgspec.json.encode(saved.version)]
 
     async def _tokenizer(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-        files = {path.name: path.read_bytes() for path in sorted(self._folder.tokenizer.iterdir()) if path.is_file()}
+        folder = self._folder.tokenizer  # named chat templates are in a folder of their own there
+        found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
         return [msgspec.msgpack.encode(files)]
 
     def _leader(self) -> Leader:

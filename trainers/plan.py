@@ -9,10 +9,9 @@ from dataclasses import replace
 import torch
 
 from swarmflow.activity import doing
-from swarmflow.compute.base_weights import stage_roots
+from swarmflow.compute.base_weights import base_roots
 from swarmflow.compute.demands import StageDemands, graph_demands, stage_demands
 from swarmflow.compute.graphs.examine import ExaminedGraph
-from swarmflow.compute.layout import layout_in_run
 from swarmflow.config import RunConfig
 from swarmflow.errors import DataError, raise_all
 from swarmflow.files import readable_size
@@ -50,8 +49,7 @@ def new_manifest(config: RunConfig, corpus: TrainingData, run_id: str) -> Manife
     if config.adapters is not None:
         assert config.model.path is not None, "checked with the model"
         with doing(f"hashing the weights in {config.model.path}"):
-            layouts = (layout_in_run(manifest, stage) for stage in range(manifest.stages))
-            manifest = replace(manifest, base=stage_roots(layouts, config.model.path))
+            manifest = replace(manifest, base=base_roots(manifest, config.model.path))
     _log_demands(stage_demands(manifest, model.examined.activations), "blocks")
     return manifest
 

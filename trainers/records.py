@@ -128,6 +128,11 @@ def open_records(config: RunConfig) -> Records:
             f"{train.microbatch_sequences}"
         )
     held_out = [] if data.validation_path is None else _packed_records(file_records(data.validation_path))
+    if data.validation_path is not None and len(held_out) < train.microbatch_sequences:
+        raise DataError(
+            f"{data.validation_path} holds {len(held_out)} records: one microbatch needs train.microbatch_sequences = "
+            f"{train.microbatch_sequences}"
+        )
     order = SequenceOrder(
         sequences=len(training),
         microbatches=train.microbatches,

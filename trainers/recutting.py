@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from swarmflow.compute.base_weights import base_roots
 from swarmflow.compute.checkpoint import Checkpoint, remove_all_but
 from swarmflow.compute.graphs.description import is_graph
 from swarmflow.compute.layout import StageLayout, layout_in_run
@@ -40,6 +41,12 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
         raise ConfigError(
             f"a run with train.delay = {before.delay} cannot be cut anew, since what it has summed up waits for the "
             f"next step: set model.cut = {list(before.cut)}"
+        )
+    source_path = run.config.model.path
+    if before.base and (source_path is None or base_roots(before, source_path) != before.base):
+        raise ConfigError(
+            f"model.path = {str(source_path)!r} has other weights than those that the run began with: name a folder "
+            f"that has them, or set model.cut = {list(before.cut)}"
         )
     run.authority.require_owner()
     source = _newest(run, before)

@@ -15,11 +15,13 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from swarmflow.compute.flat_tensors import memory_of
+from swarmflow.compute.layout import layout_in_run
 from swarmflow.compute.layout_types import NF4_BLOCK, BaseSlot, StageLayout, TensorSlot
 from swarmflow.compute.nf4 import FrozenLinear, quantize, scales_of
 from swarmflow.compute.state_root import leaf_of, root_of
 from swarmflow.compute.weights_folder import WeightsFolder
 from swarmflow.errors import CheckpointError
+from swarmflow.manifest import Manifest
 
 PIECE_BYTES = 1 << 20
 HASH_BYTES = 32
@@ -171,6 +173,11 @@ def write_base(flat: Tensor, start: int, data: bytes | memoryview) -> None:
 def read_base(flat: Tensor, start: int, stop: int) -> bytes:
     """Return bytes of a stage's frozen weights."""
     return bytes(memory_of(flat[start:stop].cpu()))
+
+
+def base_roots(manifest: Manifest, folder: Path) -> tuple[str, ...]:
+    """Return the roots of all stages of a run with the weights in this folder, as `stage_roots`."""
+    return stage_roots((layout_in_run(manifest, stage) for stage in range(manifest.stages)), folder)
 
 
 def stage_roots(layouts: Iterator[StageLayout], folder: Path) -> tuple[str, ...]:

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from swarmflow.compute.stage_file import StageFile
-from swarmflow.compute.tensorfile import TensorFileWriter, sync_folder, unreadable
+from swarmflow.compute.tensorfile import TensorFileWriter, unreadable
 from swarmflow.errors import CheckpointError, CorruptError, WrongCopyError
-from swarmflow.files import NO_ROOM_ERRNOS, no_room, set_aside, write_whole
+from swarmflow.files import NO_ROOM_ERRNOS, no_room, set_aside, sync_folder, write_whole
 from swarmflow.ownership import names, remove_own
 
 log = logging.getLogger("swarmflow")

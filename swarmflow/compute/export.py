@@ -24,9 +24,10 @@ from swarmflow.compute.flat_tensors import bytes_of, memory_of
 from swarmflow.compute.graphs.description import GraphModel, graph_model, is_graph
 from swarmflow.compute.layout import TIED, StageLayout, TensorSlot, layout_of
 from swarmflow.compute.sharing import SHARED_BLOCKS
-from swarmflow.compute.tensorfile import ITEM_BYTES, TensorFileWriter, sync_folder
+from swarmflow.compute.tensorfile import ITEM_BYTES, TensorFileWriter
 from swarmflow.drafts import draft_of, move_into_place
 from swarmflow.errors import CheckpointError
+from swarmflow.files import sync_folder
 from swarmflow.ownership import check_replaceable, seal
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from swarmflow.compute.state_root import item_bytes
 from swarmflow.errors import CheckpointError, CorruptError
-from swarmflow.files import NO_ROOM_ERRNOS, no_room, sync_to_disk
+from swarmflow.files import NO_ROOM_ERRNOS, no_room, sync_folder, sync_to_disk
 
 HEADER_BYTES_MAX = 1 << 24
 ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "U8": 1}  # of a number, by safetensors' name of its dtype
@@ -180,15 +180,6 @@ def read_header(path: Path) -> tuple[dict[str, tuple[int, ...]], int]:
     if length.to_bytes(8, "little") + text != expected or size != len(expected) + data_bytes:
         raise CorruptError(f"{path} is corrupt or cut short: {size} bytes, {len(expected) + data_bytes} expected")
     return shapes, len(expected)
-
-
-def sync_folder(folder: Path) -> None:
-    """Makes the names in a folder durable."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def _write_at(handle: int, view: memoryview, at: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
@@ -166,6 +167,24 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(CheckpointError, match="No space left"):
         writer.write("own.params", 0, bytes(8))
     assert [p.name for p in checkpoint.path.iterdir()] == ["manifest.json"]
+
+
+def test_a_file_system_that_cannot_sync_a_folder_keeps_it_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some network file systems."""
+    sync = os.fsync
+
+    def refuse(number: int) -> None:
+        if stat.S_ISDIR(os.fstat(number).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        sync(number)
+
+    monkeypatch.setattr("os.fsync", refuse)
+    _complete(tmp_path, 3)
+    found = newest_complete(tmp_path, "run")
+    assert found is not None
+    assert found.version == 3
 
 
 def test_stages_that_are_added_at_once_are_all_named(tmp_path: Path) -> None:

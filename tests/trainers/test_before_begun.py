@@ -37,8 +37,15 @@ seed = {seed}
 """
 
 
-def opened(stack: ExitStack, folder: Path, seed: int = 0, text: bytes = b"to be or not to be", state: str = "") -> Run:
-    (folder / "RUN.toml").write_text(RUN.format(seed=seed))
+def opened(
+    stack: ExitStack,
+    folder: Path,
+    seed: int = 0,
+    text: bytes = b"to be or not to be",
+    state: str = "",
+    run_toml: str | None = None,
+) -> Run:
+    (folder / "RUN.toml").write_text(RUN.format(seed=seed) if run_toml is None else run_toml)
     (folder / "text").write_bytes(text * 4)
     state_dir = folder / state if state else None
     return Run.open(

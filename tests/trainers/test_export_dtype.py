@@ -95,9 +95,13 @@ def exported(folder: Path, of_run: str, chosen: str | None) -> dict[str, Tensor]
     out = folder / of_run / str(chosen)
     written(of, trainer / "checkpoints", 4)
     write_sealed(trainer / "run.json.copy", of.encode())  # as where the file itself was damaged
+    template = Path("additional_chat_templates") / "tool_use.jinja"  # as transformers saves it
+    (trainer / "tokenizer" / template).parent.mkdir(parents=True, exist_ok=True)
+    (trainer / "tokenizer" / template).write_text("{{ messages }}")
     options = ["--dtype", chosen] if chosen is not None else []
     done = CliRunner().invoke(export, ["--state-dir", str(trainer), "--out", str(out), *options], standalone_mode=False)
     assert done.return_value == 0, done.output
+    assert (out / template).read_text() == "{{ messages }}"
     model = AutoModelForCausalLM.from_pretrained(out)
     return dict(model.named_parameters())
 

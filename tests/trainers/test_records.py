@@ -63,12 +63,22 @@ def meeting(records: list[dict[str, Any]]) -> dict[str, npt.NDArray[Any]]:
     return {"value": np.array([met])}
 
 
-def opened(folder: Path, function: str = "collate", records: list[Any] = NUMBERS, name: str = "r.jsonl") -> Records:
+def opened(
+    folder: Path,
+    function: str = "collate",
+    records: list[Any] = NUMBERS,
+    name: str = "r.jsonl",
+    held_out: list[Any] | None = None,
+) -> Records:
     """The records of a run, two of which make a microbatch."""
     (folder / name).write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    validation = ""
+    if held_out is not None:
+        (folder / "held-out.jsonl").write_text("".join(f"{json.dumps(record)}\n" for record in held_out))
+        validation = 'validation_path = "held-out.jsonl"\n'
     (folder / "RUN.toml").write_text(
         f'[model]\nmodule = "a:b"\nstages = 1\n[data]\npath = "{name}"\ncollate = "{HERE}:{function}"\n'
-        "[train]\nmicrobatches = 2\nmicrobatch_sequences = 2\n"
+        f"{validation}[train]\nmicrobatches = 2\nmicrobatch_sequences = 2\n"
     )
     return open_records(load(folder / "RUN.toml"))
 
@@ -158,3 +168,11 @@ def test_a_batch_of_another_length_is_refused() -> None:
     sent = pack([BatchTensor("x", (1,), "int64")], {"x": np.array([2])})
     with pytest.raises(FrameError, match="bytes came where"):
         unpack(encode_tokens(sent), [BatchTensor("x", (2,), "int64")])
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_too_few_records_for_validation_are_told(count: int, tmp_path: Path) -> None:
+    complaint = rf"held-out\.jsonl holds {count} records: one microbatch needs train\.microbatch_sequences = 2"
+    with pytest.raises(DataError, match=complaint):
+        opened(tmp_path, held_out=NUMBERS[:count])
+    assert len(list(opened(tmp_path, held_out=NUMBERS[:3]).validation())) == 1

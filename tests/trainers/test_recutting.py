@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -11,19 +12,34 @@ import pytest
 
 from swarmflow.boundary import Boundary
 from swarmflow.compute.checkpoint import newest_complete
+from swarmflow.compute.families import model_config
 from swarmflow.compute.state_root import GRID
 from swarmflow.core.durability.memories import NOTHING, Former
 from swarmflow.errors import AuthorityError, ConfigError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.operations.folders import checkpoints_folder
+from tests.compute.finetuned import save_base
 from tests.runtime.test_copy_keeper import written
-from tests.trainers.test_before_begun import begun, opened
+from tests.trainers.test_before_begun import RUN, begun, opened
 from trainers.authority import TrainerAuthority
 from trainers.found import newest_version
+from trainers.plan import new_manifest
 from trainers.recutting import go_on_with_another_cut
 from trainers.run import Run
 
 VERSION = 4
+RUN_OF_ADAPTERS = """
+[run]
+output = "out"
+[model]
+path = "{path}"
+cut = [1]
+[finetune]
+lora = {{ rank = 2, alpha = 4 }}
+[data]
+path = "text"
+seq_len = 16
+"""
 
 
 @pytest.fixture
@@ -87,6 +103,28 @@ def test_another_trainer_of_the_output_takes_up_the_last_cut(run: tuple[Run, Man
         beside.config = own.config
         after = go_on_with_another_cut(own, before)
         assert beside.earlier() == after
+
+
+def test_adapters_stay_beside_the_weights_that_they_were_trained_beside(tmp_path: Path) -> None:
+    config = model_config(tomllib.loads(RUN.format(seed=0))["model"]["config"])
+    path = save_base(config, tmp_path / "base") / "model.safetensors"
+    run_toml = RUN_OF_ADAPTERS.format(path=path.parent)
+    with ExitStack() as stack:
+        run = opened(stack, tmp_path, run_toml=run_toml)
+        before = new_manifest(run.config, run.corpus, run.authority.own_run())
+        assert len(before.base) == 2
+        run.folder.keep_manifest(before)
+        written(before, run.folder.checkpoints, VERSION)
+        run.folder.keep_begun()
+        run.config = replace(run.config, model=replace(run.config.model, stages=1, cut=()))
+        weights = path.read_bytes()
+        path.write_bytes(weights[:-1] + b"\x01")
+        with pytest.raises(ConfigError, match=r"other weights than those that the run began with.*model\.cut = \[1\]"):
+            go_on_with_another_cut(run, before)
+        path.write_bytes(weights)
+        after = go_on_with_another_cut(run, before)
+        assert len(after.base) == 1
+        assert numbers_of(run, after)
 
 
 def test_the_cut_that_was_measured_may_be_written_down(run: tuple[Run, Manifest]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from contextlib import ExitStack
 from pathlib import Path
@@ -24,7 +25,8 @@ from swarmflow.runtime.operations.visit import visit
 from swarmflow.runtime.transport.invite import Invite
 
 _SAVE_TIMEOUT_S = 330.0
-_TOKENIZER_FILES_MAX = 32
+_TOKENIZER_FILES_MAX = 64
+_TOKENIZER_FILE = re.compile(r"(additional_chat_templates/)?[^./\\\0][^/\\\0]{0,254}")
 
 
 def main(whence: Invite | Path, out: Path, dtype: str | None = None, base: Path | None = None) -> int:
@@ -82,7 +84,7 @@ async def export_run(invite: Invite, out: Path, dtype: str | None = None, base: 
                     writer.abandon()
             answer = await session.requests.ask(found.leader, "tokenizer")
             files = msgspec.msgpack.decode(answer[0], type=dict[str, bytes])
-            export_checkpoint(manifest, checkpoint, out, lambda to: _write_files(files, to), dtype, base)
+            export_checkpoint(manifest, checkpoint, out, lambda to: write_tokenizer(files, to), dtype, base)
             return version
 
 
@@ -95,12 +97,14 @@ def _scratch(stack: ExitStack, out: Path, run: str) -> Path:
 
 
 def _copy_files(source: Path, to: Path) -> None:
-    for path in sorted(source.iterdir()) if source.is_dir() else []:
-        shutil.copy(path, to / path.name)
+    if source.is_dir():
+        shutil.copytree(source, to, dirs_exist_ok=True)
 
 
-def _write_files(files: dict[str, bytes], to: Path) -> None:
-    if len(files) > _TOKENIZER_FILES_MAX or any(Path(name).name != name or name.startswith(".") for name in files):
+def write_tokenizer(files: dict[str, bytes], to: Path) -> None:
+    """Write the files that a leader has sent. Raises NetworkError where a tokenizer has no such names."""
+    if len(files) > _TOKENIZER_FILES_MAX or not all(_TOKENIZER_FILE.fullmatch(name) for name in files):
         raise NetworkError("the leader sent a tokenizer with impossible file names")
     for name, data in files.items():
+        (to / name).parent.mkdir(exist_ok=True)
         (to / name).write_bytes(data)

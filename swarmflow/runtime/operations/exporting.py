@@ -9,6 +9,7 @@ from typing import TypedDict
 
 from blake3 import blake3
 
+from swarmflow.compute.base_weights import base_roots
 from swarmflow.compute.blocks import alignment, grid_blocks
 from swarmflow.compute.checkpoint import Checkpoint
 from swarmflow.compute.export import export_stagewise
@@ -19,6 +20,7 @@ from swarmflow.compute.merging import export_merged
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.stage_state import BEFORE
 from swarmflow.compute.state_root import GRID, tensor_elements, tensor_name
+from swarmflow.errors import CheckpointError
 from swarmflow.manifest import Manifest
 
 
@@ -60,7 +62,8 @@ def export_checkpoint(
     """Write a complete version to `out`, one stage at a time; its files stay open until all are written.
 
     dtype: of the numbers; None: as the run exports them. base: the folder of the model to which the run's adapters are
-    added; None: adapters are written alone. Raises CheckpointError, ForeignFileError.
+    added; None: adapters are written alone. Raises CheckpointError, also where that folder has other weights than those
+    beside which the adapters were trained, and ForeignFileError.
     """
     with ExitStack() as files:
 
@@ -71,6 +74,8 @@ def export_checkpoint(
         named = _ExportedFrom(run=manifest.run_id, content=content_id(checkpoint))
         align = alignment(manifest.state_bits)
         if base is not None:
+            if manifest.base and base_roots(manifest, base) != manifest.base:
+                raise CheckpointError(f"--merge {base}: it has other weights than those that the run began with")
             of = manifest.model, manifest.cut
             export_merged(*of, reader, base, out, save_tokenizer, dtype=dtype, align=align, **named)
             return
