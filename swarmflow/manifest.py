@@ -73,7 +73,7 @@ class Manifest:
     state_bits: int = 32  # of a number that the optimizer keeps for each parameter: 8 or 32
     boundary: Boundary | None = None
     shared: tuple[SharedWeights, ...] = ()  # of blocks that the edge of a stage separates; not the tied weight
-    # Of each stage where each block counts its own parameters, as computed with; empty: as `parameters`.
+    # Of each stage those that a token is multiplied with, where each block counts its own; empty: as `parameters`.
     computed_parameters: tuple[int, ...] = ()
     beside: int = 0  # fp32 numbers of a sequence that travel beside its hidden states, by which experts are balanced
     batch_words: int = 0  # of 4 bytes: of all tensors of a module's batch
@@ -119,11 +119,11 @@ class Manifest:
     def gigaflops(self) -> tuple[float, ...]:
         """The operations of a microbatch at each stage, forward and backward, in units of 10^9.
 
-        If not counted, six a token and parameter (Kaplan et al., Scaling Laws for Neural Language Models), without the
-        embedding's table; divided among the stages as their measured seconds are.
+        If not counted, six a token and parameter that it is multiplied with (Kaplan et al., Scaling Laws for Neural
+        Language Models); divided among the stages as their measured seconds are.
         """
         tokens = self.microbatch_sequences * self.seq_len
-        total = 6e-9 * tokens * (sum(self.computed_parameters or self.parameters) - self.vocab_size * self.hidden_size)
+        total = 6e-9 * tokens * sum(self.computed_parameters or self.parameters)
         total = self.microbatch_gigaflops or total
         costs = self.costs or (1.0,) * self.stages
         return tuple(total * cost / sum(costs) for cost in costs)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.graphs.description import graph_model
 from swarmflow.compute.grid import Blockwise
+from swarmflow.compute.grouped_stage import two_documents
 from swarmflow.compute.layout import FROZEN, StageLayout, blocks_of, layout_in_run, layout_of
 from swarmflow.compute.microbatch_gradient import kept_blocks
 from swarmflow.compute.model_keys import positions_of
@@ -92,18 +94,27 @@ NOTHING = Activations((0.0, 0.0), (0.0, 0.0), (0.0, 0.0))
 
 
 def measure_activations(
-    config: Mapping[str, Any], precision: str, dropout: bool, boundary: Boundary | None = None
+    config: Mapping[str, Any],
+    precision: str,
+    dropout: bool,
+    boundary: Boundary | None = None,
+    *,
+    positions: bool = False,
 ) -> Activations:
-    """Measures on a few blocks of zeros, as three stages, with two short sequences. Raises ModelError."""
+    """Measures on a few blocks of zeros, as three stages, with two short sequences.
+
+    positions: several documents are in a row; the masks that keep them apart are counted. Raises ModelError.
+    """
     few, between = few_blocks(config)
     longest = max(2, min(_TRIAL_TOKENS, positions_of(config) or _TRIAL_TOKENS))
     cut = (1, 1 + between)
-    parts = [_growth(few, cut, stage, longest, precision, dropout) for stage in range(3)]
+    growth = partial(_growth, few, cut, longest, precision, dropout, positions)
+    parts = [growth(stage) for stage in range(3)]
     block = parts[1][0] / between, parts[1][1] / between
     found = Activations(_excess(parts[0], block), block, _excess(parts[2], block))
     if boundary is None:
         return found
-    ends = (_growth(few, cut, stage, longest, precision, dropout, boundary) for stage in (0, 2))
+    ends = (growth(stage, boundary) for stage in (0, 2))
     compress, expand = (_excess(end, part) for end, part in zip(ends, parts[::2], strict=True))
     return replace(found, compress=compress, expand=expand)
 
@@ -269,10 +280,11 @@ def _sequence_bytes(activations: Activations, blocks: int, first: bool, last: bo
 def _growth(
     config: Mapping[str, Any],
     cut: tuple[int, ...],
-    stage: int,
     longest: int,
     precision: str,
     dropout: bool,
+    positions: bool,
+    stage: int,
     boundary: Boundary | None = None,
 ) -> Growth:
     part = build_stage(config, cut, stage, device="cpu", dropout=dropout, boundary=boundary)
@@ -281,7 +293,7 @@ def _growth(
 
     def a_token(tokens: int) -> float:
         x = torch.zeros(1, tokens, dtype=torch.int64) if part.first else torch.zeros(part.boundary_shape(1, tokens))
-        return runner.activation_bytes(x, draw) / tokens
+        return runner.activation_bytes(two_documents(x) if positions else x, draw) / tokens
 
     return _line(longest // 2, a_token(longest // 2), longest, a_token(longest))
 

@@ -27,13 +27,14 @@ _TIMEOUT_S = 600.0
 
 @dataclass(frozen=True)
 class ExamineRequest:
-    """config: as from `model_config`. measure: the costs too. precision, dropout, boundary: of the run."""
+    """config: as from `model_config`. measure: the costs too. precision, dropout, boundary, positions: of the run."""
 
     config: dict[str, Any]
     measure: bool
     precision: str
     dropout: bool
     boundary: Boundary | None
+    positions: bool
 
 
 @dataclass(frozen=True)
@@ -51,9 +52,10 @@ def examine(
     precision: str = "fp32",
     dropout: bool = False,
     boundary: Boundary | None = None,
+    positions: bool = False,
 ) -> Examined:
-    """Checks the family, and measures the model's parts. Raises ModelError."""
-    asked = ExamineRequest(dict(config), measure, precision, dropout, boundary)
+    """Checks the family, and measures the model's parts. positions: documents share rows. Raises ModelError."""
+    asked = ExamineRequest(dict(config), measure, precision, dropout, boundary, positions)
     if stage_layout(few_blocks(config)[0], (1,), 0).parameters <= SMALL_PARAMETERS:
         return _examine(asked)
     question = msgspec.json.encode(asked).decode()
@@ -80,7 +82,8 @@ class _Answer:
 def _examine(asked: ExamineRequest) -> Examined:
     check_family(asked.config)
     try:
-        activations = measure_activations(asked.config, asked.precision, asked.dropout, asked.boundary)
+        how_run = asked.precision, asked.dropout, asked.boundary
+        activations = measure_activations(asked.config, *how_run, positions=asked.positions)
         if asked.dropout:
             check_dropout(asked.config)
         return Examined(activations, measure_costs(asked.config) if asked.measure else None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -132,6 +133,13 @@ class StageLayout:
         """
         trained = sum(slot.elements * len(self.stored_of(slot)) for slots in self.groups.values() for slot in slots)
         return trained + sum(slot.elements for slot in self.base)
+
+    @property
+    def computed_parameters(self) -> int:
+        """Number of parameters that a token is multiplied with: without tables, of which it takes a row."""
+        slots: list[TensorSlot | BaseSlot] = [*itertools.chain(*self.groups.values()), *self.base]
+        tables = [slot for slot in slots if self.embeddings.issuperset(slot.holders or (slot.name,))]
+        return self.stored_parameters - sum(slot.elements for slot in tables)
 
     @property
     def base_bytes(self) -> int:

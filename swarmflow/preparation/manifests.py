@@ -38,11 +38,13 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         boundary=boundary,
         beside=layouts[0].beside,
         shared=_shared(config, layouts),
-        computed_parameters=tuple(layout.stored_parameters for layout in layouts),
+        computed_parameters=tuple(layout.computed_parameters for layout in layouts),
         ignored_targets=config.data.of_records,
         positions=config.data.packing == "bfd",
     )
-    return _cut_into(described, cut, costs or _estimated_costs(layouts, model.vocab_size * hidden_size), layouts)
+    # Where the cut is given, nothing is measured: a stage computes about as much as its weights are.
+    estimated = tuple(float(max(1, parameters)) for parameters in described.computed_parameters)
+    return _cut_into(described, cut, costs or estimated, layouts)
 
 
 def graph_manifest_of(config: RunConfig, examined: ExaminedGraph, corpus_digest: str, run_id: str) -> Manifest:
@@ -140,15 +142,6 @@ def _cut(config: RunConfig, model: CheckedModel) -> tuple[tuple[int, ...], tuple
         return config.model.numbered_cut or (), ()
     cut = plan_cut(model.config, config.model.stages, costs)
     return cut, _stage_costs(costs, cut, block_count(model.config))
-
-
-def _estimated_costs(layouts: Sequence[StageLayout], table: int) -> tuple[float, ...]:
-    """Return about what stages compute where their cut is given, and nothing is measured: their weights.
-
-    Each is multiplied once a token, but for the table of the embedding, of which a token takes a row. table: its
-    elements.
-    """
-    return tuple(float(max(1, layout.stored_parameters - (layout.stage == 0) * table)) for layout in layouts)
 
 
 def _stage_costs(costs: BlockCosts, cut: tuple[int, ...], blocks: int) -> tuple[float, ...]:

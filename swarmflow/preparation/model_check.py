@@ -68,9 +68,14 @@ def check_model(config: RunConfig, measure: bool | None = None) -> ModelCheck:
     try:
         if measure is None:
             measure = section.cut is None and section.stages > 1
-        boundary = section.parsed_boundary if not problems else None
-        precision = config.train.precision
-        examined = examine(model, measure, precision=precision, dropout=section.dropout, boundary=boundary)
+        examined = examine(
+            model,
+            measure,
+            precision=config.train.precision,
+            dropout=section.dropout,
+            boundary=section.parsed_boundary if not problems else None,
+            positions=config.data.packing == "bfd" and not problems,
+        )
     except ModelError as error:
         problems.append(error)
     if problems or examined is None or size is None:

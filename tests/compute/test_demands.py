@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from transformers import AutoModelForCausalLM
 
 from swarmflow.compute.blocks import alignment
 from swarmflow.compute.demands import measure_activations, stage_demands
-from swarmflow.compute.families import model_config
+from swarmflow.compute.families import model_config, to_config
+from swarmflow.compute.grouped_stage import two_documents
+from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
 from swarmflow.compute.runner import StageRunner
 from swarmflow.compute.stage import build_stage
@@ -46,6 +50,44 @@ def test_a_microbatch_takes_about_what_is_told(given: dict[str, Any], precision:
         x = torch.zeros(2, 256, dtype=torch.int64) if stage == 0 else torch.zeros(2, 256, 64)
         taken = StageRunner(build_stage(config, CUT, stage, device="cpu"), precision).activation_bytes(x)
         assert told[stage].microbatch_bytes == pytest.approx(taken, rel=0.1)
+
+
+def test_what_keeps_documents_apart_in_a_row_is_counted() -> None:
+    """A mask for each block, which grows with the square of the length."""
+    config = model_config(LLAMA)
+    run = replace(manifest(), model=config, cut=CUT, hidden_size=64, seq_len=256, microbatch_sequences=2)
+    told = stage_demands(run, measure_activations(config, "fp32", False, positions=True))
+    for stage in range(len(CUT) + 1):
+        x = torch.zeros(2, 256, dtype=torch.int64) if stage == 0 else torch.zeros(2, 256, 64)
+        taken = StageRunner(build_stage(config, CUT, stage, device="cpu"), "fp32").activation_bytes(two_documents(x))
+        assert told[stage].microbatch_bytes == pytest.approx(taken, rel=0.1)
+
+
+OPT = {
+    "model_type": "opt",
+    "hidden_size": 64,
+    "word_embed_proj_dim": 32,
+    "ffn_dim": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "vocab_size": 1000,
+    "max_position_embeddings": 64,
+}
+
+
+@pytest.mark.parametrize("given", [LLAMA, {**LLAMA, "tie_word_embeddings": True}, OPT], ids=["llama", "tied", "opt"])
+@pytest.mark.parametrize("cut", [(), CUT])
+def test_tables_are_looked_up_and_not_computed_with(given: dict[str, Any], cut: tuple[int, ...]) -> None:
+    config = model_config(given)
+    whole: nn.Module = AutoModelForCausalLM.from_config(to_config(config))
+    multiplied = {
+        id(parameter): parameter.numel()
+        for part in whole.modules()
+        if not isinstance(part, nn.Embedding)
+        for parameter in part.parameters(recurse=False)
+    }
+    layouts = [stage_layout(config, cut, stage) for stage in range(len(cut) + 1)]
+    assert sum(layout.computed_parameters for layout in layouts) == sum(multiplied.values())
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from swarmflow.compute.device_work import AtOnce, DeviceWork, bytes_of, tensor_o
 from swarmflow.compute.experts import packed, unpacked
 from swarmflow.compute.finite import finite
 from swarmflow.compute.graphs.description import INPUT_BYTES, BatchTensor, GraphModel, graph_model, is_graph
-from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, PackedInput, StageInput
+from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, PackedInput, StageInput, two_documents
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.store import Buffer
@@ -152,9 +152,7 @@ class TokenFormat(MicrobatchFormat):
         x = torch.zeros(shape[:2], dtype=torch.int64) if stage.first else torch.zeros(shape)
         if stage.layout.beside and not stage.first:
             x = packed(x, torch.zeros(shape[0], stage.layout.beside))
-        # Two documents a row: with one, the mask that keeps them apart would be left out.
-        positions = torch.arange(shape[1]) % max(1, -(-shape[1] // 2))
-        return PackedInput(x, positions.expand(shape[:2])) if self._manifest.positions else x
+        return two_documents(x) if self._manifest.positions else x
 
     def _positions(self, data: Buffer, rows: int | None) -> Tensor:
         """Return positions, int64 [B, T]: each is 0 or follows the one before it."""
