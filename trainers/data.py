@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,8 @@ from trainers.sources import (
 from trainers.tokens import Tokenizer, open_tokenizer
 
 Batch: TypeAlias = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]
+
+GENERATION = "generation_config.json"  # as transformers names it
 
 
 class Rows(Protocol):
@@ -77,10 +80,16 @@ class Corpus:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, order: SequenceOrder, training: Tokenized, validation: Tokenized | None = None
+        self,
+        tokenizer: Tokenizer,
+        order: SequenceOrder,
+        training: Tokenized,
+        validation: Tokenized | None = None,
+        source: Path | None = None,
     ) -> None:
-        """order: over the rows of `training`."""
+        """order: over the rows of `training`. source: the folder of the model that the run begins from."""
         self._tokenizer = tokenizer
+        self._source = source
         self._order = order
         self._training = training.rows
         self._validation = None if validation is None else validation.rows
@@ -125,8 +134,13 @@ class Corpus:
         return [int(token) for token in self._tokenizer.encode([text.encode("utf-8")])[0]]
 
     def save_tokenizer(self, folder: Path) -> None:
-        """Write the tokenizer's files into a model's folder, for plain `transformers.AutoTokenizer`."""
+        """Write the tokenizer's files into a model's folder, for plain `transformers.AutoTokenizer`.
+
+        With them, how the model that the run began from generates: a chat model's stop tokens may be there alone.
+        """
         self._tokenizer.save(folder)
+        if self._source is not None and (self._source / GENERATION).is_file():
+            shutil.copyfile(self._source / GENERATION, folder / GENERATION)
 
 
 def open_corpus(config: RunConfig, vocab_size: int | None, cache_dir: Path) -> Corpus:
@@ -148,7 +162,8 @@ def open_corpus(config: RunConfig, vocab_size: int | None, cache_dir: Path) -> C
         microbatch_sequences=train.microbatch_sequences,
         seed=train.seed if data.order == "shuffled" else None,
     )
-    return Corpus(tokenizer, order, *parts)
+    validation = parts[1] if len(parts) > 1 else None
+    return Corpus(tokenizer, order, parts[0], validation, config.model.path)
 
 
 def check_vocabulary(tokenizer: str, size: int, vocab_size: int | None) -> None:

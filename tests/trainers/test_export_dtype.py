@@ -10,7 +10,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from torch import Tensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, GenerationConfig
 
 from swarmflow.commands.export import export
 from swarmflow.compute.families import to_config
@@ -59,6 +59,19 @@ def test_the_source_says_the_dtype(dtype: str, tmp_path: Path) -> None:
     model_in(tmp_path, getattr(torch, dtype))
     assert planned(tmp_path) == dtype
     assert planned(tmp_path, 'export_dtype = "source"') == dtype
+
+
+def test_an_export_generates_as_its_source(tmp_path: Path) -> None:
+    """A chat model's second stop token may be there alone."""
+    folder = model_in(tmp_path, torch.float32)
+    GenerationConfig(eos_token_id=[2, 7]).save_pretrained(folder)
+    planned(tmp_path)
+    config = load(tmp_path / "RUN.toml")
+    beside = tmp_path / "trainer-float32-None" / "tokenizer"
+    open_corpus(config, None, tmp_path / "cache").save_tokenizer(beside)
+    exported(tmp_path, "float32", None)
+    found: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "float32" / "None")
+    assert found.generation_config.eos_token_id == [2, 7]
 
 
 def test_what_run_toml_names_comes_before_the_source(tmp_path: Path) -> None:
