@@ -221,8 +221,8 @@ ALERTS: Final = (
         'sum(increase(swarmflow_decisions_total{kind="put_out"}[1h])) > 0',
         "0s",
         "warning",
-        "A peer was put out, since it computed not-a-number where another one did not.",
-        "The leader's log names it: check its memory.",
+        "A process was kept out for a while: it computed, summed, reported or sent what cannot be right.",
+        "The leader's log names it and the reason: check its memory and its software.",
     ),
     Alert(
         "ImpossibleMessages",
