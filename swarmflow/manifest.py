@@ -13,6 +13,7 @@ from swarmflow.boundary import Boundary
 from swarmflow.core.protocol.piece_format import INT64, PieceFormat, piece_format
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import Plan, SharedWeights, tied_ends
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import IncompatibleError
 from swarmflow.ownership import RUN_ID
 
@@ -149,7 +150,7 @@ class Manifest:
             raise IncompatibleError(f"the run's manifest has {len(data)} bytes, more than {MANIFEST_BYTES_MAX}")
         try:
             manifest = msgspec.json.decode(data, type=cls)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise IncompatibleError(f"the run's manifest does not fit this version of swarmflow: {error}") from error
         if not RUN_ID.fullmatch(manifest.run_id):
             raise IncompatibleError("the run's manifest has an impossible run id")

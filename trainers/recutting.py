@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from swarmflow.compute.base_weights import base_roots
 from swarmflow.compute.checkpoint import Checkpoint, remove_all_but
@@ -42,12 +43,7 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
             f"a run with train.delay = {before.delay} cannot be cut anew, since what it has summed up waits for the "
             f"next step: set model.cut = {list(before.cut)}"
         )
-    source_path = run.config.model.path
-    if before.base and (source_path is None or base_roots(before, source_path) != before.base):
-        raise ConfigError(
-            f"model.path = {str(source_path)!r} has other weights than those that the run began with: name a folder "
-            f"that has them, or set model.cut = {list(before.cut)}"
-        )
+    _check_frozen(before, run.config.model.path)
     run.authority.require_owner()
     source = _newest(run, before)
     made = new_manifest(run.config, run.corpus, before.run_id)
@@ -79,6 +75,15 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
     run.folder.keep_newest_seen(source.version if source is not None else 0)
     run.folder.keep_manifest(after)
     return after
+
+
+def _check_frozen(before: Manifest, folder: Path | None) -> None:
+    """Raises ConfigError where a folder has other frozen weights than those that a run has trained adapters beside."""
+    if before.base and (folder is None or base_roots(before, folder) != before.base):
+        raise ConfigError(
+            f"model.path = {str(folder)!r} has other weights than those that the run began with: name a folder that "
+            f"has them, or set model.cut = {list(before.cut)}"
+        )
 
 
 def _newest(run: Run, before: Manifest) -> Checkpoint | None:

@@ -263,8 +263,9 @@ def _parquet_records(file: str, text_field: str | None = None) -> Iterator[tuple
                 for record in batch.to_pylist():
                     number += 1
                     yield number, record
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{file} is not a readable parquet file: {one_line(error)}") from error
+    except (pyarrow.ArrowException, ValueError, OverflowError) as error:  # of text, and of dates that Python has not
+        where = f", after record {number}," if number else ""
+        raise DataError(f"{file}{where} is not a readable parquet file: {one_line(error)}") from error
 
 
 def _dataset_records(name: str, config_name: str | None, split: str) -> Iterator[tuple[int, object]]:

@@ -15,6 +15,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from swarmflow.core.protocol.types import Role
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import AuthorityError
 
 Key = Annotated[bytes, msgspec.Meta(min_length=32, max_length=32)]  # Ed25519, public or private, raw (RFC 8032)
@@ -142,7 +143,7 @@ def decoded(data: bytes | bytearray | memoryview, kind: type[T], bytes_max: int,
         raise AuthorityError(f"{what} has {len(data)} bytes, more than {bytes_max}")
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         raise AuthorityError(f"{what} does not decode") from None
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.doctor.diagnosis import Diagnosis, fail, ok, warn
 from swarmflow.errors import AuthorityError, IncompatibleError, ModelError, NetworkError
 from swarmflow.files import readable_size
@@ -68,7 +69,7 @@ async def check_trainer(invite: Invite, clock: Callable[[], float] = time.time) 
         return [fail("trainer", "; ".join(dict.fromkeys(reasons)) or "no trainer answers", advice)]
     try:
         theirs_s = msgspec.json.decode(answer, type=_Time).time
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         advice = "ask the run's owner which version of swarmflow the trainer has"
         return [fail("trainer", f"its answer is no status of a run: {error}", advice)]
     round_trip_s = arrived_s - sent_s

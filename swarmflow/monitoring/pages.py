@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError
 from swarmflow.monitoring import swarm_metrics, targets
 from swarmflow.runtime.execution.metrics_server import MakePage, Page
@@ -66,5 +67,5 @@ class _Views:
 def _decoded(answer: bytes) -> dict[str, Any]:
     try:
         return msgspec.json.decode(answer, type=dict[str, Any])
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise NetworkError(f"the answer of the leader is no view: {error}") from None

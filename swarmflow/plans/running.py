@@ -9,6 +9,7 @@ import msgspec
 
 from swarmflow.core.protocol.actions import PlanStages
 from swarmflow.core.protocol.types import MeasuredLink
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import ConfigError, NetworkError
 from swarmflow.planning.stage_choice import StageChoice, plan_stages
 from swarmflow.plans.fleet import Fleet
@@ -70,7 +71,7 @@ def of_run(answer: bytes, microbatches: float | None, seed: int = 0) -> Fleet:
 def _read(answer: bytes) -> RunningSwarm:
     try:
         swarm = msgspec.json.decode(answer, type=RunningSwarm)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise NetworkError(f"the answer of the run cannot be read: {error}") from error
     count = len(swarm.peers)
     stages = all(0 <= peer.stage < swarm.stages for peer in swarm.peers) and len(swarm.gradient_bytes) == swarm.stages

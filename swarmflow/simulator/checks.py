@@ -140,5 +140,5 @@ def table_rows(given: TableFile, folder: Path, key: str) -> Table:
         return tuple(tuple(number(at_least=0)(float(cell)) for cell in line) for line in lines if line)
     except OSError as error:
         raise ConfigError(f"{key}: cannot read the file: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, csv.Error) as error:
         raise ConfigError(f"{key}: must hold numbers, at least 0, separated by commas") from error

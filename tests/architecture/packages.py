@@ -32,6 +32,7 @@ class Package:
 BASE = ("errors", "suggestions", "files", "ownership", "drafts")
 PACKAGES: dict[str, Package] = {
     "errors": Package("the errors that a user can cause"),
+    "decoding": Package("what is raised where bytes of somebody else do not decode", (), ("msgspec",)),
     "suggestions": Package("the nearest of the allowed words to a misspelt one"),
     "boundary": Package("how what crosses the boundaries between stages is compressed by what is learnt"),
     "finetuning": Package("how a run fine-tunes a model: adapters beside frozen weights"),
@@ -87,7 +88,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "authority": Package(
         "who may take part in a run, by its owner's signature: keys, certificates, policy, access control",
-        ("errors", "files", "core/protocol"),
+        ("decoding", "errors", "files", "core/protocol"),
         ("blake3", "cryptography", "msgspec"),
     ),
     "view": Package("what those who watch a run see: its present state and its timeline", ("core",), virtual=True),
@@ -107,7 +108,9 @@ PACKAGES: dict[str, Package] = {
         ),
     ),
     "manifest": Package(
-        "all that a peer has to know of a run", ("boundary", "core", "errors", "ownership"), ("blake3", "msgspec")
+        "all that a peer has to know of a run",
+        ("boundary", "core", "decoding", "errors", "ownership"),
+        ("blake3", "msgspec"),
     ),
     "page": Package("the page that shows a run, and its server", ("errors",)),
     "planning": Package(
@@ -128,13 +131,14 @@ PACKAGES: dict[str, Package] = {
     "runtime": Package("acts: the network, the clock and the threads behind the decisions"),
     "runtime/transport": Package(
         "the network: libp2p's daemon, the DHT, streams, frames, requests",
-        ("errors", "activity", "files", "ownership", "authority", "core/protocol", "core/routing"),
+        ("decoding", "errors", "activity", "files", "ownership", "authority", "core/protocol", "core/routing"),
         ("hivemind", "msgspec", "nacl", "numpy", "xxhash"),
     ),
     "runtime/execution": Package(
         "a process at work: its driver, threads, stage, state, metrics",
         (
             *(
+                "decoding",
                 "errors",
                 "files",
                 "authority",
@@ -152,14 +156,25 @@ PACKAGES: dict[str, Package] = {
     "runtime/operations": Package(
         "what a person asks of processes: finding a run, status, logs, folders, exports, the end",
         (
-            *(*BASE, "activity", "clean_text", "authority", "manifest", "core/protocol", "view", "page", "terminal"),
+            *(
+                *BASE,
+                "decoding",
+                "activity",
+                "clean_text",
+                "authority",
+                "manifest",
+                "core/protocol",
+                "view",
+                "page",
+                "terminal",
+            ),
             *("compute", "runtime/transport", "runtime/execution"),
         ),
         ("blake3", "msgspec", "prometheus_client", "rich", "uvloop"),
     ),
     "monitoring": Package(
         "what Prometheus and Grafana get: the metrics of a whole swarm, targets, rules, dashboards",
-        ("errors", "runtime/execution"),
+        ("decoding", "errors", "runtime/execution"),
         ("msgspec", "prometheus_client"),
     ),
     "local": Package(
@@ -194,8 +209,8 @@ PACKAGES: dict[str, Package] = {
     "plans": Package(
         "plans for a user: the stages of given machines, strategies beside each other, the cut of a model",
         (
-            *("compute", "config", "core/protocol", "errors", "files", "images", "manifest", "ownership", "planning"),
-            *("policies", "preparation", "quantities", "simulator"),
+            *("compute", "config", "core/protocol", "decoding", "errors", "files", "images", "manifest", "ownership"),
+            *("planning", "policies", "preparation", "quantities", "simulator"),
         ),
         ("matplotlib", "msgspec", "numpy", "rich"),
     ),
@@ -214,7 +229,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "doctor": Package(
         "examines whether this machine can serve a run",
-        ("compute", "errors", "files", "manifest", "runtime", "system"),
+        ("compute", "decoding", "errors", "files", "manifest", "runtime", "system"),
         ("msgspec", "torch", "uvloop"),
     ),
     "commands": Package(

@@ -312,6 +312,20 @@ async def test_a_copy_that_cannot_be_read_now_is_offered_when_it_can(tmp_path: P
     assert not list(tmp_path.rglob("*.corrupt"))
 
 
+@pytest.mark.parametrize(
+    "listing", [b'{"tensors":{"\xff":1}}', b'{"tensors":{},"x":' + b"[" * 5000 + b"]" * 5000 + b"}", b"", b"{}"]
+)
+async def test_a_listing_that_does_not_decode_is_a_failure_of_its_donor(listing: bytes, tmp_path: Path) -> None:
+    async with processes(tmp_path, 2) as (peer, reader):
+
+        async def answer(*_: object) -> list[bytes]:
+            return [listing]
+
+        peer.session.requests.serve("state/list", answer)
+        with pytest.raises(NetworkError):
+            await list_state(reader.session.requests, peer.session.me, 0, 8, state_tensor_lengths(manifest(), 0))
+
+
 async def test_a_version_that_is_made_anew_is_not_served_from_the_file_of_the_former(tmp_path: Path) -> None:
     of = manifest()
     former = written(of, tmp_path / "peer", 8)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from swarmflow.authority.access import AccessControl
-from swarmflow.runtime.execution.evaluation import EvaluationService, _signed
-from swarmflow.runtime.transport.wire import Evaluate
+from swarmflow.core.protocol.types import Member, ProcessId, Roster
+from swarmflow.runtime.execution.evaluation import Batch, EvaluationService, _signed, measure_loss
+from swarmflow.runtime.execution.metrics import Metrics
+from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.transport.wire import Evaluate, Response, encode_header
 from tests.owners import OWNER, RUN_ID, trainer_access
 from tests.runtime.manifests import SHAPE, manifest
 from tests.runtime.nodes import started
-from tests.runtime.stage_peers import EPOCH, peers
+from tests.runtime.stage_peers import EPOCH, RecordedEvents, peers
 from tests.runtime.test_admission import PEER, opened
 
 pytestmark = pytest.mark.asyncio
@@ -57,3 +62,38 @@ async def test_only_what_a_trainer_has_signed_is_computed(tmp_path: Path) -> Non
         assert not any(future.done() for future in forged)
         await server.close(0.0)
         await trainer.close(0.0)
+
+
+@pytest.mark.parametrize(
+    "answer", [b"[1e308,1]", b"[1.0,1" + b"0" * 400 + b"]", b"[1.0,-5]", b"[1e400,1]", b"[null,1]", b"[1.0]", b"\xff"]
+)
+async def test_an_answer_that_cannot_be_is_no_loss(
+    answer: bytes, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whatever a peer of the last stage says, the trainer goes on without a validation loss."""
+    async with started(tmp_path, 2) as nodes:
+        trainer, lying = (Session(node, trainer_access(), Metrics()) for node in nodes)
+
+        def lie(message: Evaluate, bodies: list[memoryview]) -> None:
+            asker = ProcessId(message.asker, message.asker_incarnation)
+            lying.links.send(asker, encode_header(Response(message.ask)), [answer])
+
+        for session, evaluate in ((trainer, None), (lying, lie)):
+            session.open({}, lambda body: bytes, evaluate)
+            session.driver.run(RecordedEvents(), [])
+            await session.links.start()
+        trainer.links.set_addresses(lying.me, lying.node.addresses())
+        returned: list[list[ProcessId]] = []
+        roster = Roster(stages=((Member(lying.me, 0),),))
+        found = await measure_loss(trainer, 3, roster, batches(), returned.append)
+        assert math.isnan(found)
+        assert returned == []
+        assert "the validation loss of version 3 could not be measured" in caplog.text
+        await lying.close(0.0)
+        await trainer.close(0.0)
+
+
+async def batches() -> AsyncIterator[Batch]:
+    """Two."""
+    for _ in range(2):
+        yield np.zeros(SHAPE[:2], np.int32), np.zeros(SHAPE[:2], np.int32)

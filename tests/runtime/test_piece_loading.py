@@ -18,7 +18,7 @@ from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.piece_donor import TOPIC, serve_pieces
 from swarmflow.runtime.execution.piece_loading import PieceLoad
 from swarmflow.runtime.execution.served import Served
-from swarmflow.runtime.transport.requests import Arguments, Requests
+from swarmflow.runtime.transport.requests import BUSY, Arguments, Requests
 from tests.compute.models import GIVEN
 from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.nodes import damage_next
@@ -223,9 +223,11 @@ IMPOSSIBLE: list[list[bytes]] = [
     [b'{"version":-4,"stop":16384}', b""],
     [b'{"version":1,"stop":16384}', bytes(4)],
     [b'{"version":9,"stop":16384}', bytes(4)],
+    [b'{"version":9,"stop":16384}', b""],
     [b'{"version":9,"stop":16384}', b"\xff" * 1_000_000],
     [b'{"version":9,"stop":0,"updates":[{"step":7,"scale":1,"learning_rate":1,"ratios":[],"size_bytes":0}]}', b""],
     [b'{"version":2,"stop":0}'],
+    [b'{"version":9,"stop":16384,"more":' + b"[" * 5000 + b"]" * 5000 + b"}", b""],
     [],
 ]
 
@@ -253,6 +255,23 @@ async def test_what_cannot_be_is_refused_and_comes_from_another_donor(tmp_path: 
             load.set_donors(members(honest), FIRST_VERSION)
             loader.version = await load.run()
             assert (loader.version, loader.state.digest()) == (FIRST_VERSION, sound.state.digest()), bodies
+
+
+async def test_a_donor_that_is_always_busy_holds_nobody_up(tmp_path: Path) -> None:
+    run = of()
+    [sound] = donors_of(run, 1)
+    async with processes(tmp_path, 3) as (reader, busy, honest):
+
+        async def answer(*_: object) -> list[bytes]:
+            raise NetworkError(BUSY)
+
+        busy.session.requests.serve(TOPIC, answer)
+        serve_pieces(honest.session.requests, here(sound), ignored, never)
+        loader = stage_of(run)
+        load = load_of(reader, loader)
+        load.set_donors(members(busy, honest), FIRST_VERSION)
+        loader.version = await load.run()
+        assert loader.state.digest() == sound.state.digest()
 
 
 async def test_requests_of_pieces_that_are_not_there_are_refused(tmp_path: Path) -> None:

@@ -104,9 +104,10 @@ def test_tables_are_read_from_files_beside_the_scenario(tmp_path: Path) -> None:
     assert [ports[name].place for name in ("t0", "p0", "p1", "p2")] == [1, 0, 1, 0]
     assert links.between(0, 1) == (0.1, 80 * BYTES_PER_MBIT)
     assert links.between(1, 0) == (0.2, 80 * BYTES_PER_MBIT)
-    (tmp_path / "delay.csv").write_text("0.0,x\n0.2,0.0\n", encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"network.latency_matrix_s = 'delay.csv': must hold numbers"):
-        load(written(tmp_path, text))
+    for wrong in ("0.0,x\n0.2,0.0\n", '0.0,"0.1\n' + "0.2,0.0\n" * 20_000):
+        (tmp_path / "delay.csv").write_text(wrong, encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"network.latency_matrix_s = 'delay.csv': must hold numbers"):
+            load(written(tmp_path, text))
 
 
 def test_machines_are_what_the_scenario_says(tmp_path: Path) -> None:

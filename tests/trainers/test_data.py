@@ -288,6 +288,22 @@ def test_a_bad_record_is_named(tmp_path: Path, name: str, content: bytes, expect
     assert expected in refusal(tmp_path, path=str(tmp_path / name))
 
 
+@pytest.mark.parametrize(
+    "column",
+    [
+        pyarrow.StringArray.from_buffers(
+            2, pyarrow.py_buffer(np.array([0, 1, 2], "<i4").tobytes()), pyarrow.py_buffer(b"a\xff")
+        ),
+        pyarrow.array([0, 10**15], pyarrow.timestamp("ms")),
+    ],
+    ids=["text", "date"],
+)
+def test_a_parquet_file_whose_values_python_has_not(column: pyarrow.Array, tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), path)
+    assert f"{path} is not a readable parquet file" in refusal(tmp_path, path=str(path))
+
+
 def test_a_parquet_file_without_the_column(tmp_path: Path) -> None:
     assert "has no column 'text' (it has n, body)" in refusal(tmp_path, path=records("parquet", tmp_path, ["a"]))
 

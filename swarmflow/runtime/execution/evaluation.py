@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from swarmflow.compute.codec import encode_tokens
+from swarmflow.core.protocol.messages.checks import COUNT_MAX
 from swarmflow.core.protocol.types import ProcessId, Roster
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import AuthorityError, FrameError, NetworkError
 from swarmflow.runtime.execution.session import Session, log
 from swarmflow.runtime.execution.stage_host import Evaluated, StageHost
@@ -20,6 +22,7 @@ from swarmflow.runtime.transport.wire import Evaluate, Response, encode_header
 
 BATCHES_AT_A_TIME = 4  # on their way, so that the stages work beside each other
 TRIES_PER_BATCH = 3  # the first included
+LOSS_MAX = 1e30  # of a batch: so many of them can be added up
 TRY_TIMEOUT_S = 120.0  # for a batch to come back through all stages
 
 Batch = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]  # inputs and targets, token ids [B, T] each
@@ -134,6 +137,9 @@ async def _pass_forward(session: Session, version: int, path: list[ProcessId], b
     session.links.send(path[0], encode_header(message), bodies, lane="bulk")
     answer = await session.requests.wait(ask, future, "a validation batch did not come back", TRY_TIMEOUT_S)
     try:
-        return msgspec.json.decode(answer[0], type=tuple[float, int])
-    except (msgspec.DecodeError, IndexError) as error:
+        loss, count = msgspec.json.decode(answer[0], type=tuple[float, int])
+    except (*UNDECODABLE, IndexError) as error:
         raise NetworkError(f"a validation loss does not decode: {error}") from error
+    if not abs(loss) <= LOSS_MAX or not 0 <= count <= COUNT_MAX:
+        raise NetworkError("a validation loss that cannot be came back")
+    return loss, count

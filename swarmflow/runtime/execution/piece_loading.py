@@ -21,12 +21,14 @@ from swarmflow.compute.stage_pieces import SpanUpdate, StagePieces
 from swarmflow.compute.state_root import LEAF_BYTES, Span, root_of
 from swarmflow.core.protocol.messages.checks import COUNT_MAX
 from swarmflow.core.protocol.types import Member, ProcessId
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.execution.piece_donor import LEAVES, TOPIC, PieceAnswer
 from swarmflow.runtime.execution.piece_requests import REQUESTS_MIN, PieceGiver, PieceRequest
 from swarmflow.runtime.execution.piece_table import MISSING, PieceTable
 from swarmflow.runtime.transport.requests import Arguments, BusyError, Requests
 
+BUSY_S = 5.0  # so long a load waits for a donor that is busy to tell its version
 AHEAD_S = 5.0  # after so long, pieces that are at a later version than all donors are fetched anew
 ROOT_S = 1.0  # the longest wait for the root of a version that a commit has just made
 _POLL_S = 0.1  # after which a donor that had nothing newer is asked again
@@ -114,7 +116,7 @@ class PieceLoad:
     async def run(self) -> int:
         """Load until all pieces are at one version, and return it. Raises NetworkError when no donor is left."""
         for donor in self._donors.values():
-            donor.version = -1  # each is asked at least once for what it has
+            donor.version, donor.since_s = -1, time.monotonic()  # each is asked at least once for what it has
         fresh = set(self._donors.values())
         self.received_bytes = 0
         try:
@@ -141,8 +143,12 @@ class PieceLoad:
             await asyncio.gather(*tasks, *self._writing, return_exceptions=True)
 
     def _may_tell(self, donor: PieceGiver) -> bool:
-        """Return whether a donor has not told its version yet, and is not late with that either."""
-        return donor.version < 0 and not self._table.is_late(donor, time.monotonic())
+        """Return whether a donor has not told its version yet, and is not late with that either.
+
+        One that is busy answers each time, and may be so for ever.
+        """
+        now = time.monotonic()
+        return donor.version < 0 and now - donor.since_s < BUSY_S and not self._table.is_late(donor, now)
 
     def _give_up_later(self) -> None:
         """Fetch pieces anew whose version no donor has reached for a while: who gave them is gone, or has lied."""
@@ -224,12 +230,13 @@ class PieceLoad:
             raise NetworkError("it sent no piece")
         try:
             answer = msgspec.json.decode(bodies[0], type=PieceAnswer)
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             raise NetworkError(f"it sent an answer that does not decode: {error}") from None
         steps = [update.step for update in answer.updates]
         fits = steps == list(range(request.have, request.have + len(steps)))
         fits &= least <= answer.version <= COUNT_MAX and all(u.size_bytes >= 0 for u in answer.updates)
         fits &= sum(update.size_bytes for update in answer.updates) == len(bodies[1]) or not answer.updates
+        fits &= bool(answer.updates) or len(bodies[1]) > 0 or answer.version == request.have  # nothing newer
         if not fits or (answer.updates and answer.version != request.have + len(steps)):
             raise NetworkError(f"it sent what cannot be: version {answer.version}, updates {steps[:4]}")
         return answer, bodies[1]

@@ -18,6 +18,7 @@ class PieceGiver:
 
     member: Member
     version: int = -1  # in its last answer
+    since_s: float = 0.0  # from when on it is asked for its version
     idle_until_s: float = 0.0  # it had nothing newer
     window: float = 4.0  # requests at a time
     least_s: float = math.inf  # the shortest answer with a piece's state, drifting up: the way may have changed

@@ -17,6 +17,7 @@ from swarmflow.compute.finite import finite
 from swarmflow.compute.state_root import CODES, item_bytes
 from swarmflow.compute.tensorfile import TensorFileWriter
 from swarmflow.core.protocol.types import Member, ProcessId
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError, SwarmflowError, WrongCopyError
 from swarmflow.runtime.transport.requests import Arguments, Requests
 
@@ -98,7 +99,7 @@ async def list_state(
     answer = await requests.ask(donor, "state/list", arguments, timeout_s=60.0)
     try:
         listing = msgspec.json.decode(answer[0], type=Listing)
-    except (msgspec.DecodeError, IndexError) as error:
+    except (*UNDECODABLE, IndexError) as error:
         raise NetworkError(f"{donor} lists a state that does not decode: {error}") from error
     wrong = [name for name, count in listing.tensors.items() if elements.get(name) != count]
     if wrong:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from swarmflow.authority.access import AccessControl
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.operations.asking import LOOPBACK, STATUS_PROTOCOL, StatusReply
 from swarmflow.runtime.transport.allowance import Allowance
@@ -153,7 +154,7 @@ class _Desk:
                 return StatusReply(msgspec.Raw(await self.report(asked)))
             finally:
                 self._busy -= 1
-        except (msgspec.DecodeError, ValueError) as error:
+        except (*UNDECODABLE, ValueError) as error:
             return StatusReply(error=f"a question that cannot be read: {error}")
         except SwarmflowError as error:
             return StatusReply(error=str(error))

@@ -13,6 +13,7 @@ from collections.abc import Coroutine, Mapping
 
 import msgspec
 
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.transport import p2pd
 from swarmflow.runtime.transport.daemon import Daemon
@@ -136,7 +137,7 @@ async def ask_over(line: bytes, reader: asyncio.StreamReader, writer: asyncio.St
             if len(data) > ANSWER_BYTES_MAX:
                 raise NetworkError("the answer is too long to be a status")
         reply = msgspec.json.decode(data, type=StatusReply)
-    except (OSError, msgspec.DecodeError) as error:
+    except (OSError, *UNDECODABLE) as error:
         raise NetworkError(f"the connection broke before there was a whole answer ({error})") from None
     finally:
         writer.transport.abort()

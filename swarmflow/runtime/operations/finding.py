@@ -12,6 +12,7 @@ from swarmflow import __version__
 from swarmflow.activity import doing
 from swarmflow.authority.policy import AccessPolicy
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import AuthorityError, IncompatibleError, NetworkError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
@@ -146,7 +147,7 @@ async def _describe(
     answer = await session.requests.ask(stranger, "describe", timeout_s=_ASK_TIMEOUT_S, of_trainer=True)
     try:
         description = msgspec.json.decode(answer[0], type=Description)
-    except (msgspec.DecodeError, IndexError) as error:
+    except (*UNDECODABLE, IndexError) as error:
         raise NetworkError(f"{name[-6:]} describes the run in a way that does not decode: {error}") from error
     if description.software != __version__:
         raise IncompatibleError(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import msgspec
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.transport.allowance import Allowance, Allowances
 from swarmflow.runtime.transport.requests import Arguments, Requests
@@ -76,7 +77,7 @@ async def measure_link(requests: Requests, trainer: ProcessId) -> LinkSpeed:
     (answer,) = await requests.ask(trainer, FETCH, {"bytes": count}, timeout_s=2 * _TIMEOUT_S)
     try:
         up_s = msgspec.json.decode(answer, type=float)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise NetworkError(f"the answer to a trial of the link is no number of seconds: {error}") from error
     return LinkSpeed(round_trip_s, count / _net(down_s, round_trip_s), count / _net(up_s, round_trip_s))
 

@@ -14,6 +14,7 @@ import msgspec
 
 from swarmflow.clean_text import clean
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.operations.reach import trainers_of, try_address
@@ -198,7 +199,7 @@ async def _answers(session: Session, trainers: Sequence[ProcessId]) -> AsyncIter
         try:
             (body,) = await session.requests.ask(trainer, "dial-back", {"ports": ports}, timeout_s=30.0)
             answer = _checked(msgspec.json.decode(body, type=Answer))
-        except (NetworkError, msgspec.DecodeError, ValueError) as error:
+        except (NetworkError, *UNDECODABLE, ValueError) as error:
             log.debug("trainer %s did not dial back: %s", trainer.name[-6:], error)
             continue
         yield trainer, answer

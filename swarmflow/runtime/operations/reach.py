@@ -11,6 +11,7 @@ import msgspec
 
 from swarmflow.clean_text import clean
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.transport.addresses import lasting, multiaddr, outgoing_addresses, parts_of, peer_of
@@ -75,7 +76,7 @@ async def report_reach(session: Session, invite: Invite, leader: ProcessId) -> N
             results: Mapping[str, str | None] = dict(zip(addresses, tried, strict=True))
             if known := {address: reason for address, reason in results.items() if reason is not None}:
                 await session.requests.ask(trainer, "reached", dict(known))
-        except (NetworkError, msgspec.DecodeError, IndexError) as error:
+        except (NetworkError, *UNDECODABLE, IndexError) as error:
             log.debug("what trainer %s announces was not tried: %s", trainer.name[-6:], error)
 
 

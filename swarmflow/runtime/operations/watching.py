@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from swarmflow.clean_text import clean
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.runtime.operations.asking import ASK_S, ask_here, ask_trainers, launch_asker
 from swarmflow.runtime.transport.daemon import Daemon
@@ -149,7 +150,7 @@ class _Asker:
 def _object(data: bytes) -> dict[str, Any]:
     try:
         answer = msgspec.json.decode(data)
-    except msgspec.DecodeError as error:
+    except UNDECODABLE as error:
         raise ValueError(f"the answer of the swarm is no JSON: {error}") from None
     if not isinstance(answer, dict):
         raise ValueError("the answer of the swarm is no object")

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.records import VALUE_BYTES_MAX, owner_of
@@ -101,5 +102,5 @@ def _decoded(data: object) -> dict[str, Field] | None:
         return None
     try:
         return _DECODER.decode(data)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return None

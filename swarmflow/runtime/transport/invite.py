@@ -16,6 +16,7 @@ from typing import IO
 import msgspec
 
 from swarmflow.authority.certificates import CertifiedKey, Key, run_id_of
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError
 
 VERSION = 2
@@ -80,7 +81,7 @@ class Invite:
         payload = _payload(match[2])
         try:
             parts = msgspec.msgpack.decode(payload, type=_Parts)
-        except msgspec.DecodeError:
+        except UNDECODABLE:
             raise NetworkError("the invite holds something else than an invite: ask for a new one") from None
         return cls(*parts)
 

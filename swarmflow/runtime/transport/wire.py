@@ -8,6 +8,7 @@ from typing import Any, get_args
 import msgspec
 
 from swarmflow.core.protocol.messages import Message, Negotiate
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import FrameError
 from swarmflow.runtime.transport import flow_wire
 
@@ -71,7 +72,7 @@ def message_name(header: bytes | bytearray | memoryview) -> str:
     """Return the name of the message in a header; `unknown` for any other bytes."""
     try:
         name, _ = _ENVELOPE.decode(header)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except UNDECODABLE:
         return "unknown"
     return name if name in _TYPES else "unknown"
 
@@ -86,5 +87,5 @@ def decode_header(header: bytes | bytearray | memoryview) -> Wire:
         decoded = decoder.decode(fields)
         message: Wire = flow_wire.unpack(decoded) if isinstance(decoded, flow_wire.Packed) else decoded
         return message
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except UNDECODABLE as error:
         raise FrameError(f"a header does not decode: {error}") from error
