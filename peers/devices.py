@@ -20,7 +20,7 @@ from swarmflow.system import usable_cores
 ALL = "all"
 OF_HOST = "--of-host"
 THREADS = "OMP_NUM_THREADS"
-_COUNT = "import torch; print('devices', torch.cuda.device_count())"
+_COUNT = "import torch; print('\\ndevices', torch.cuda.device_count())"
 _COUNT_S = 120.0
 _PORTS = re.compile(r"(/(?:tcp|udp)/)(\d{1,5})(?=/|$)")
 _OWN = ("device", "invite", "state_dir", "listen", "announce", "metrics_port", "upload_limit", "log_format", "of_host")
@@ -49,12 +49,14 @@ def device_names(device: str) -> list[str]:
         return names
     # In a process of its own: what torch takes while it is loaded is not held by the parent of all peers.
     try:
-        counted = subprocess.run([sys.executable, "-c", _COUNT], capture_output=True, text=True, timeout=_COUNT_S)
+        counted = subprocess.run([sys.executable, "-c", _COUNT], capture_output=True, timeout=_COUNT_S)
     except subprocess.TimeoutExpired:
         raise ConfigError(f"--device all: torch is not loaded within {_COUNT_S:g} s; name each device") from None
-    answer = re.search(r"^devices (\d+)$", counted.stdout, re.MULTILINE)  # libraries may print lines of their own
+    # Libraries may print lines of their own.
+    answer = re.search(r"^devices (\d+)$", counted.stdout.decode(errors="replace"), re.MULTILINE)
     if counted.returncode or answer is None:
-        raise ConfigError(f"--device all: torch cannot be loaded: {' '.join(counted.stderr.strip().splitlines()[-1:])}")
+        reason = counted.stderr.decode(errors="replace").strip().splitlines()[-1:]
+        raise ConfigError(f"--device all: torch cannot be loaded: {' '.join(reason)}")
     count = int(answer[1])
     if not count:
         raise ConfigError("--device all: this machine has no CUDA device that torch can use; give --device cpu")

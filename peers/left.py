@@ -17,6 +17,7 @@ from swarmflow.compute.stage_state import StageState, chunks
 from swarmflow.compute.state_root import tensor_name
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.core.protocol.messages import Held
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import CheckpointError, CorruptError
 from swarmflow.files import free_bytes, read_sealed, require_room, set_aside, write_sealed
 from swarmflow.runtime.execution.served import Served
@@ -154,7 +155,7 @@ class LeftState:
         content = read_sealed(self._folder / "held")
         try:
             return msgspec.json.decode(content, type=_Note) if content is not None else None
-        except msgspec.DecodeError as error:
+        except UNDECODABLE as error:
             log.warning("what this peer has left of a stage is of no use: %s%s", error, self._set_aside())
             return None
 

@@ -105,7 +105,7 @@ class OptimizerSection:
     lr: Annotated[float, check.number(above=0)] = 3e-4
     betas: Annotated[tuple[float, float], check.betas] = (0.9, 0.95)
     momentum: Annotated[float, check.number(at_least=0, below=1)] = 0.9
-    eps: Annotated[float, check.number(at_least=1e-30)] = 1e-8  # with 0, what has no gradient would be 0 / 0
+    eps: Annotated[float, check.number(at_least=0)] = 1e-8
     weight_decay: Annotated[float, check.number(at_least=0)] = 0.1
     state_bits: Annotated[int, check.one_of(8, 32)] = 32
     schedule: Annotated[str, check.choice("constant", "cosine", "linear")] = "constant"
@@ -157,6 +157,7 @@ class RunConfig:
 # What runs have that were begun before there was the key.
 _LATER_KEYS = {"optimizer.state_bits": 32, "data.format": "text", "data.packing": "wrapped"}
 COMPRESSION_RATIO = 50.0  # of the slowest boundary, where the codec is adatopk and nothing else is asked
+EPS_MIN = 1e-30  # with less, what has no gradient would be 0 / 0 in fp32
 BLOCKWISE16_MAX = 512  # microbatches: both ends of a tied weight add theirs (compute/grid.ADDENDS_MAX)
 _SECTIONS: dict[str, type] = {
     "run": RunSection,
@@ -238,6 +239,10 @@ def _check_train(config: RunConfig) -> list[str]:
         problems.append(
             f"optimizer.warmup_steps = {config.optimizer.warmup_steps}: "
             f"must be at most train.steps = {config.train.steps}"
+        )
+    if config.optimizer.name != "sgd" and config.optimizer.eps < EPS_MIN:
+        problems.append(
+            f"optimizer.eps = {config.optimizer.eps:g}: must be at least {EPS_MIN} with {config.optimizer.name}"
         )
     every, checkpoints = config.run.export_every, config.train.checkpoint_every
     if every is not None and every % checkpoints:

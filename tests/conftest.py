@@ -88,11 +88,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     worker: Mapping[str, Any] | None = getattr(session.config, "workerinput", None)
     if worker is None:
         return
-    found = (file for given in session.config.args for file in (ROOT / given.partition("::")[0]).rglob("test_*.py"))
-    files = sorted(file.resolve().relative_to(ROOT) for file in found)
+    here, tests = session.config.invocation_params.dir, ROOT / "tests"
+    given = [(here / argument.partition("::")[0]).resolve() for argument in session.config.args]
+    folders = {tests if tests.is_relative_to(path) else path for path in given}
+    files = sorted(file for path in folders if path.is_relative_to(tests) for file in path.rglob("test_*.py"))
     for file in files[int(worker["workerid"].removeprefix("gw")) :: worker["workercount"]]:
-        with contextlib.suppress(Exception):  # to collect the file fails in the same way, and says so
-            importlib.import_module(".".join(file.with_suffix("").parts))
+        # What a file raises is seen when it is collected; one that skips itself raises no Exception.
+        with contextlib.suppress(Exception, pytest.skip.Exception):
+            importlib.import_module(".".join(file.relative_to(ROOT).with_suffix("").parts))
 
 
 def pytest_collection_finish() -> None:

@@ -145,7 +145,7 @@ def test_model_from_a_table_and_a_cut(tmp_path: Path) -> None:
         ("optimizer", "weight_decay = -0.1", "optimizer.weight_decay = -0.1: must be a finite number at least 0"),
         ("optimizer", "state_bits = 16", "optimizer.state_bits = 16: must be 8 or 32"),
         ("optimizer", 'state_bits = "8"', 'optimizer.state_bits = "8": must be 8 or 32'),
-        ("optimizer", "eps = 0", "optimizer.eps = 0: must be a finite number at least 1e-30"),
+        ("optimizer", "eps = 0", "optimizer.eps = 0: must be at least 1e-30 with adamw"),
         ("optimizer", "warmup_steps = 101", "optimizer.warmup_steps = 101: must be at most train.steps = 100"),
         ("optimizer", "learning_rate = 1", "unknown key optimizer.learning_rate = 1"),
         ("optimizer", "weight_decai = 1", "(did you mean weight_decay?); allowed in [optimizer]: name, lr, betas"),

@@ -21,6 +21,7 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.session import Session
+from swarmflow.runtime.operations.exporting import tokenizer_files
 from swarmflow.runtime.operations.finding import Description
 from swarmflow.runtime.operations.link_trial import LinkTrial
 from swarmflow.runtime.operations.own_reach import DialBack
@@ -142,9 +143,7 @@ class TrainerAnswers:
         return [msgspec.json.encode(saved.version)]
 
     async def _tokenizer(self, sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
-        folder = self._folder.tokenizer  # named chat templates are in a folder of their own there
-        found = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-        files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+        files = {name: path.read_bytes() for name, path in tokenizer_files(self._folder.tokenizer).items()}
         return [msgspec.msgpack.encode(files)]
 
     def _leader(self) -> Leader:

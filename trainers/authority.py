@@ -15,6 +15,7 @@ from swarmflow.authority.certificates import CertifiedKey
 from swarmflow.authority.owner import Owner
 from swarmflow.authority.policy import AccessPolicy
 from swarmflow.authority.policy_file import PolicyFile
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import AuthorityError
 from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.runtime.transport.invite import Invite
@@ -161,7 +162,7 @@ class TrainerAuthority:
         try:
             data = read_sealed(self._keys_file, set_aside_corrupt=False)
             kept = msgspec.msgpack.decode(data, type=Keys) if data is not None else None
-        except (OSError, msgspec.DecodeError, UnicodeDecodeError):
+        except (OSError, *UNDECODABLE):
             return None
         if kept is None or kept.trainer.certificate.run_id != run_id:
             return None

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from swarmflow.activity import doing
 from swarmflow.compute.base_weights import base_roots
 from swarmflow.compute.checkpoint import Checkpoint, remove_all_but
 from swarmflow.compute.graphs.description import is_graph
@@ -43,9 +44,9 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
             f"a run with train.delay = {before.delay} cannot be cut anew, since what it has summed up waits for the "
             f"next step: set model.cut = {list(before.cut)}"
         )
-    _check_frozen(before, run.config.model.path)
     run.authority.require_owner()
     source = _newest(run, before)
+    _check_frozen(before, run.config.model.path)
     made = new_manifest(run.config, run.corpus, before.run_id)
     if is_graph(before.model) and made.model != before.model:
         raise ConfigError(
@@ -79,7 +80,14 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
 
 def _check_frozen(before: Manifest, folder: Path | None) -> None:
     """Raises ConfigError where a folder has other frozen weights than those that a run has trained adapters beside."""
-    if before.base and (folder is None or base_roots(before, folder) != before.base):
+    if not before.base:
+        return
+    try:
+        with doing(f"hashing the weights in {folder}"):
+            found = base_roots(before, folder) if folder is not None else ()
+    except CheckpointError:
+        found = ()
+    if found != before.base:
         raise ConfigError(
             f"model.path = {str(folder)!r} has other weights than those that the run began with: name a folder that "
             f"has them, or set model.cut = {list(before.cut)}"

@@ -12,6 +12,7 @@ import msgspec
 from blake3 import blake3
 
 from swarmflow.core.durability.memories import NOTHING, Former
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import CheckpointError, IncompatibleError, SwarmflowError, TakenError
 from swarmflow.files import read_sealed, write_sealed, write_whole
 from swarmflow.manifest import Manifest
@@ -256,7 +257,7 @@ def as_former(data: bytes | None) -> Former:
     """Parse the file `former`; NOTHING where it is missing or malformed."""
     try:
         return NOTHING if data is None else msgspec.json.decode(data, type=Former)
-    except msgspec.DecodeError:
+    except UNDECODABLE:
         return NOTHING
 
 

@@ -293,7 +293,7 @@ def _growth(
 
     def a_token(tokens: int) -> float:
         x = torch.zeros(1, tokens, dtype=torch.int64) if part.first else torch.zeros(part.boundary_shape(1, tokens))
-        return runner.activation_bytes(two_documents(x) if positions else x, draw) / tokens
+        return runner.activation_bytes(two_documents(x, tokens) if positions else x, draw) / tokens
 
     return _line(longest // 2, a_token(longest // 2), longest, a_token(longest))
 

@@ -298,11 +298,12 @@ class _Undrawn(TorchFunctionMode):
 def _roles_kept(model: PreTrainedModel, blocks_name: str, attention: str) -> _Roles:
     """Return the roles in this model, which a process asks for at each look at the same configuration."""
     key = model.config.to_json_string(use_diff=False), attention
-    if key not in _roles_known:
+    found = _roles_known.get(key)
+    if found is None:
         if len(_roles_known) >= _ROLES_KEPT:
-            _roles_known.pop(next(iter(_roles_known)))
-        _roles_known[key] = _roles(model, blocks_name)
-    return _roles_known[key]
+            _roles_known.clear()  # of a process that looks at so many models
+        found = _roles_known[key] = _roles(model, blocks_name)
+    return found
 
 
 def _roles(model: PreTrainedModel, blocks_name: str) -> _Roles:

@@ -43,10 +43,9 @@ class PackedInput:
     positions: Tensor
 
 
-def two_documents(x: Tensor) -> PackedInput:
-    """Put two documents into each row of x, [B, T] or [B, T, H]: one alone would have no mask that keeps it apart."""
-    rows, tokens = x.shape[:2]
-    return PackedInput(x, (torch.arange(tokens) % max(1, -(-tokens // 2))).expand(rows, tokens))
+def two_documents(x: Tensor, tokens: int) -> PackedInput:
+    """Put two documents into each row of so many tokens: one alone would have no mask that keeps it apart."""
+    return PackedInput(x, (torch.arange(tokens) % max(1, -(-tokens // 2))).expand(len(x), tokens))
 
 
 # What enters a stage: token ids int [B, T] or an activation fp32 [B, T, H] of a decoder, or the input of a module.

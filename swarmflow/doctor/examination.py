@@ -58,10 +58,13 @@ class Checkup:
         """The memory that a stage may take: of the device, less what the process needs where that is a CPU."""
         from swarmflow.compute.device import choose_device, free_memory_bytes
 
-        with suppress(ConfigError, RuntimeError):  # the device is not there, or fails, which is reported by itself
+        with suppress(ConfigError):  # the device is not there, which is reported by itself
             device = choose_device(self.device)
             if device.type == "cuda":
-                free = free_memory_bytes(device)
+                try:
+                    free = free_memory_bytes(device)
+                except RuntimeError:  # it fails, which is reported too
+                    return 0
                 return min(free, self.memory_limit_bytes or free)
         free = available_memory_bytes()
         return max(0, min(free, self.memory_limit_bytes or free) - PROCESS_BYTES)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 CLOCK_OFF_MAX_S = 3.0  # that hivemind's DHT allows
 CLOCK_OFF_WARN_S = 1.0
+ANSWERS_S = 3 * ASK_S  # to be connected, to have a stream, and to be answered
 REACH_S = 45.0  # the daemon takes 30 s to find out that it needs a relay, and to have one
 LINK_SLOW_BYTES_PER_S = 1_250_000  # 10 Mbit/s
 DAY_S = 86_400.0
@@ -80,10 +81,10 @@ async def check_trainer(invite: Invite, clock: Callable[[], float] = time.time) 
 async def _asked(daemon: Daemon, invite: Invite, reasons: list[str]) -> bytes | None:
     """Return a trainer's status as JSON; None: none has answered, for these reasons."""
     try:
-        async with asyncio.timeout(ASK_S):  # a process that is stopped keeps its connections, and says nothing
+        async with asyncio.timeout(ANSWERS_S):  # a process that is stopped keeps its connections, and says nothing
             return await ask_trainers(daemon, invite, None, reasons)
     except TimeoutError:
-        reasons.insert(0, f"nobody has answered within {ASK_S:g} s")
+        reasons.insert(0, f"nobody has answered within {ANSWERS_S:g} s")
         return None
 
 

@@ -18,8 +18,8 @@ def searched_rarely() -> Iterator[None]:
     Where the caller has frozen objects already, it has chosen what is excluded: `gc.unfreeze` would undo that.
     """
     before, chosen = gc.get_threshold(), gc.get_freeze_count() > 0
+    gc.collect()
     if not chosen:
-        gc.collect()  # what is frozen is never freed
         gc.freeze()
     gc.set_threshold(*COLLECT)
     try:

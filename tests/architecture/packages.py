@@ -240,15 +240,15 @@ PACKAGES: dict[str, Package] = {
     "peers": Package(
         "the role of a peer",
         (
-            *("activity", "authority", "compute", "config_check", "core", "errors", "suggestions", "files", "manifest"),
-            *("quantities", "runtime", "system", "terminal", "view"),
+            *("activity", "authority", "compute", "config_check", "core", "decoding", "errors", "suggestions", "files"),
+            *("manifest", "quantities", "runtime", "system", "terminal", "view"),
         ),
         ("click", "msgspec", "torch", "uvloop"),
     ),
     "trainers": Package(
         "the role of a trainer",
         (
-            *(*BASE, "activity", "authority", "compute", "config", "config_check", "core", "manifest"),
+            *(*BASE, "activity", "authority", "compute", "config", "config_check", "core", "decoding", "manifest"),
             *("monitoring", "page", "planning", "preparation", "runtime", "targets", "terminal", "view"),
         ),
         (

@@ -52,14 +52,16 @@ def test_a_microbatch_takes_about_what_is_told(given: dict[str, Any], precision:
         assert told[stage].microbatch_bytes == pytest.approx(taken, rel=0.1)
 
 
-def test_what_keeps_documents_apart_in_a_row_is_counted() -> None:
+@pytest.mark.parametrize("given", [LLAMA, {**EXPERTS, "output_router_logits": True}], ids=["llama", "balanced experts"])
+def test_what_keeps_documents_apart_in_a_row_is_counted(given: dict[str, Any]) -> None:
     """A mask for each block, which grows with the square of the length."""
-    config = model_config(LLAMA)
+    config = model_config(given)
     run = replace(manifest(), model=config, cut=CUT, hidden_size=64, seq_len=256, microbatch_sequences=2)
     told = stage_demands(run, measure_activations(config, "fp32", False, positions=True))
     for stage in range(len(CUT) + 1):
-        x = torch.zeros(2, 256, dtype=torch.int64) if stage == 0 else torch.zeros(2, 256, 64)
-        taken = StageRunner(build_stage(config, CUT, stage, device="cpu"), "fp32").activation_bytes(two_documents(x))
+        built = build_stage(config, CUT, stage, device="cpu")
+        x = torch.zeros(2, 256, dtype=torch.int64) if stage == 0 else torch.zeros(built.boundary_shape(2, 256))
+        taken = StageRunner(built, "fp32").activation_bytes(two_documents(x, 256))
         assert told[stage].microbatch_bytes == pytest.approx(taken, rel=0.1)
 
 

@@ -11,9 +11,9 @@ import pytest
 from swarmflow.compute.adapters import with_adapters
 from swarmflow.compute.base_weights import base_roots
 from swarmflow.errors import CheckpointError, NetworkError
+from swarmflow.files import write_sealed
 from swarmflow.finetuning import Lora
-from swarmflow.runtime.operations.export_command import write_tokenizer
-from swarmflow.runtime.operations.exporting import export_checkpoint
+from swarmflow.runtime.operations.export_command import export_folder, write_tokenizer
 from tests.compute.finetuned import save_base
 from tests.compute.models import config_of
 from tests.runtime.manifests import manifest
@@ -29,12 +29,14 @@ def test_adapters_are_merged_into_no_other_weights(tmp_path: Path) -> None:
         file.write(b"\x01")
     of = manifest(model=with_adapters(config, Lora(rank=2, alpha=4)))
     of = replace(of, base=base_roots(of, base))
-    checkpoint = written(of, tmp_path / "checkpoints", 4)
-    export_checkpoint(of, checkpoint, tmp_path / "merged", lambda folder: None, base=base)
-    assert (tmp_path / "merged" / "model.safetensors").is_file()
+    trainer, out = tmp_path / "trainer", tmp_path / "merged"
+    written(of, trainer / "checkpoints", 4)
+    write_sealed(trainer / "run.json", of.encode())
     with pytest.raises(CheckpointError, match="other: it has other weights than those that the run began with"):
-        export_checkpoint(of, checkpoint, tmp_path / "x", lambda folder: None, base=other)
-    assert not (tmp_path / "x").exists()
+        export_folder(trainer, out, base=other)
+    assert not out.exists()
+    assert export_folder(trainer, out, base=base) == 4
+    assert (out / "model.safetensors").is_file()
 
 
 def test_a_tokenizer_has_chat_templates_in_a_folder_of_their_own(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 
 from swarmflow.compute.families import model_config
+from swarmflow.compute.state_root import PIECE_ELEMENTS, Span
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import NetworkError
 from swarmflow.manifest import Manifest
@@ -257,13 +259,27 @@ async def test_what_cannot_be_is_refused_and_comes_from_another_donor(tmp_path: 
             assert (loader.version, loader.state.digest()) == (FIRST_VERSION, sound.state.digest()), bodies
 
 
-async def test_a_donor_that_is_always_busy_holds_nobody_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("tells", [False, True], ids=["from the first", "once it has told a later version"])
+async def test_a_donor_that_is_busy_for_good_holds_nobody_up(
+    tells: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for constant in ("BUSY_S", "AHEAD_S"):
+        monkeypatch.setattr(f"swarmflow.runtime.execution.piece_loading.{constant}", 0.3)
     run = of()
     [sound] = donors_of(run, 1)
     async with processes(tmp_path, 3) as (reader, busy, honest):
+        told = not tells
 
-        async def answer(*_: object) -> list[bytes]:
-            raise NetworkError(BUSY)
+        async def answer(sender: ProcessId, arguments: Arguments) -> list[bytes]:
+            nonlocal told
+            if told:
+                raise NetworkError(BUSY)
+            told, start = True, arguments["start"]
+            assert isinstance(start, int)
+            span = Span(str(arguments["group"]), start, start + PIECE_ELEMENTS)
+            state = sound.read(span, sound.version)
+            assert state is not None
+            return [msgspec.json.encode({"version": FIRST_VERSION + 7, "stop": span.stop}), bytes(state)]
 
         busy.session.requests.serve(TOPIC, answer)
         serve_pieces(honest.session.requests, here(sound), ignored, never)

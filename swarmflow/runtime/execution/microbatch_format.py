@@ -152,7 +152,7 @@ class TokenFormat(MicrobatchFormat):
         x = torch.zeros(shape[:2], dtype=torch.int64) if stage.first else torch.zeros(shape)
         if stage.layout.beside and not stage.first:
             x = packed(x, torch.zeros(shape[0], stage.layout.beside))
-        return two_documents(x) if self._manifest.positions else x
+        return two_documents(x, shape[1]) if self._manifest.positions else x
 
     def _positions(self, data: Buffer, rows: int | None) -> Tensor:
         """Return positions, int64 [B, T]: each is 0 or follows the one before it."""

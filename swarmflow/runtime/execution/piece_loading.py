@@ -28,7 +28,7 @@ from swarmflow.runtime.execution.piece_requests import REQUESTS_MIN, PieceGiver,
 from swarmflow.runtime.execution.piece_table import MISSING, PieceTable
 from swarmflow.runtime.transport.requests import Arguments, BusyError, Requests
 
-BUSY_S = 5.0  # so long a load waits for a donor that is busy to tell its version
+BUSY_S = 5.0  # so long a load waits for a donor that is busy
 AHEAD_S = 5.0  # after so long, pieces that are at a later version than all donors are fetched anew
 ROOT_S = 1.0  # the longest wait for the root of a version that a commit has just made
 _POLL_S = 0.1  # after which a donor that had nothing newer is asked again
@@ -202,8 +202,12 @@ class PieceLoad:
             answer, data = await self._fetch(request)
             await self._take(request, answer, data)
         except BusyError:
+            now = time.monotonic()
             donor.window = REQUESTS_MIN
-            donor.idle_until_s = time.monotonic() + _POLL_S
+            donor.idle_until_s = now + _POLL_S
+            donor.busy_since_s = min(donor.busy_since_s, now)
+            if now - donor.busy_since_s > BUSY_S:
+                donor.version = -1  # whatever it has told, it gives nothing of it
         except (NetworkError, FrameError, NotFiniteError) as error:
             self.failures.append(f"{donor.member.process}: {error}")
             self._drop(donor.member.process)
@@ -244,7 +248,7 @@ class PieceLoad:
     async def _take(self, request: PieceRequest, answer: PieceAnswer, data: memoryview) -> None:
         """Write or update the pieces of an answer, where another one was not faster."""
         donor, span, spans = request.donor, self._table.span_of(request), self._table.spans
-        donor.version = answer.version
+        donor.version, donor.busy_since_s = answer.version, math.inf
         self.received_bytes += len(data)
         donor.idle_until_s = 0.0
         if self._verifying:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
-import re
 import shutil
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import uvloop
@@ -14,19 +16,26 @@ import uvloop
 from swarmflow.compute.checkpoint import Checkpoint, newest_complete
 from swarmflow.compute.export import KIND, STAGES_FILE
 from swarmflow.core.protocol.types import Member
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.drafts import draft_of
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.ownership import check_replaceable
 from swarmflow.runtime.execution.state_transfer import first_donor
-from swarmflow.runtime.operations.exporting import export_checkpoint, state_tensor_lengths
+from swarmflow.runtime.operations.exporting import (
+    TOKENIZER_FILE,
+    check_base,
+    export_checkpoint,
+    state_tensor_lengths,
+    tokenizer_files,
+)
 from swarmflow.runtime.operations.folders import checkpoints_folder, kept_manifest
 from swarmflow.runtime.operations.logs import set_up_logging
 from swarmflow.runtime.operations.visit import visit
 from swarmflow.runtime.transport.invite import Invite
 
+T = TypeVar("T")
 _SAVE_TIMEOUT_S = 330.0
 _TOKENIZER_FILES_MAX = 64
-_TOKENIZER_FILE = re.compile(r"(additional_chat_templates/)?[^./\\\0][^/\\\0]{0,254}")
 
 
 def main(whence: Invite | Path, out: Path, dtype: str | None = None, base: Path | None = None) -> int:
@@ -55,6 +64,8 @@ def export_folder(folder: Path, out: Path, dtype: str | None = None, base: Path 
     if manifest is None:
         raise CheckpointError(f"{path} is corrupt: start its trainer, or give another one's --state-dir")
     check_replaceable(out, KIND, manifest.run_id)  # a checkpoint takes its time to be verified
+    if base is not None:
+        check_base(manifest, base)
     checkpoint = newest_complete(checkpoints_folder(folder, manifest), manifest.fingerprint)
     if checkpoint is None:
         raise CheckpointError(f"{folder} holds no complete version yet")
@@ -68,8 +79,10 @@ async def export_run(invite: Invite, out: Path, dtype: str | None = None, base: 
     with ExitStack() as stack:
         scratch = _scratch(stack, out, invite.run_id)  # before anybody is asked for anything
         async with visit(invite) as (session, found):
+            if base is not None:
+                await asyncio.to_thread(check_base, found.manifest, base)
             saved = await session.requests.ask(found.leader, "save", timeout_s=_SAVE_TIMEOUT_S, of_trainer=True)
-            version = msgspec.json.decode(saved[0], type=int)
+            version = _decoded(saved, lambda data: msgspec.json.decode(data, type=int))
             manifest, leader = found.manifest, Member(found.leader, -1)
             checkpoint = Checkpoint.begin(scratch, version, manifest.fingerprint, manifest.stages)
             for stage in range(manifest.stages):
@@ -83,9 +96,16 @@ async def export_run(invite: Invite, out: Path, dtype: str | None = None, base: 
                 finally:
                     writer.abandon()
             answer = await session.requests.ask(found.leader, "tokenizer")
-            files = msgspec.msgpack.decode(answer[0], type=dict[str, bytes])
+            files = _decoded(answer, lambda data: msgspec.msgpack.decode(data, type=dict[str, bytes]))
             export_checkpoint(manifest, checkpoint, out, lambda to: write_tokenizer(files, to), dtype, base)
             return version
+
+
+def _decoded(answer: Sequence[bytes | memoryview], decode: Callable[[bytes | memoryview], T]) -> T:
+    try:
+        return decode(answer[0])
+    except (*UNDECODABLE, IndexError) as error:
+        raise NetworkError(f"the leader sent what does not decode: {error}") from error
 
 
 def _scratch(stack: ExitStack, out: Path, run: str) -> Path:
@@ -97,13 +117,14 @@ def _scratch(stack: ExitStack, out: Path, run: str) -> Path:
 
 
 def _copy_files(source: Path, to: Path) -> None:
-    if source.is_dir():
-        shutil.copytree(source, to, dirs_exist_ok=True)
+    for name, path in tokenizer_files(source).items():
+        (to / name).parent.mkdir(exist_ok=True)
+        shutil.copyfile(path, to / name)
 
 
 def write_tokenizer(files: dict[str, bytes], to: Path) -> None:
     """Write the files that a leader has sent. Raises NetworkError where a tokenizer has no such names."""
-    if len(files) > _TOKENIZER_FILES_MAX or not all(_TOKENIZER_FILE.fullmatch(name) for name in files):
+    if len(files) > _TOKENIZER_FILES_MAX or not all(map(TOKENIZER_FILE.fullmatch, files)):
         raise NetworkError("the leader sent a tokenizer with impossible file names")
     for name, data in files.items():
         (to / name).parent.mkdir(exist_ok=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -22,6 +23,9 @@ from swarmflow.compute.stage_state import BEFORE
 from swarmflow.compute.state_root import GRID, tensor_elements, tensor_name
 from swarmflow.errors import CheckpointError
 from swarmflow.manifest import Manifest
+
+# As transformers saves them: several chat templates are in a folder of their own.
+TOKENIZER_FILE = re.compile(r"(additional_chat_templates/)?[^./\\\0][^/\\\0]{0,254}")
 
 
 class _ExportedFrom(TypedDict):
@@ -51,6 +55,21 @@ def content_id(checkpoint: Checkpoint) -> str:
     return f"version {checkpoint.version}, {blake3(''.join(checkpoint.roots).encode()).hexdigest()[:32]}"
 
 
+def tokenizer_files(folder: Path) -> dict[str, Path]:
+    """Return the files of a tokenizer in a trainer's folder, by their names there."""
+    found = {path.relative_to(folder).as_posix(): path for path in sorted(folder.rglob("*")) if path.is_file()}
+    return {name: path for name, path in found.items() if TOKENIZER_FILE.fullmatch(name)}
+
+
+def check_base(manifest: Manifest, base: Path) -> None:
+    """Read the whole model to whose weights adapters are to be added.
+
+    Raises CheckpointError where they are not those beside which the run has trained them.
+    """
+    if manifest.base and base_roots(manifest, base) != manifest.base:
+        raise CheckpointError(f"--merge {base}: it has other weights than those that the run began with")
+
+
 def export_checkpoint(
     manifest: Manifest,
     checkpoint: Checkpoint,
@@ -62,8 +81,7 @@ def export_checkpoint(
     """Write a complete version to `out`, one stage at a time; its files stay open until all are written.
 
     dtype: of the numbers; None: as the run exports them. base: the folder of the model to which the run's adapters are
-    added; None: adapters are written alone. Raises CheckpointError, also where that folder has other weights than those
-    beside which the adapters were trained, and ForeignFileError.
+    added (`check_base`); None: adapters are written alone. Raises CheckpointError, ForeignFileError.
     """
     with ExitStack() as files:
 
@@ -74,8 +92,6 @@ def export_checkpoint(
         named = _ExportedFrom(run=manifest.run_id, content=content_id(checkpoint))
         align = alignment(manifest.state_bits)
         if base is not None:
-            if manifest.base and base_roots(manifest, base) != manifest.base:
-                raise CheckpointError(f"--merge {base}: it has other weights than those that the run began with")
             of = manifest.model, manifest.cut
             export_merged(*of, reader, base, out, save_tokenizer, dtype=dtype, align=align, **named)
             return

@@ -100,11 +100,11 @@ def _claimed(path: Path, own_names: re.Pattern[str], is_own: Callable[[Path], bo
 
 def _is_state(folder: Path) -> bool:
     """Whether only swarmflow can have written the content of a state folder, even one without its marker."""
-    key = folder / "identity.key"
-    if key.is_file():
-        with key.open("rb") as file:
-            if file.read(len(_KEY_START)) == _KEY_START:
-                return True
+    for key in (folder / "identity.key", folder / "identity.key.copy"):
+        if key.is_file():
+            with key.open("rb") as file:
+                if file.read(len(_KEY_START)) == _KEY_START:
+                    return True
     return any(_of_another(folder / name) is not None for name in ("run.json", "run.json.copy"))
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 
+from swarmflow.decoding import UNDECODABLE
 from swarmflow.files import write_whole
 from swarmflow.runtime.transport.invite import runs_folder
 
@@ -92,5 +93,5 @@ def _read(path: Path) -> LeftRun | None:
             if os.fstat(file.fileno()).st_uid != os.getuid():  # the folder may lie where others can write
                 return None
             return msgspec.json.decode(file.read(RECORD_BYTES_MAX), type=LeftRun)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNDECODABLE):
         return None  # no file, one of another release, or one that was cut off

@@ -220,7 +220,7 @@ def _read_local(path: Path) -> tuple[LocalInvite, Invite] | None:
                 return local, Invite.parse(local.invite)
             path.unlink(missing_ok=True)  # the lock is free: its process is dead
             return None
-    except (OSError, msgspec.DecodeError, NetworkError):
+    except (OSError, *UNDECODABLE, NetworkError):
         return None  # a file of another version, or one that was removed: no run is found here
 
 
