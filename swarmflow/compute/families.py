@@ -284,7 +284,7 @@ def _blocks_name(model: PreTrainedModel, config: PreTrainedConfig) -> str:
 
 
 class _Undrawn(TorchFunctionMode):
-    """Skips first values: on the meta device there are none, and gpt2 would spend two thirds of the time on them."""
+    """Skips first values: on the meta device there are none, and gpt2 would spend half of the time on them."""
 
     def __torch_function__(
         self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
