@@ -117,7 +117,8 @@ def frame_pieces(front: bytes, bodies: Sequence[memoryview], piece_bytes: int) -
     front: from `pack_front`. bodies: uint8 views. A body is read for the checksum as its pieces are taken.
     """
     checksum = xxhash.xxh3_64()
-    if len(front) + sum(map(len, bodies)) <= min(JOINED_BYTES_MAX, piece_bytes):
+    trailer_bytes = _BODIES_CHECKSUM_BYTES if bodies else 0
+    if len(front) + sum(map(len, bodies)) + trailer_bytes <= min(JOINED_BYTES_MAX, piece_bytes):
         for body in bodies:
             checksum.update(body)
         yield b"".join((front, *bodies, checksum.digest() if bodies else b""))
