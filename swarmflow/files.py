@@ -166,6 +166,16 @@ def existing_parent(path: Path) -> Path:
     return path
 
 
+def tree_bytes(folder: Path) -> int:
+    """Return the bytes of all files in a folder and those in it; what is being deleted may be missing."""
+    size_bytes = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):
+                size_bytes += os.lstat(os.path.join(parent, name)).st_size
+    return size_bytes
+
+
 def free_bytes(path: Path) -> int:
     """Return the bytes free to users, quotas aside, on the file system of a path, which need not exist yet."""
     return shutil.disk_usage(existing_parent(path)).free

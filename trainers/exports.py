@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-from contextlib import suppress
 from pathlib import Path
 
 from swarmflow.compute.export import KIND
 from swarmflow.drafts import clear_up
+from swarmflow.files import tree_bytes
 from swarmflow.ownership import Marker, check_replaceable, remove_replaceable
 
 log = logging.getLogger("swarmflow")
@@ -52,13 +51,7 @@ def prune_exports(output: Path, run: str, keep: int) -> None:
 
 def exports_bytes(output: Path) -> int:
     """Return the bytes of all `step-N` of an output; those that are being deleted may be missing."""
-    size_bytes = 0
-    for folder in _step_folders(output):
-        for parent, _, names in os.walk(folder):
-            for name in names:
-                with suppress(OSError):
-                    size_bytes += os.lstat(os.path.join(parent, name)).st_size
-    return size_bytes
+    return sum(map(tree_bytes, _step_folders(output)))
 
 
 def _step_folders(output: Path) -> list[Path]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +11,7 @@ from swarmflow.compute.export import export_item_bytes
 from swarmflow.compute.layout import stage_layout
 from swarmflow.compute.tensorfile import file_bytes
 from swarmflow.config import RunConfig
-from swarmflow.files import existing_parent, free_bytes, readable_size
+from swarmflow.files import existing_parent, free_bytes, readable_size, tree_bytes
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.operations.exporting import state_tensor_lengths
 
@@ -69,8 +66,8 @@ def shortfalls(needs: DiskNeeds, checkpoints: Path, output: Path) -> list[str]:
     """
     wanted: dict[int, list[tuple[Path, int]]] = {}
     for path, size in (
-        (checkpoints.parent, needs.state_bytes - _taken(checkpoints.glob("version-*"))),
-        (output, needs.output_bytes - _taken([*output.glob("step-*"), output / "final"])),
+        (checkpoints.parent, needs.state_bytes - sum(map(tree_bytes, checkpoints.glob("version-*")))),
+        (output, needs.output_bytes - sum(map(tree_bytes, [*output.glob("step-*"), output / "final"]))),
     ):
         wanted.setdefault(existing_parent(path).stat().st_dev, []).append((path, max(0, size)))
     lines: list[str] = []
@@ -83,14 +80,3 @@ def shortfalls(needs: DiskNeeds, checkpoints: Path, output: Path) -> list[str]:
                 f"{readable_size(needed - free)} free there, or the run pauses when the disk is full"
             )
     return lines
-
-
-def _taken(folders: Iterable[Path]) -> int:
-    """Return the bytes of the files in these folders; those that another trainer is deleting may be missing."""
-    size_bytes = 0
-    for folder in folders:
-        with suppress(FileNotFoundError, NotADirectoryError):
-            for file in os.scandir(folder):
-                with suppress(FileNotFoundError):
-                    size_bytes += file.stat().st_size if file.is_file() else 0
-    return size_bytes

@@ -122,17 +122,14 @@ def open_records(config: RunConfig) -> Records:
     collate = load_function(data.collate, "data.collate")
     training = _packed_records(_records(data))
     name = data.dataset or data.path or ""
-    if len(training) < train.microbatch_sequences:
-        raise DataError(
-            f"{name} holds {len(training)} records: one microbatch needs train.microbatch_sequences = "
-            f"{train.microbatch_sequences}"
-        )
     held_out = [] if data.validation_path is None else _packed_records(file_records(data.validation_path))
-    if data.validation_path is not None and len(held_out) < train.microbatch_sequences:
-        raise DataError(
-            f"{data.validation_path} holds {len(held_out)} records: one microbatch needs train.microbatch_sequences = "
-            f"{train.microbatch_sequences}"
-        )
+    given = {name: training} if data.validation_path is None else {name: training, data.validation_path: held_out}
+    for where, records in given.items():
+        if len(records) < train.microbatch_sequences:
+            raise DataError(
+                f"{where} holds {len(records)} records: one microbatch needs train.microbatch_sequences = "
+                f"{train.microbatch_sequences}"
+            )
     order = SequenceOrder(
         sequences=len(training),
         microbatches=train.microbatches,

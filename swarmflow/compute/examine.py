@@ -82,8 +82,9 @@ class _Answer:
 def _examine(asked: ExamineRequest) -> Examined:
     check_family(asked.config)
     try:
-        how_run = asked.precision, asked.dropout, asked.boundary
-        activations = measure_activations(asked.config, *how_run, positions=asked.positions)
+        activations = measure_activations(
+            asked.config, asked.precision, asked.dropout, asked.boundary, positions=asked.positions
+        )
         if asked.dropout:
             check_dropout(asked.config)
         return Examined(activations, measure_costs(asked.config) if asked.measure else None)

@@ -36,11 +36,11 @@ _VOLATILE_KEYS = ("transformers_version", "_name_or_path", "architectures", "tor
 
 _USUAL_PREFIX = "model"
 _BLOCK_PARTS_MAX = 3  # of the tuple that a family's blocks return: hidden states, attentions, a cache
-_ROLES_KEPT = 64
+_ROLES_CACHED_MAX = 64
 
 # Full names of the leaf modules that run before the first block, and after the last one.
 _Roles = tuple[tuple[str, ...], tuple[str, ...]]
-_roles_known: dict[tuple[str, str], _Roles] = {}  # by configuration and attention
+_role_cache: dict[tuple[str, str], _Roles] = {}  # by configuration and attention
 
 
 @dataclass(frozen=True)
@@ -154,7 +154,7 @@ def dissect(config: PreTrainedConfig, *, dropout: bool = False) -> Anatomy:
     family: Any = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     attention = attention_of(config, has_sdpa=family._supports_sdpa, dropout=dropout)
     try:
-        with torch.device("meta"), _Undrawn():
+        with torch.device("meta"), _SkipInit():
             model = factory.from_config(config, dtype=torch.float32, attn_implementation=attention)
     except Exception as error:  # a constructor fails in its own way on sizes that do not fit each other
         raise ModelError(f"the {config.model_type} model cannot be built: {one_line(error)}") from error
@@ -166,7 +166,7 @@ def dissect(config: PreTrainedConfig, *, dropout: bool = False) -> Anatomy:
     embedding, head = model.get_input_embeddings(), model.get_output_embeddings()
     if not isinstance(embedding, nn.Embedding) or head is None or not hasattr(head, "weight"):
         raise unsupported(config, "they have no plain input embedding and head")
-    entry, leave = _roles_kept(model, blocks_name, attention)
+    entry, leave = _cached_roles(model, blocks_name, attention)
     tied = f"{names[id(embedding)]}.weight" if head.weight is embedding.weight else None
     frozen = _frozen(model, blocks_name)
     blocks = model.get_submodule(blocks_name)
@@ -283,7 +283,7 @@ def _blocks_name(model: PreTrainedModel, config: PreTrainedConfig) -> str:
     return outer[0]
 
 
-class _Undrawn(TorchFunctionMode):
+class _SkipInit(TorchFunctionMode):
     """Skips first values: on the meta device there are none, and gpt2 would spend half of the time on them."""
 
     def __torch_function__(
@@ -295,14 +295,14 @@ class _Undrawn(TorchFunctionMode):
         return func(*args, **named)
 
 
-def _roles_kept(model: PreTrainedModel, blocks_name: str, attention: str) -> _Roles:
-    """Return the roles in this model, which a process asks for at each look at the same configuration."""
+def _cached_roles(model: PreTrainedModel, blocks_name: str, attention: str) -> _Roles:
+    """Return the roles; a process takes the same model apart many times."""
     key = model.config.to_json_string(use_diff=False), attention
-    found = _roles_known.get(key)
+    found = _role_cache.get(key)
     if found is None:
-        if len(_roles_known) >= _ROLES_KEPT:
-            _roles_known.clear()  # of a process that looks at so many models
-        found = _roles_known[key] = _roles(model, blocks_name)
+        if len(_role_cache) >= _ROLES_CACHED_MAX:
+            _role_cache.clear()  # of a process that looks at so many models
+        found = _role_cache[key] = _roles(model, blocks_name)
     return found
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
@@ -15,8 +14,7 @@ from swarmflow.doctor.diagnosis import Diagnosis, fail, ok, warn
 from swarmflow.errors import AuthorityError, IncompatibleError, ModelError, NetworkError
 from swarmflow.files import readable_size
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.operations.asking import ASK_S, ask_trainers, launch_asker
-from swarmflow.runtime.transport.daemon import Daemon
+from swarmflow.runtime.operations.asking import ask_trainers, launch_asker
 from swarmflow.runtime.transport.invite import Invite
 
 if TYPE_CHECKING:
@@ -24,7 +22,6 @@ if TYPE_CHECKING:
 
 CLOCK_OFF_MAX_S = 3.0  # that hivemind's DHT allows
 CLOCK_OFF_WARN_S = 1.0
-ANSWERS_S = 3 * ASK_S  # to be connected, to have a stream, and to be answered
 REACH_S = 45.0  # the daemon takes 30 s to find out that it needs a relay, and to have one
 LINK_SLOW_BYTES_PER_S = 1_250_000  # 10 Mbit/s
 DAY_S = 86_400.0
@@ -58,10 +55,10 @@ async def check_trainer(invite: Invite, clock: Callable[[], float] = time.time) 
     reasons: list[str] = []
     daemon = await launch_asker()
     try:
-        answer = await _asked(daemon, invite, reasons)
+        answer = await ask_trainers(daemon, invite, None, reasons)
         if answer is not None:  # once more, on the connection that there is now: it takes one round trip
             sent_s = clock()
-            answer = await _asked(daemon, invite, reasons)
+            answer = await ask_trainers(daemon, invite, None, reasons)
             arrived_s = clock()
     finally:
         await daemon.stop()
@@ -76,16 +73,6 @@ async def check_trainer(invite: Invite, clock: Callable[[], float] = time.time) 
     round_trip_s = arrived_s - sent_s
     reached = ok("trainer", f"answers within {1000 * round_trip_s:.0f} ms")
     return [reached, judge_clock((sent_s + arrived_s) / 2 - theirs_s, round_trip_s / 2)]
-
-
-async def _asked(daemon: Daemon, invite: Invite, reasons: list[str]) -> bytes | None:
-    """Return a trainer's status as JSON; None: none has answered, for these reasons."""
-    try:
-        async with asyncio.timeout(ANSWERS_S):  # a process that is stopped keeps its connections, and says nothing
-            return await ask_trainers(daemon, invite, None, reasons)
-    except TimeoutError:
-        reasons.insert(0, f"nobody has answered within {ANSWERS_S:g} s")
-        return None
 
 
 def judge_clock(ahead_s: float, uncertain_s: float) -> Diagnosis:

@@ -141,5 +141,5 @@ async def _pass_forward(session: Session, version: int, path: list[ProcessId], b
     except (*UNDECODABLE, IndexError) as error:
         raise NetworkError(f"a validation loss does not decode: {error}") from error
     if not abs(loss) <= LOSS_MAX or not 0 <= count <= COUNT_MAX:
-        raise NetworkError("a validation loss that cannot be came back")
+        raise NetworkError("an impossible validation loss came back")
     return loss, count

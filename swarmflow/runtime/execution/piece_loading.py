@@ -116,7 +116,7 @@ class PieceLoad:
     async def run(self) -> int:
         """Load until all pieces are at one version, and return it. Raises NetworkError when no donor is left."""
         for donor in self._donors.values():
-            donor.version, donor.since_s = -1, time.monotonic()  # each is asked at least once for what it has
+            donor.version, donor.busy_since_s = -1, math.inf  # each is asked at least once for what it has
         fresh = set(self._donors.values())
         self.received_bytes = 0
         try:
@@ -148,7 +148,7 @@ class PieceLoad:
         One that is busy answers each time, and may be so for ever.
         """
         now = time.monotonic()
-        return donor.version < 0 and now - donor.since_s < BUSY_S and not self._table.is_late(donor, now)
+        return donor.version < 0 and now - donor.busy_since_s < BUSY_S and not self._table.is_late(donor, now)
 
     def _give_up_later(self) -> None:
         """Fetch pieces anew whose version no donor has reached for a while: who gave them is gone, or has lied."""

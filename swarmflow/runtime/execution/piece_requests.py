@@ -18,7 +18,6 @@ class PieceGiver:
 
     member: Member
     version: int = -1  # in its last answer
-    since_s: float = 0.0  # from when on it is asked for its version
     busy_since_s: float = math.inf  # from when on it has said nothing else
     idle_until_s: float = 0.0  # it had nothing newer
     window: float = 4.0  # requests at a time

@@ -109,7 +109,11 @@ async def _ask_trainer(
     stream = await daemon.open_stream(name, STATUS_PROTOCOL, ASK_S)
     credential = invite.key.bind(daemon.name) if invite.key is not None else b""
     command = f"{invite.run_id}:{base64.b64encode(credential).decode()}"
-    return await ask_over(_line(command, question), *stream)
+    try:
+        async with asyncio.timeout(ASK_S):  # a process that is stopped keeps its connections, and says nothing
+            return await ask_over(_line(command, question), *stream)
+    except TimeoutError:
+        raise NetworkError(f"{name[-6:]} is connected, and has not answered within {ASK_S:g} s") from None
 
 
 def _line(command: str, question: Question | None) -> bytes:
