@@ -162,7 +162,7 @@ def test_a_slot_reserved_over_a_connection_that_broke_is_offered_to_the_next() -
 def test_a_ballot_ends_what_was_reserved() -> None:
     machine = hops()
     receive(machine, UP, reserve(0, stage=1))
-    reconciling.reconcile(machine, ())
+    reconciling.reconcile(machine, 1, ())
     assert machine.admission.reserved == {}
     assert messages(receive(machine, UP, forward(0), (INPUT, TARGETS)), Denied) == [
         (UP, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"))
@@ -219,7 +219,7 @@ def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_
     actions = computed(machine, BackwardComputed(microbatch(0), OWN))
     assert [replay.weight for replay in of_type(actions, RunReplay)] == [1]
     assert receive(machine, UP, Cancel(microbatch(1), 1, FIRST_ATTEMPT)) == []
-    reconciling.reconcile(machine, ())
+    reconciling.reconcile(machine, 1, ())
     undo = computed(machine, Replayed(microbatch(1), 1, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
 
@@ -239,7 +239,7 @@ def test_what_waits_for_the_memory_of_a_graph_goes_on_however_that_is_freed(how:
         case "relieved":
             actions = receive(machine, UP, Cancel(microbatch(0), 1, FIRST_ATTEMPT))
         case "taken away":
-            actions = reconciling.reconcile(machine, ())[0]
+            actions = reconciling.reconcile(machine, 1, ())[0]
             assert machine.admission.waiting == {}, "nobody counts it, and nothing of it was added"
         case "failed":
             actions = passes.failed(machine, microbatch(0))[1]

@@ -56,7 +56,9 @@ class Bench:
     def done(self, peer: ProcessId, step: int, *indices: int) -> list[Action]:
         actions: list[Action] = []
         for index in indices:
-            actions += self.hear(peer, Done(Microbatch(Epoch(0, step), index), 0, FIRST_ATTEMPT, 2.0, 1))
+            microbatch, present = Microbatch(Epoch(0, step), index), self.leader.step
+            ballot = present.ballot.number if present is not None and present.epoch == microbatch.epoch else 0
+            actions += self.hear(peer, Done(microbatch, 0, FIRST_ATTEMPT, 2.0, 1, ballot=ballot))
         return actions
 
     def commit(self, *peers: ProcessId) -> list[Action]:

@@ -317,7 +317,7 @@ def test_an_orphan_that_is_being_taken_away_is_not_dropped_for_being_late() -> N
     """Its gradient is in the sum already: dropped, it would stay there, and count beside the one that holds."""
     machine = hops(stage=2)
     receive(machine, UP, forward(stage=2), (INPUT, TARGETS))
-    reconciling.reconcile(machine, ())
+    reconciling.reconcile(machine, 1, ())
     undo = computed(machine, LossComputed(microbatch(0), 3.5, 7, OWN))
     assert [replay.weight for replay in of_type(undo, RunReplay)] == [-1]
     assert receive(machine, UP, Cancel(microbatch(0), 2, FIRST_ATTEMPT)) == []

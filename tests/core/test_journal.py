@@ -204,7 +204,7 @@ def test_an_answer_that_nobody_needs_or_that_does_not_fit_is_dropped() -> None:
 
 def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
     machine, _ = finished()
-    actions, missing = reconciling.reconcile(machine, ())
+    actions, missing = reconciling.reconcile(machine, 1, ())
     assert missing == ""
     assert len(messages(actions, Recall)) == 2
     assert machine.settling
@@ -222,7 +222,7 @@ def test_a_hop_that_is_dropped_is_denied_to_who_waits_for_its_bytes_and_to_its_s
     machine = hops()
     receive(machine, UP, Forward(microbatch(0), 1, FIRST_ATTEMPT), (INPUT, TARGETS))
     machine.restorer.on_recall(DOWN, Recall(microbatch(0), 1, gradient=False))
-    actions, _ = reconciling.reconcile(machine, ())
+    actions, _ = reconciling.reconcile(machine, 1, ())
     assert Send(DOWN, Recalled(microbatch(0), 1, gradient=False)) in actions
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST_ATTEMPT, "full"))]
     assert messages(reconciling.reopen(machine), CreditAvailable) == [(UP, CreditAvailable(1))]

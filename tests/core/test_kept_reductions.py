@@ -18,17 +18,7 @@ from swarmflow.core.protocol.messages import (
     ReducePart,
     ReduceSum,
 )
-from swarmflow.core.protocol.types import (
-    FIRST_ATTEMPT,
-    Attempt,
-    Group,
-    Plan,
-    ProcessId,
-    Ref,
-    Roster,
-    SharedWeights,
-    tied_ends,
-)
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Group, Plan, ProcessId, Ref, Roster, SharedWeights, tied_ends
 from swarmflow.core.routing.link_rates import LinkTable
 from tests.core.samples import EPOCH, LINEAGE, REPAIR, member, messages, microbatch, of_type, process, released
 from tests.core.test_peer import LEADER, MATE, ME, RESULT, TALLY, Bench
@@ -50,7 +40,7 @@ def prepared_step(shared: tuple[SharedWeights, ...] = ()) -> Step:
 
 
 def repair(step: Step, holder: ProcessId, stage: int, index: int) -> None:
-    step.done(holder, Done(microbatch(index), stage, REPAIR, loss_sum=1.0, tokens=1))
+    step.done(holder, Done(microbatch(index), stage, REPAIR, loss_sum=1.0, tokens=1, ballot=step.ballot.number))
 
 
 def groups_of(step: Step, *newcomers: str) -> dict[ProcessId, tuple[Group, ...]]:
@@ -119,11 +109,11 @@ def test_newcomers_come_in_only_where_a_group_begins_anew() -> None:
 
 def test_other_entries_are_reduced_anew() -> None:
     step = prepared_step()
-    step.done(B, Done(microbatch(0), 0, Attempt(repair=1), loss_sum=1.0, tokens=1))
-    assert {group.name: group.ballot for groups in groups_of(step).values() for group in groups} == {
-        "stage-0": 2,
-        "stage-1": 1,
-    }
+    step.gone(D, "killed")
+    repair(step, B, 0, 0)
+    repair(step, C, 1, 1)
+    groups = groups_of(step)
+    assert [group.ballot for group in (*groups[A], *groups[C])] == [2, 2], "B has done again what A has done"
 
 
 def test_who_sums_for_another_stage_has_a_part_in_its_group() -> None:

@@ -7,6 +7,7 @@ from typing import get_args
 
 import pytest
 
+from swarmflow.core.commit.ledger import Ledger
 from swarmflow.core.election.leader_lease import LeaderLease
 from swarmflow.core.machines.leader import Leader
 from swarmflow.core.machines.peer import PeerMachine
@@ -49,7 +50,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
     Unrepairable,
 )
-from swarmflow.core.protocol.messages.checks import REASON_MAX, checks_of
+from swarmflow.core.protocol.messages.checks import COUNT_MAX, LOSS_MAX, REASON_MAX, checks_of
 from swarmflow.core.protocol.types import (
     FIRST_ATTEMPT,
     Attempt,
@@ -327,6 +328,19 @@ def test_a_leader_puts_out_who_sends_what_cannot_be_and_nobody_else(message: Mes
     assert sorted(leader.lead.membership.known) == sorted([BEFORE, MATE, LEADER])
     assert leader.lead.step is not None
     assert leader.lead.step.phase == "working"
+
+
+def test_no_sum_of_what_may_be_reported_is_more_than_may_be_told() -> None:
+    """One peer alone, on the last stage, cannot make the leader send what everybody refuses of it."""
+    tokens, loss = COUNT_MAX // PLAN.microbatches, LOSS_MAX / 10
+    reported = Done(microbatch(0), 1, FIRST_ATTEMPT, loss, tokens)
+    assert cannot_be(reported) == ""
+    ledger = Ledger(PLAN.stages, PLAN.microbatches)
+    for index in range(PLAN.microbatches):
+        ledger.done(ME, replace(reported, microbatch=microbatch(index)))
+    assert cannot_be(Prepare(1, EPOCH, 1, (), (), Tally(ledger.loss, ledger.tokens, 0))) == ""
+    assert cannot_be(replace(reported, tokens=tokens + 1)) == f"Done.tokens cannot be {tokens + 1}"
+    assert "Done.loss_sum" in cannot_be(replace(reported, loss_sum=-2 * loss))
 
 
 def test_who_cannot_join_as_it_says_is_told_why() -> None:

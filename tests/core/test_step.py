@@ -118,6 +118,49 @@ def test_what_is_done_twice_is_listed_once() -> None:
     }
 
 
+@pytest.mark.parametrize("late", [FIRST_ATTEMPT, Attempt(repair=2)], ids=["of a lower attempt", "of a higher one"])
+@pytest.mark.parametrize("dies_first", [False, True])
+def test_what_crosses_with_a_ballot_that_does_not_list_it_is_taken_away_and_not_entered(
+    dies_first: bool, late: Attempt
+) -> None:
+    machine = step()
+    repair = Attempt(repair=1)
+    complete(machine)
+    machine.done(A, Done(microbatch(0), 0, repair))
+    machine.prepare((), LinkTable())  # on its arrival B subtracts what it has accumulated of microbatch 0
+    crossed = Done(microbatch(0), 0, late)
+    if not dies_first:
+        machine.done(B, crossed)
+    lost = {message.lost for _, message in messages(machine.gone(A, "test"), MemberFailed)}
+    assert lost == {((0, 0),)}
+    if dies_first:
+        machine.done(B, crossed)
+    assert machine.phase == "working"
+    machine.done(B, Done(microbatch(0), 0, Attempt(repair=3), ballot=1))
+    prepare = dict(messages(machine.prepare((), LinkTable()), Prepare))
+    assert prepare[B].entries == ((0, Attempt(repair=3)), (1, FIRST_ATTEMPT))
+
+
+def test_who_came_in_after_a_ballot_has_reconciled_with_none() -> None:
+    machine = step()
+    complete(machine)
+    machine.prepare((), LinkTable())
+    newcomer = member("n")
+    machine.gone(A, "test", ready=(newcomer,))
+    machine.done(newcomer.process, Done(microbatch(0), 0, Attempt(repair=1)))
+    assert machine.phase == "complete"
+
+
+def test_only_a_member_can_be_unprepared() -> None:
+    machine = step()
+    complete(machine)
+    machine.prepare((), LinkTable())
+    machine.unprepared(process("x"), Unprepared(EPOCH, 1, "no"))
+    assert machine.phase == "preparing"
+    machine.unprepared(A, Unprepared(EPOCH, 1, "no"))
+    assert machine.phase == "failed"
+
+
 def test_a_death_tells_which_hops_nobody_holds() -> None:
     machine = step()
     complete(machine)
@@ -142,7 +185,7 @@ def test_a_death_opens_its_hops_again_and_revokes_the_ballot() -> None:
     assert machine.phase == "working"
     prepared(machine)
     assert machine.phase == "working", "the lower ballot is revoked"
-    machine.done(B, Done(microbatch(0), 0, Attempt(repair=1)))
+    machine.done(B, Done(microbatch(0), 0, Attempt(repair=1), ballot=1))
     assert machine.phase == "complete"
     entries = {to: message.entries for to, message in messages(machine.prepare((), LinkTable()), Prepare)}
     assert entries == {B: ((0, Attempt(repair=1)), (1, FIRST_ATTEMPT)), C: ((0, FIRST_ATTEMPT), (1, FIRST_ATTEMPT))}

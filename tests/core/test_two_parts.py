@@ -67,7 +67,7 @@ def test_a_predecessor_that_comes_between_the_parts_gets_it_at_once() -> None:
 
 def test_what_the_ballot_does_not_count_is_given_to_nobody() -> None:
     machine = computing()
-    reconciling.reconcile(machine, ())
+    reconciling.reconcile(machine, 1, ())
     assert machine.hops[microbatch(0)].state is HopState.DISOWNED
     assert computed(machine, EARLY) == []
     [undo] = of_type(computed(machine, BackwardComputed(microbatch(0), None)), RunReplay)

@@ -93,9 +93,13 @@ class Step:
     # --- messages of members ------------------------------------------------------------------------------------------
 
     def done(self, sender: ProcessId, message: Done) -> list[Action]:
-        """Enter an accumulated hop in the ledger."""
-        accepting = (StepPhase.WORKING, StepPhase.COMPLETE, StepPhase.PREPARING)
-        if message.microbatch.epoch != self.epoch or self.phase not in accepting:
+        """Enter an accumulated hop in the ledger.
+
+        Not one that crosses with a Prepare: a hop that it does not list its sender subtracts.
+        """
+        accepting = (StepPhase.WORKING, StepPhase.COMPLETE)
+        crossed = sender in self.ballot.told and message.ballot < self.ballot.number
+        if message.microbatch.epoch != self.epoch or self.phase not in accepting or crossed:
             return []
         without_tokens = message.stage == self.plan.stages - 1 and message.tokens < 1
         if sender not in self.roster.peer_ids or without_tokens:
@@ -143,7 +147,7 @@ class Step:
     def unprepared(self, sender: ProcessId, message: Unprepared) -> list[Action]:
         """A member does not hold what the manifest lists."""
         current = (self.epoch, self.ballot.number, StepPhase.PREPARING)
-        if (message.epoch, message.ballot, self.phase) != current:
+        if (message.epoch, message.ballot, self.phase) != current or sender not in self.roster.peer_ids:
             return []
         return self.fail(StepFailure(f"{sender} could not prepare: {message.reason}", (sender,)))
 
@@ -241,6 +245,7 @@ class Step:
         for process in sorted(self.roster.peer_ids):
             own = entries.get(process, ()), groups[process]
             actions.append(Send(process, ballot.message(self.term, self.epoch, newcomers, *own, ahead=ahead)))
+        ballot.told = self.roster.peer_ids
         return actions + ([Count("reductions_kept", amount=kept)] if kept else [])
 
     def ask_trainers(self, bound: Set[ProcessId]) -> list[Action]:

@@ -47,6 +47,7 @@ class HopTable:
     without_graph: int = WITHOUT_GRAPH  # microbatches that are admitted without a graph, for each one with a graph
     epoch: Epoch = field(default=NO_EPOCH, init=False)
     ahead: Epoch | None = field(default=None, init=False)  # the next step, begun while this one is reduced
+    ballot: int = field(default=0, init=False)  # of this epoch: the last one with which the sum was reconciled
     hops: dict[Microbatch, Hop] = field(default_factory=dict, init=False)
     dropped: dict[Microbatch, None] = field(default_factory=dict, init=False)  # orphans that were subtracted
     dead: set[ProcessId] = field(default_factory=set, init=False)
@@ -83,7 +84,7 @@ class HopTable:
         before: the peers of the stage before, or the trainers. shares: slots of each peer of the next stage for this
         peer. mates: the other peers of the own stage.
         """
-        self.epoch, self.ahead = epoch, None
+        self.epoch, self.ahead, self.ballot = epoch, None, 0
         self.dead.clear()
         actions = self.clear()
         self.admission.open(epoch)

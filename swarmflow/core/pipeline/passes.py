@@ -126,7 +126,9 @@ def _done(hops: HopTable, hop: Hop) -> Done:
     """Return the report of a hop as it came here first: who has taken it over since may have had no right to it."""
     flight = hops.dispatcher.flights.entries.get(hop.microbatch)
     successor = None if flight is None else flight.holder
-    return Done(hop.microbatch, hops.stage, hop.handovers[0].attempt, handovers=hop.handovers, successor=successor)
+    ballot = hops.ballot if hop.microbatch.epoch == hops.epoch else 0
+    told = hop.handovers, successor, ballot
+    return Done(hop.microbatch, hops.stage, hop.handovers[0].attempt, 0.0, 0, *told)
 
 
 def _finish(hops: HopTable, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:

@@ -9,14 +9,15 @@ from swarmflow.core.protocol.messages import Denied
 from swarmflow.core.protocol.types import Attempt, Microbatch
 
 
-def reconcile(hops: HopTable, entries: tuple[tuple[int, Attempt], ...]) -> tuple[list[Action], str]:
-    """Hold exactly the entries of the epoch's ballot: begin to subtract everything else that was accumulated of it.
+def reconcile(hops: HopTable, ballot: int, entries: tuple[tuple[int, Attempt], ...]) -> tuple[list[Action], str]:
+    """Hold exactly the entries of a ballot of the epoch: begin to subtract everything else that was accumulated of it.
 
     Return the actions, and a reason if one of the entries is not here.
     """
     here = dict(hops.entries(hops.epoch))
     if any(here.get(index) != attempt for index, attempt in entries):
         return [], f"{len(here)} accumulated, {len(entries)} listed"
+    hops.ballot = ballot
     hops.admission.close(hops.epoch)
     listed = {Microbatch(hops.epoch, index) for index, _ in entries}
     own = sorted(microbatch for microbatch in hops.hops if microbatch.epoch == hops.epoch)

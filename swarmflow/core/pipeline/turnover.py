@@ -31,7 +31,7 @@ def go_on(
     The arguments are those of `HopTable.open`.
     """
     assert hops.ahead is not None, "no step was begun ahead"
-    former, hops.epoch, hops.ahead = hops.epoch, hops.ahead, None
+    former, hops.epoch, hops.ahead, hops.ballot = hops.epoch, hops.ahead, None, 0
     actions = finish(hops, former)
     hops.admission.steps = {hops.epoch}
     hops.admission.mates, hops.dispatcher.senders = set(mates), 1 + len(mates)

@@ -33,7 +33,7 @@ def on_prepare(peer: PeerState, event: Received, now: float) -> list[Action]:
         return []
     actions = _keep(peer, message)
     peer.epoch_view.prepare(message)
-    taken, missing = reconciling.reconcile(peer.hops, message.entries)
+    taken, missing = reconciling.reconcile(peer.hops, message.ballot, message.entries)
     actions += taken
     if message.ahead and peer.hops.ahead is None:
         actions += turnover.begin_ahead(peer.hops)

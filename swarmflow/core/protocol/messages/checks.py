@@ -56,6 +56,7 @@ REASON_MAX = 500  # characters of a reason: what is longer is cut where it is ma
 COUNT_MAX = 1 << 40  # of anything that is counted
 LIFETIME_MAX = 1 << 53  # of what a process counts as long as it lives; above it a float, as in JSON, is not exact
 SECONDS_MAX = 1e9
+LOSS_MAX = 1e30
 SLOWEST, FASTEST = 1.0, 1e12  # bytes/s of a link or a connection: no other rate is believed
 MEMBERS_MAX = 100_000  # of a roster
 REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid"))  # of a Denied
@@ -93,7 +94,7 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
     """The range of every number, both ends included, by `Class.field` or else by `field`. Not-a-number is in none."""
     stage, stage_or_none, index = (0, stages - 1), (-1, stages - 1), (0, microbatches - 1)
     count, count_or_none, seconds, rate = (0, COUNT_MAX), (-1, COUNT_MAX), (0.0, SECONDS_MAX), (0.0, 1e30)
-    loss, norm = (-1e30, 1e30), (0.0, 1e300)
+    loss, norm = (-LOSS_MAX, LOSS_MAX), (0.0, 1e300)
     counts = "step version oldest durable newest term ballot piece elements retries queued held sent done peers hops"
     counts += " free queued"
     return {
@@ -109,7 +110,10 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         # Of a process that lives for months: a peer at 1 Gb/s has sent 2^40 bytes after 2.5 hours.
         **{f"PeerSummary.{kind}": (0, LIFETIME_MAX) for kind in ("hops", "tokens")},
         **{f"{kind}_bytes": (0, LIFETIME_MAX) for kind in ("sent", "received", "memory", "loading", "loading_total")},
-        **dict.fromkeys(("Tally.tokens", "StepResult.tokens"), (microbatches, COUNT_MAX)),  # of whole steps
+        # A step is told as the sum of its microbatches: no such sum may be one that the table refuses.
+        **dict.fromkeys(("Tally.tokens", "StepResult.tokens"), (microbatches, COUNT_MAX)),
+        "Done.tokens": (0, COUNT_MAX // microbatches),
+        "Done.loss_sum": (-LOSS_MAX / 10, LOSS_MAX / 10),
         **dict.fromkeys(("reassignment", "Attempt.repair", "Attempt.denials"), count),
         # The next leader counts on.
         **dict.fromkeys(("ElectionReport.reassignment", "ElectionReport.ballot"), (0, COUNT_MAX // 2)),

@@ -257,3 +257,4 @@ class Done:
     # How the hop came to the sender, from it back to a trainer.
     handovers: tuple[HopHandover, ...] = field(default=(), compare=False, repr=False)
     successor: ProcessId | None = field(default=None, compare=False, repr=False)  # from which the gradient came
+    ballot: int = field(default=0, compare=False, repr=False)  # of its sender: the last it has reconciled with
