@@ -9,7 +9,7 @@ import pytest
 
 from swarmflow.core.election.candidacy import Candidacy
 from swarmflow.core.protocol.actions import Connect
-from swarmflow.core.protocol.messages import Elect
+from swarmflow.core.protocol.messages import Elect, Join
 from swarmflow.core.protocol.types import Roster
 from tests.core.followers import (
     BEGAN_S,
@@ -31,6 +31,8 @@ from tests.core.followers import (
     report,
 )
 from tests.core.samples import member, messages, of_type
+
+JOIN = Join("trainer", "1.0", "run", TRAINERS[2])
 
 
 def test_everybody_of_the_epoch_is_asked_once_but_the_dead() -> None:
@@ -104,8 +106,9 @@ def test_who_is_lost_is_not_waited_for() -> None:
 def test_newcomers_are_learnt_of_from_those_who_heard_of_them() -> None:
     tried = candidacy()
     told = replace(report(PEERS[0][0]), newcomers=(member("n", 1),))
-    assert [to for to, _ in messages(tried.report(A, told), Elect)] == [N]
-    assert tried.report(B, replace(told, member=PEERS[0][1])) == [], "asked already"
+    assert tried.report(A, told) == [], "one of seven may lie"
+    assert tried.report(A, told) == [], "it is one still"
+    assert [to for to, _ in messages(tried.report(B, replace(told, member=PEERS[0][1])), Elect)] == [N]
     for silent in (B, C, D, T0, T2):
         tried.lost(silent)
     assert not tried.elected(BEGAN_S), "no majority yet"
@@ -114,6 +117,33 @@ def test_newcomers_are_learnt_of_from_those_who_heard_of_them() -> None:
     assert not tried.elected(BEGAN_S), "the newcomer is waited for"
     tried.report(N, report(member("n", 1)))
     assert tried.elected(BEGAN_S)
+
+
+def test_a_trainers_word_of_a_newcomer_is_enough_and_none_of_who_has_no_vote_is() -> None:
+    tried = candidacy()
+    for who in PEERS[0]:
+        told = replace(report(replace(who, votes=False)), newcomers=(member("n", 1),))
+        assert tried.report(who.process, told) == []
+    assert [to for to, _ in messages(tried.report(T2, replace(told, member=TRAINERS[2], join=JOIN)), Elect)] == [N]
+
+
+def test_who_has_no_certificate_elects_nobody_whatever_roster_it_shows() -> None:
+    """A candidate that has missed the last OpenStep puts its roster together from the parts that others show."""
+    whole = replace(LATER, roster=Roster((PEERS[0], PEERS[1], ()), TRAINERS))
+    made_up = tuple(member(f"s{i}") for i in range(9))
+    part = replace(whole, roster=Roster((made_up, (), ()), TRAINERS), whole=whole.digest, named=whole.voters)
+    tried = Candidacy(TRAINERS[1], 2, epoch_view(replace(whole, epoch=OPENED.epoch)), BEGAN_S)
+    tried.begin(report(TRAINERS[1], opened=replace(whole, epoch=OPENED.epoch)), BEGAN_S)
+    for who in made_up:
+        tried.report(who.process, report(replace(who, votes=False), opened=part))
+    assert tried.latest().voters == len(PEERS[0] + PEERS[1] + TRAINERS)
+    assert not tried.elected(BEGAN_S + 60.0)
+
+
+def test_a_part_of_a_roster_that_is_known_as_a_whole_names_nobody_new() -> None:
+    tried = candidacy()
+    part = replace(OPENED, roster=Roster(((member("x"),), ()), TRAINERS), whole=OPENED.digest, named=OPENED.voters)
+    assert tried.report(A, report(PEERS[0][0], opened=part)) == []
 
 
 def test_a_later_epoch_that_somebody_has_heard_of_is_the_one_at_hand() -> None:

@@ -269,6 +269,16 @@ def test_nobody_comes_in_who_is_there_already_or_has_no_place() -> None:
     assert checks_of(PLAN).wrong(said) is None
 
 
+def test_one_liar_makes_no_newcomers_and_takes_nobody_out_of_the_majority() -> None:
+    made_up, named = tuple(member(f"x{i}", 1) for i in range(5)), tuple(member for stage in PEERS for member in stage)
+    told = peers()
+    told[0] = replace(told[0], newcomers=(*named, *made_up))
+    estate = inherit(*told, report(TRAINERS[2]))
+    assert (estate.gone, estate.step.members.newcomers) == ((T0,), {})
+    assert estate.step.members.quorum.electorates[0].size == 7
+    assert set(estate.step.members.opened.peers) == set(named)
+
+
 def test_newcomers_who_are_gone_again_cost_no_majority() -> None:
     came = tuple(member(name, 1) for name in ("n", "o", "p"))
     told = [replace(told, newcomers=came) for told in peers()]

@@ -130,6 +130,7 @@ def test_a_report_is_about_a_step_that_a_trainer_has_opened() -> None:
         replace(opened, lineage="x"),
         replace(opened, term=9),
         replace(blank, named=1),
+        replace(blank, newcomers=(member("a").process,)),
         replace(opened, change=ElectorateChange(left=(member("z").process,))),
     )
     for each in forged:

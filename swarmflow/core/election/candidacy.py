@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from swarmflow.core.commit import ahead
 from swarmflow.core.commit.provenance import wrongly_handed
-from swarmflow.core.commit.quorum import Quorum, quorum_size
+from swarmflow.core.commit.quorum import Quorum, lies_max, quorum_size
 from swarmflow.core.commit.step import Step, StepFailure
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT
-from swarmflow.core.election.credibility import believed_dead, mistaken, of_its_role
+from swarmflow.core.election.credibility import believed_dead, believed_newcomers, mistaken, of_its_role
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.gathered_roster import GatheredRoster
 from swarmflow.core.protocol.actions import Action, Connect, Send
@@ -38,6 +39,7 @@ class Candidacy:
     reports: dict[ProcessId, ElectionReport] = field(init=False, default_factory=dict)
     _gathered: dict[Epoch, GatheredRoster] = field(init=False, default_factory=dict)  # rosters, by epoch
     _listed: Roster | None = field(init=False, default=None)  # the last roster whose members were asked
+    _named: Counter[ProcessId] = field(init=False, default_factory=Counter)  # newcomers, by how many voters
     _asked: dict[ProcessId, Member] = field(init=False, default_factory=dict)
     _lost: set[ProcessId] = field(init=False, default_factory=set)
     _refused: set[ProcessId] = field(init=False, default_factory=set)
@@ -55,14 +57,24 @@ class Candidacy:
         opened = self._with_roster(message)
         if opened is None or not self._is_about(sender, message, opened):
             return []
-        self.reports[sender] = replace(message, opened=opened)
         self._gathered.setdefault(opened.epoch, GatheredRoster(opened)).add(opened)
-        named = message.newcomers
-        if opened.roster is not self._listed:
+        named = self._credible(sender, message)
+        later = opened.epoch > self.epoch_view.epoch  # else who is a member is known here, and nobody else can say
+        if opened.roster is not self._listed and (later or not opened.partial):
             named, self._listed = (*opened.roster.peers, *opened.roster.trainers, *named), opened.roster
+        self.reports[sender] = replace(message, opened=opened)
         fresh = [m for m in named if m.process not in self._asked and m.process not in self.epoch_view.gone]
         self._asked |= {member.process: member for member in fresh}
         return self._ask([member for member in fresh if member.process != self.me.process])
+
+    def _credible(self, sender: ProcessId, message: ElectionReport) -> tuple[Member, ...]:
+        """Return the newcomers that a trainer names, or by now more voters than may lie: all are asked each second."""
+        if message.join.role == "trainer" or not message.member.votes:
+            return message.newcomers if message.join.role == "trainer" else ()
+        if sender not in self.reports:
+            self._named.update({member.process for member in message.newcomers})
+        most = lies_max(self.epoch_view.opened.voters)
+        return tuple(member for member in message.newcomers if self._named[member.process] > most)
 
     def _with_roster(self, message: ElectionReport) -> OpenStep | None:
         """Return the OpenStep of a report with its roster; None if that is not the one which the report names."""
@@ -129,7 +141,9 @@ class Candidacy:
         early = answered < len(self._asked) and now - self.began_s <= SETTLE_S
         if early or len(self.reports) < quorum_size(latest.voters):
             return False  # asked at each event: among 10,000 reports only what is cheap comes before this
-        return Quorum.of(latest).elects(self.reports.keys()) and self.settled(now)
+        # A part of a roster may come from a liar, which gives votes as it likes: certificates are what counts.
+        voting = {process for process, report in self.reports.items() if report.member.votes}
+        return Quorum.of(latest).elects(voting) and self.settled(now)
 
     def settled(self, now: float) -> bool:
         """Return whether everybody has answered, is lost, or has had its time to answer."""
@@ -196,7 +210,8 @@ def takeover_of(
     epoch = candidacy.latest().epoch
     reports = {p: of_its_role(report, plan) for p, report in sorted(candidacy.reports.items())}
     current = {p: r for p, r in reports.items() if r.opened.epoch == epoch}
-    open_step, newcomers = _with_newcomers(candidacy.latest(), list(current.values()), candidacy.term)
+    newcomers = believed_newcomers(current, candidacy.latest())
+    open_step = _with_newcomers(candidacy.latest(), newcomers, candidacy.term)
     dead = believed_dead(current, open_step)
     dead |= mistaken(current, dead)
     named = open_step.roster.id_set
@@ -267,20 +282,12 @@ def _begun_ahead(step: Step, alive: dict[ProcessId, ElectionReport], learning_ra
     return following
 
 
-def _with_newcomers(
-    opened: OpenStep, current: list[ElectionReport], term: int
-) -> tuple[OpenStep, dict[ProcessId, Member]]:
-    """Return the OpenStep of the epoch with all members that came in meanwhile, and these."""
-    newcomers = {member.process: member for report in current for member in report.newcomers}
-    for report in (each for each in current if each.opened.newcomers):  # it may be the only one who knows of itself
-        named = {member.process: member for member in report.opened.roster.peers}
-        newcomers |= {process: named[process] for process in report.opened.newcomers if process in named}
+def _with_newcomers(opened: OpenStep, newcomers: dict[ProcessId, Member], term: int) -> OpenStep:
+    """Return the OpenStep of the epoch with all members that came in meanwhile."""
     places = opened.roster.stage_by_id
-    newcomers = {p: member for p, member in newcomers.items() if 0 <= member.stage == places.get(p, member.stage)}
     added = tuple(member for process, member in newcomers.items() if process not in places)
     roster = opened.roster.changed((), added)
-    open_step = replace(opened, term=term, roster=roster, newcomers=tuple(sorted(newcomers)), whole="", named=0)
-    return open_step, newcomers
+    return replace(opened, term=term, roster=roster, newcomers=tuple(sorted(newcomers)), whole="", named=0)
 
 
 def _resume(

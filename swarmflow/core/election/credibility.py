@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from swarmflow.core.commit.quorum import lies_max
 from swarmflow.core.protocol.messages import ElectionReport, OpenStep
-from swarmflow.core.protocol.types import Plan, ProcessId
+from swarmflow.core.protocol.types import Member, Plan, ProcessId
 
 
 def believed_dead(reports: Mapping[ProcessId, ElectionReport], opened: OpenStep) -> set[ProcessId]:
@@ -16,10 +16,38 @@ def believed_dead(reports: Mapping[ProcessId, ElectionReport], opened: OpenStep)
     for process, report in reports.items():
         for accused in report.gone:
             accusers.setdefault(accused, set()).add(process)
+    return _believed(accusers, reports, opened)
+
+
+def believed_newcomers(reports: Mapping[ProcessId, ElectionReport], opened: OpenStep) -> dict[ProcessId, Member]:
+    """Return the members that came in meanwhile: each says so itself, a trainer says so, or more voters than may lie.
+
+    Whom the OpenStep names is one of them only by what it says, since a newcomer has no vote in it.
+    """
+    places, members = opened.roster.stage_by_id, dict[ProcessId, Member]()
+    namers: dict[ProcessId, set[ProcessId]] = {}
+    for process, report in reports.items():
+        listed = {member.process: member for member in report.opened.roster.peers}
+        shown = [listed[each] for each in report.opened.newcomers if each in listed]
+        for member in (*report.newcomers, *shown):
+            if member.process in places or member.stage < 0:
+                continue
+            namers.setdefault(member.process, set()).add(process)
+            if process == member.process or member.process not in members:
+                members[member.process] = member
+    believed = _believed(namers, reports, opened)
+    came = {process: member for process, member in members.items() if process in believed | namers[process]}
+    return came | {member.process: member for member in opened.roster.peers if member.process in opened.newcomers}
+
+
+def _believed(
+    said_by: Mapping[ProcessId, set[ProcessId]], reports: Mapping[ProcessId, ElectionReport], opened: OpenStep
+) -> set[ProcessId]:
+    """Return the processes of which a trainer has said something, or more voters than may lie."""
     trainers = {process for process, report in reports.items() if report.join.role == "trainer"}
     voters = {process for process, report in reports.items() if report.member.votes}
     most = lies_max(opened.voters)
-    return {accused for accused, by in accusers.items() if by & trainers or len(by & voters) > most}
+    return {process for process, by in said_by.items() if by & trainers or len(by & voters) > most}
 
 
 def mistaken(reports: Mapping[ProcessId, ElectionReport], dead: set[ProcessId]) -> set[ProcessId]:

@@ -45,7 +45,10 @@ def statement_of(quoted: Snapshot | Commit) -> bytes:
 
 def opening_of(opened: OpenStep | RosterDelta) -> bytes:
     """Return what a trainer signs of a step that it opens: the same of each part of its roster, and of a change."""
-    whole = (opened.digest, opened.voters) if isinstance(opened, OpenStep) else (opened.whole, opened.named)
+    if isinstance(opened, OpenStep):
+        whole = opened.digest, opened.voters, opened.newcomers
+    else:
+        whole = opened.whole, opened.named, ()
     rest = opened.lineage, opened.exponent, opened.careful, opened.change, opened.ahead, opened.kept, opened.commit
     return repr(("opened", opened.term, opened.epoch, *whole, *rest)).encode()
 
