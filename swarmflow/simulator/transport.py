@@ -194,7 +194,8 @@ class Transport:
             refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
             found: Message | None = action.message
             if type(found) in CHECKED:
-                found = checked(action.message, sender, receiver, is_signed_by, partial(_digest, bodies))
+                digest, checks = partial(_digest, bodies), there.machine.checks
+                found = checked(action.message, sender, receiver, is_signed_by, digest, checks)
             if found is not None and type(found) not in FROM_TRAINERS:
                 found = without_unproven(found, is_proven)
             message = action.message if found is None else found

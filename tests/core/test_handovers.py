@@ -13,19 +13,22 @@ from swarmflow.core.protocol.messages import (
     Done,
     ElectionReport,
     Forward,
+    HopHandover,
     Message,
     NotFinite,
     Overflow,
     RelayedTensor,
     RelayTensor,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, ProcessId
+from swarmflow.core.protocol.messages.checks import checks_of
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Plan, ProcessId, Roster
 from swarmflow.simulator.proofs import is_signed_by, sign_as
 from tests.core.samples import member, microbatch, process
 from tests.core.taken_over import OPENED, report
 
 TRAINER, FIRST, SECOND, LIAR, LEADER = map(process, ("t", "first", "second", "liar", "leader"))
 HOP = microbatch(3)
+CHECKS = checks_of(Plan(stages=3, microbatches=8))
 
 
 def sent(sender: ProcessId, message: Message, to: ProcessId, body: bytes = b"") -> Message:
@@ -35,7 +38,7 @@ def sent(sender: ProcessId, message: Message, to: ProcessId, body: bytes = b"") 
 
 def taken(sender: ProcessId, message: Message, me: ProcessId, body: bytes = b"") -> Message | None:
     """Return what a receiver believes of a message."""
-    return checked(message, sender, me, is_signed_by, lambda: body)
+    return checked(message, sender, me, is_signed_by, lambda: body, CHECKS)
 
 
 def offer(kind: type[Forward | Adopt], stage: int = 1, **fields: object) -> Forward | Adopt:
@@ -120,7 +123,8 @@ def test_a_giver_answers_for_how_it_got_the_hop() -> None:
 
 def test_what_a_report_to_a_candidate_lists_needs_the_same() -> None:
     done = second_done()
-    told = replace(report(member("second", 1), OPENED), done=(done,))
+    opened = replace(OPENED, roster=Roster(((), (member("second", 1),), ()), OPENED.roster.trainers))
+    told = replace(report(member("second", 1), opened), done=(done,))
     assert isinstance(told, ElectionReport)
     assert taken(SECOND, told, LEADER) == told
     assert taken(LIAR, told, LEADER) is None
@@ -157,3 +161,23 @@ def test_who_relays_can_change_nothing(kind: str) -> None:
     assert taken(LIAR, relayed, LEADER, b"body") is None, "the receiver is another one"
     other = Backward(HOP, 1, Attempt(1))
     assert taken(LIAR, replace(relayed, forward=None, backward=other), SECOND, b"body") is None
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Forward(HOP, 10**15, FIRST_ATTEMPT),
+        Adopt(HOP, 10**15, FIRST_ATTEMPT),
+        RelayTensor(LIAR, Forward(HOP, 10**15, FIRST_ATTEMPT)),
+        RelayedTensor(LIAR, Forward(HOP, 10**15, FIRST_ATTEMPT)),
+        Done(HOP, 1, FIRST_ATTEMPT, handovers=(HopHandover(LIAR, 1, FIRST_ATTEMPT),) * 4),
+        replace(report(member("a")), done=(Done(HOP, 1, FIRST_ATTEMPT),) * 17),
+    ],
+    ids=lambda message: type(message).__name__,
+)
+def test_what_cannot_be_costs_neither_memory_nor_a_signature(message: Message) -> None:
+    def asked(*_: object) -> bool:
+        raise AssertionError("a signature was checked")
+
+    assert CHECKS.wrong(message) is not None, "its receiver refuses it"
+    assert checked(message, LIAR, SECOND, asked, bytes, CHECKS) is message

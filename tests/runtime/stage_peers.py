@@ -21,7 +21,8 @@ from swarmflow.compute.topk import codec_of
 from swarmflow.compute.weights import init_stage
 from swarmflow.core.protocol.actions import Action, Reset, RunLoss
 from swarmflow.core.protocol.events import Event, Tick
-from swarmflow.core.protocol.types import RUN_ELEMENTS, Epoch, Microbatch, ProcessId, Ref
+from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
+from swarmflow.core.protocol.types import RUN_ELEMENTS, Epoch, Microbatch, Plan, ProcessId, Ref
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.metrics import Metrics
@@ -42,6 +43,7 @@ class RecordedEvents:
     """The machine in a driver's hands: it decides nothing and keeps what it is told."""
 
     events: asyncio.Queue[Event] = field(default_factory=asyncio.Queue)
+    checks: MessageChecks = field(default_factory=lambda: checks_of(Plan(stages=3, microbatches=4)))
 
     def handle(self, event: Event, now: float) -> list[Action]:
         if not isinstance(event, Tick):

@@ -12,8 +12,9 @@ from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.actions import Action, Send
 from swarmflow.core.protocol.events import BlamedError, DrainAsked, Event, Mishandled, Received
 from swarmflow.core.protocol.messages import Adopt, Drain, Heartbeat, Message
+from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
 from swarmflow.core.protocol.proofs import with_proofs
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, ProcessId
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, Plan, ProcessId
 from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.signatures import Signatures
@@ -37,6 +38,7 @@ class Fragile:
 
     raises_over: tuple[type, ...]
     events: list[Event] = field(default_factory=list)
+    checks: MessageChecks = field(default_factory=lambda: checks_of(Plan(stages=3, microbatches=4)))
 
     def handle(self, event: Event, now: float) -> list[Action]:
         self.events.append(event)

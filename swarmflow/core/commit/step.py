@@ -98,7 +98,7 @@ class Step:
         Not one that crosses with a Prepare: a hop that it does not list its sender subtracts.
         """
         accepting = (StepPhase.WORKING, StepPhase.COMPLETE)
-        crossed = sender in self.ballot.told and message.ballot < self.ballot.number
+        crossed = sender in self.ballot.asked and message.ballot < self.ballot.number
         if message.microbatch.epoch != self.epoch or self.phase not in accepting or crossed:
             return []
         without_tokens = message.stage == self.plan.stages - 1 and message.tokens < 1
@@ -245,7 +245,7 @@ class Step:
         for process in sorted(self.roster.peer_ids):
             own = entries.get(process, ()), groups[process]
             actions.append(Send(process, ballot.message(self.term, self.epoch, newcomers, *own, ahead=ahead)))
-        ballot.told = self.roster.peer_ids
+        ballot.asked = self.roster.peer_ids
         return actions + ([Count("reductions_kept", amount=kept)] if kept else [])
 
     def ask_trainers(self, bound: Set[ProcessId]) -> list[Action]:

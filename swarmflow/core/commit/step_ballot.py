@@ -32,7 +32,7 @@ class StepBallot:
     results: dict[ProcessId, dict[str, tuple[float, str]]] = field(default_factory=dict)  # member -> group -> result
     blamed: dict[ProcessId, ProcessId] = field(default_factory=dict)  # member whose sum is not finite -> who gave it
     promised: set[ProcessId] = field(default_factory=set)  # trainers that have answered
-    told: Set[ProcessId] = frozenset()  # peers that were sent what of their work counts in the last ballot
+    asked: Set[ProcessId] = frozenset()  # peers that were sent what of their work counts in the last ballot
     # By name, the reductions that are under way or done, and of which entries: each outlives a ballot that a death
     # elsewhere has voided.
     reductions: dict[str, Reducing] = field(default_factory=dict)

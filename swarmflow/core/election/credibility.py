@@ -36,18 +36,18 @@ def believed_newcomers(reports: Mapping[ProcessId, ElectionReport], opened: Open
             if process == member.process or member.process not in members:
                 members[member.process] = member
     believed = _believed(namers, reports, opened)
-    came = {process: member for process, member in members.items() if process in believed | namers[process]}
-    return came | {member.process: member for member in opened.roster.peers if member.process in opened.newcomers}
+    strangers = {process: member for process, member in members.items() if process in believed | namers[process]}
+    return strangers | {member.process: member for member in opened.roster.peers if member.process in opened.newcomers}
 
 
 def _believed(
-    said_by: Mapping[ProcessId, set[ProcessId]], reports: Mapping[ProcessId, ElectionReport], opened: OpenStep
+    witnesses: Mapping[ProcessId, set[ProcessId]], reports: Mapping[ProcessId, ElectionReport], opened: OpenStep
 ) -> set[ProcessId]:
     """Return the processes of which a trainer has said something, or more voters than may lie."""
     trainers = {process for process, report in reports.items() if report.join.role == "trainer"}
     voters = {process for process, report in reports.items() if report.member.votes}
     most = lies_max(opened.voters)
-    return {process for process, by in said_by.items() if by & trainers or len(by & voters) > most}
+    return {process for process, by in witnesses.items() if by & trainers or len(by & voters) > most}
 
 
 def mistaken(reports: Mapping[ProcessId, ElectionReport], dead: set[ProcessId]) -> set[ProcessId]:

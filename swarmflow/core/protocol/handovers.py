@@ -24,6 +24,7 @@ from swarmflow.core.protocol.messages import (
     RelayedTensor,
     RelayTensor,
 )
+from swarmflow.core.protocol.messages.checks import MessageChecks
 from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId
 
 Sign = Callable[[bytes], bytes]
@@ -58,12 +59,17 @@ def signed(message: Message, to: ProcessId, sign: Sign, digest: Digest) -> Messa
     return message
 
 
-def checked(message: Message, sender: ProcessId, me: ProcessId, by: IsSignedBy, digest: Digest) -> Message | None:
+def checked(
+    message: Message, sender: ProcessId, me: ProcessId, by: IsSignedBy, digest: Digest, checks: MessageChecks
+) -> Message | None:
     """Return a message that arrived here; None where it lacks a signature that its sender answers for.
 
-    Whoever has got a hop answers for the handover to itself. So of those that are shown, the first one that is not
-    signed and all before it are left out: the giver of the one after that has accepted it.
+    One that cannot be true is returned as it is: it is refused for that, and a signature takes 0.1 ms. Whoever has got
+    a hop answers for the handover to itself. So of those that are shown, the first one that is not signed and all
+    before it are left out: the giver of the one after that has accepted it.
     """
+    if checks.wrong(message) is not None:
+        return message
     match message:
         case Forward() | Adopt():
             shown = not isinstance(message, Adopt) or _shows_own(message, sender, by)
@@ -114,7 +120,7 @@ def _is_whole(offer: Offer) -> bool:
 
 def _fit(handovers: tuple[HopHandover, ...]) -> bool:
     """Return whether each handover names the one before it, and the first of all none."""
-    return all(each.before == _digest(handovers[place:]) for place, each in enumerate(handovers, 1))
+    return all(each.before == _digest(handovers[place : place + 1]) for place, each in enumerate(handovers, 1))
 
 
 def _shows_own(adopt: Adopt, sender: ProcessId, by: IsSignedBy) -> bool:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from swarmflow.core.protocol.actions import Action, Release, Send
 from swarmflow.core.protocol.events import BlamedError, Event, Lost, Mishandled, Received, Tick
 from swarmflow.core.protocol.messages import YIELDING, Message
+from swarmflow.core.protocol.messages.checks import MessageChecks
 from swarmflow.core.protocol.types import Body, Padding, ProcessId, Ref, Role
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.signatures import Bodies, Signatures
@@ -25,6 +26,8 @@ log = logging.getLogger("swarmflow")
 
 class Machine(Protocol):
     """The machine of a peer or a trainer."""
+
+    checks: MessageChecks  # of the messages of its run
 
     def handle(self, event: Event, now: float) -> list[Action]:
         """Return the actions that follow from an event."""
@@ -149,7 +152,7 @@ class Driver:
                 self._on_policy(bodies)
             case _:
                 if self._machine is not None:
-                    self.post(self._received(sender, message, bodies, role))
+                    self.post(self._received(self._machine, sender, message, bodies, role))
 
     def lost(self, process: ProcessId, reason: str) -> None:
         """Handle a broken connection."""
@@ -197,12 +200,14 @@ class Driver:
             self._encoded = (message, encode_header(proven))
         return self._encoded[1]
 
-    def _received(self, sender: ProcessId, message: Message, bodies: Bodies, role: Role | None) -> Received:
+    def _received(
+        self, machine: Machine, sender: ProcessId, message: Message, bodies: Bodies, role: Role | None
+    ) -> Received:
         """Return the event of a message, without what it says and cannot prove."""
         refs = tuple(self.store.add(body) for body in bodies)
         if self._signatures is None:
             return Received(sender, message, refs, role)
-        checked = self._signatures.checked(message, sender, self.me, bodies)
+        checked = self._signatures.checked(message, sender, self.me, bodies, machine.checks)
         if checked is None:
             return Received(sender, message, refs, role, signed=False)
         proven = self._signatures.proven(checked)

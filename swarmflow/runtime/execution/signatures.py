@@ -11,6 +11,7 @@ from blake3 import blake3
 from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol import handovers
 from swarmflow.core.protocol.messages import FROM_TRAINERS, Message
+from swarmflow.core.protocol.messages.checks import MessageChecks
 from swarmflow.core.protocol.proofs import with_proofs, without_unproven
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.runtime.transport.identity import IdentityKey, is_signed_by
@@ -41,11 +42,13 @@ class Signatures:
         """Return a message with proofs of what it says about the run's state, where this process is a trainer."""
         return with_proofs(message, self._access.prove) if self._access.role == "trainer" else message
 
-    def checked(self, message: Message, sender: ProcessId, me: ProcessId, bodies: Bodies) -> Message | None:
+    def checked(
+        self, message: Message, sender: ProcessId, me: ProcessId, bodies: Bodies, checks: MessageChecks
+    ) -> Message | None:
         """Return a message of another process; None where it lacks a signature that its sender answers for."""
         if type(message) not in handovers.CHECKED:
             return message
-        return handovers.checked(message, sender, me, self._is_signed, partial(_digest, bodies))
+        return handovers.checked(message, sender, me, self._is_signed, partial(_digest, bodies), checks)
 
     def proven(self, message: Message) -> Message | None:
         """Return a message of another process without claims about the run's state that no trainer has signed.
