@@ -20,6 +20,7 @@ from swarmflow.core.protocol.messages import (
     KeepCopy,
     LoadFailed,
     Released,
+    Surplus,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import Holding, Roster, Snapshot
@@ -306,3 +307,19 @@ def test_what_is_left_of_a_version_on_the_own_disk_counts_with_what_others_hold(
     safe_.lost(DiskChanged(4, "stage-1 is corrupt", ("c", "d"), (Holding(at_8, (0,)),)), ME)
     assert copies.newest_whole() == at_8
     assert (safe_.durable, safe_.roots) == (4, ("c", "d"))
+
+
+@pytest.mark.parametrize("written_before", [0, 2])
+def test_where_peers_write_no_versions_any_more_earlier_ones_are_deleted_all_the_same(written_before: int) -> None:
+    """The leader copies all from memory, since a stage's disks are full; others keep what it has written."""
+    holder, copies = replace(ME, process=process("b"), stage=0), Copies(1)
+    safe_ = Durability(0, RETRY_S, copies, Snapshots(1), 0)
+    safe_.snapshots.taken = Snapshot(written_before, ("taken",)) if written_before else None
+    kept, told = list[Holding](), list[tuple[int, int]]()
+    for version in (4, 8, 12):
+        safe_.durable, safe_.roots = version, (f"at {version}",)
+        assert messages(safe_.spread(ME, [holder]), KeepCopy)
+        kept.append(Holding(Snapshot(version, safe_.roots), (0,)))
+        answered = copies.kept(holder, CopiesHeld(tuple(kept)), *safe_.in_use)
+        told += [(surplus.oldest, surplus.newest) for _, surplus in messages(answered, Surplus)]
+    assert told == [(4, 4), (4, 8), (8, 12)]

@@ -194,8 +194,8 @@ class Copies:
 
         return min(free, key=reluctance).process if free else None
 
-    def kept(self, member: Member, message: CopiesHeld, oldest: int, newest: int) -> list[Action]:
-        """A process has copied what it was asked for, or could not. oldest, newest: see `tidied`."""
+    def kept(self, member: Member, message: CopiesHeld, saving: int | None, newest: int) -> list[Action]:
+        """A process has copied what it was asked for, or could not. saving, newest: see `tidied`."""
         process = member.process
         self.record(member, message.copies)
         snapshot, wanted = self._asked.get(process, (None, set()))
@@ -203,16 +203,17 @@ class Copies:
             del self._asked[process]
             if message.failed:
                 self._unable[process] = snapshot
-        if snapshot is None or not (surplus := self.tidied(snapshot, oldest, newest, spread=True)):
+        if snapshot is None or not (surplus := self.tidied(snapshot, saving, newest, spread=True)):
             return []
         self._whole.add(snapshot)
         text = f"version {snapshot.version} is on the disks of others too"
         return [Log("info", text, EventKind.CHECKPOINT), *surplus]
 
-    def tidied(self, snapshot: Snapshot, oldest: int, newest: int, spread: bool = False) -> list[Action]:
+    def tidied(self, snapshot: Snapshot, saving: int | None, newest: int, spread: bool = False) -> list[Action]:
         """Tell the peers what of earlier versions they may delete, once for a snapshot that nobody is to copy any more.
 
-        Two generations of what is whole stay on disk. oldest, newest: versions that stay too, and all between them.
+        Two generations of what is whole stay on disk, with all between them. saving: a version that stays too, as the
+        leader copies it; None: it copies none. newest: the newest one that peers have written; 0: they have none.
         spread: others than the peers of its own stages have it too, so that the run will not begin before it any more.
         """
         if self._asked or self.missing(snapshot) or self._tidied in ((snapshot, True), (snapshot, spread)):
@@ -220,7 +221,8 @@ class Copies:
         self._tidied = snapshot, spread
         known = {s for held in self._held.values() for s in held if s < snapshot}
         before = max((s.version for s in known if not self.missing(s)), default=snapshot.version)
-        surplus = Surplus(min(before, oldest), max(snapshot.version, newest), snapshot.version if spread else 0)
+        oldest = before if saving is None else min(before, saving)
+        surplus = Surplus(oldest, max(snapshot.version, newest), snapshot.version if spread else 0)
         return [Send(peer, surplus) for peer, where in sorted(self._where.items()) if where.stage >= 0]
 
     def _has(self, process: ProcessId, snapshot: Snapshot) -> set[int]:

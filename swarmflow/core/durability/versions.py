@@ -183,10 +183,9 @@ class Durability:
         return self.copies.spread(snapshot, leader, keepers) or self.copies.tidied(snapshot, *self.in_use)
 
     @property
-    def in_use(self) -> tuple[int, int]:
-        """The versions that others have to keep on their disks, with all between: which is copied, which is written."""
-        newest = self.snapshots.newest
-        return (newest if self.saving is None else self.saving), newest
+    def in_use(self) -> tuple[int | None, int]:
+        """The versions that others have to keep on their disks: which is copied (None: none is), which is written."""
+        return self.saving, self.snapshots.newest
 
     def disturbed(self) -> None:
         """Record a death: what is being written may lack a part."""
