@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -167,6 +169,34 @@ def test_a_run_at_work_is_not_stopped_for_a_part_of_a_later_version() -> None:
     bench.serve(A, B)
     assert messages(bench.join(C, 0), Granted)
     assert bench.leader.phase == "running"
+
+
+def calls(of: Callable[[], object]) -> int:
+    """How many functions are called meanwhile: a measure of effort that no other process disturbs."""
+    count = 0
+
+    def called(frame: object, event: str, argument: object) -> None:
+        nonlocal count
+        count += event == "call"
+
+    sys.setprofile(called)
+    try:
+        of()
+    finally:
+        sys.setprofile(None)
+    return count
+
+
+def test_who_asks_again_amid_a_search_does_not_have_all_disks_looked_through() -> None:
+    """Every process of a swarm that starts again repeats its Join as long as the search lasts."""
+    bench, efforts = Bench(known=8), list[tuple[int, int]]()
+    for number in range(100):
+        bench.join(process(f"p{number}"), 1)
+        if number + 1 in (10, 100):
+            bench.join(A, 1)
+            efforts.append((calls(lambda: bench.join(A, 1)), calls(bench.leader.safe.copies.newest_whole)))
+            bench.leader.handle(Lost(A, "killed"), bench.now)
+    assert efforts[0] == efforts[1], "with ten processes, and with a hundred"
 
 
 def test_a_lost_stage_goes_back_to_what_the_peers_kept() -> None:

@@ -26,12 +26,12 @@ class Copies:
 
     stages: int  # of the run
     steps: int = 1 << 40  # of the run
-    _held: dict[ProcessId, dict[Snapshot, set[int]]] = field(default_factory=dict)
+    _held: dict[Snapshot, dict[ProcessId, set[int]]] = field(default_factory=dict)
     _where: dict[ProcessId, Member] = field(default_factory=dict)
     _asked: dict[ProcessId, tuple[Snapshot, set[int]]] = field(default_factory=dict)
     _unable: dict[ProcessId, Snapshot] = field(default_factory=dict)
     _whole: set[Snapshot] = field(default_factory=set)  # that were whole once, as some holder says
-    _sought: set[tuple[ProcessId, Snapshot, int]] = field(default_factory=set)  # of whom, and which stage
+    _sought: dict[Snapshot, dict[ProcessId, set[int]]] = field(default_factory=dict)  # the stages, of whom
     # The last snapshot of which the peers were told what it makes superfluous, and whether it was spread then.
     _tidied: tuple[Snapshot | None, bool] = (None, False)
 
@@ -39,46 +39,45 @@ class Copies:
 
     def record(self, member: Member, copies: Sequence[Holding]) -> None:
         """Record what lies on a process' disk; what cannot be true is left out."""
-        held: dict[Snapshot, set[int]] = {}
+        self._where[member.process] = member
+        self._drop(member.process)
         for holding in copies[:HOLDINGS_MAX]:
             snapshot = holding.snapshot
             if 0 < snapshot.version <= self.steps and len(snapshot.roots) == self.stages:
-                held[snapshot] = {stage for stage in holding.stages if 0 <= stage < self.stages}
+                stages = {stage for stage in holding.stages if 0 <= stage < self.stages}
+                self._held.setdefault(snapshot, {})[member.process] = stages
                 if holding.whole:
                     self._whole.add(snapshot)
-        self._where[member.process] = member
-        if held:
-            self._held[member.process] = held
-        else:  # most of a large swarm; whoever joins, all those who hold something are looked through
-            self._held.pop(member.process, None)
 
     def leave(self, process: ProcessId) -> None:
         """Forget a process that is gone, and its disk."""
-        for table in (self._where, self._held, self._asked, self._unable):
+        self._drop(process)
+        for table in (self._where, self._asked, self._unable):
             table.pop(process, None)
-        self._sought = {sought for sought in self._sought if sought[0] != process}
+        for sought in self._sought.values():
+            sought.pop(process, None)
 
     def newest_known(self) -> Snapshot | None:
         """Return the newest snapshot of which any process holds anything."""
-        return max((s for held in self._held.values() for s in held), default=None)
+        return max(self._held, default=None)
 
     def newest_once_whole(self) -> int:
         """Return the newest version of which any process holds a part, and that was whole once; 0: there is none."""
-        self._whole &= {s for held in self._held.values() for s in held}
+        self._whole &= self._held.keys()
         return max((s.version for s in self._whole), default=0)
 
     def newest_whole(self) -> Snapshot | None:
         """Return the newest snapshot whose every stage is held."""
-        known = {s for held in self._held.values() for s in held}
-        return max((s for s in known if not self.missing(s)), default=None)
+        return max((s for s in self._held if not self.missing(s)), default=None)
 
     def missing(self, snapshot: Snapshot) -> list[int]:
         """Return the stages of a snapshot that no process holds."""
-        return [stage for stage in range(self.stages) if not self._holders(snapshot, stage)]
+        held = set[int]().union(*self._held.get(snapshot, {}).values())
+        return [stage for stage in range(self.stages) if stage not in held]
 
     def kept_alone(self, snapshot: Snapshot, process: ProcessId, staying: Set[ProcessId]) -> list[int]:
         """Return the stages of a snapshot that this process holds, and none of those that stay."""
-        held = self._held.get(process, {}).get(snapshot, ())
+        held = self._held.get(snapshot, {}).get(process, ())
         return [stage for stage in sorted(held) if staying.isdisjoint(self._holders(snapshot, stage))]
 
     def seek(self, peers: Iterable[Member]) -> list[Action]:
@@ -89,10 +88,14 @@ class Copies:
         snapshot = self.newest_known()
         if snapshot is None or not (missing := self.missing(snapshot)):
             return []
-        places = ((member.process, snapshot, stage) for member in peers for stage in missing)
-        asked = [place for place in places if place not in self._sought]
-        self._sought |= set(asked)
-        return [Send(process, KeepCopy(snapshot, (stage,), ((),), whole=False)) for process, _, stage in asked]
+        actions: list[Action] = []
+        sought = self._sought.setdefault(snapshot, {})
+        for process in (member.process for member in peers):
+            stages = sought.setdefault(process, set())
+            fresh = [stage for stage in missing if stage not in stages]
+            stages.update(fresh)
+            actions += [Send(process, KeepCopy(snapshot, (stage,), ((),), whole=False)) for stage in fresh]
+        return actions
 
     def roster(self, snapshot: Snapshot) -> Roster:
         """Return the holders of each stage of a snapshot, in the order of their ids."""
@@ -104,7 +107,7 @@ class Copies:
         snapshot = taken.snapshot
         for writer in taken.writers:
             self._where[writer.process] = writer
-            self._held.setdefault(writer.process, {}).setdefault(snapshot, set()).add(writer.stage)
+            self._held.setdefault(snapshot, {}).setdefault(writer.process, set()).add(writer.stage)
         return [
             Send(writer.process, KeepCopy(snapshot, (writer.stage,), ((writer,),), whole=False))
             for writer in taken.writers
@@ -116,7 +119,13 @@ class Copies:
         return min((snapshot.version for snapshot, _ in self._asked.values()), default=-1)
 
     def _holders(self, snapshot: Snapshot, stage: int) -> list[ProcessId]:
-        return sorted(p for p, held in self._held.items() if stage in held.get(snapshot, ()))
+        return sorted(process for process, stages in self._held.get(snapshot, {}).items() if stage in stages)
+
+    def _drop(self, process: ProcessId) -> None:
+        for snapshot, holders in list(self._held.items()):
+            holders.pop(process, None)
+            if not holders:
+                del self._held[snapshot]
 
     # --- who keeps what -----------------------------------------------------------------------------------------------
 
@@ -199,7 +208,7 @@ class Copies:
         process = member.process
         self.record(member, message.copies)
         snapshot, wanted = self._asked.get(process, (None, set()))
-        if snapshot is not None and (message.failed or wanted <= self._held.get(process, {}).get(snapshot, set())):
+        if snapshot is not None and (message.failed or wanted <= self._held.get(snapshot, {}).get(process, set())):
             del self._asked[process]
             if message.failed:
                 self._unable[process] = snapshot
@@ -219,8 +228,8 @@ class Copies:
         if self._asked or self.missing(snapshot) or self._tidied in ((snapshot, True), (snapshot, spread)):
             return []
         self._tidied = snapshot, spread
-        known = {s for held in self._held.values() for s in held if s < snapshot}
-        before = max((s.version for s in known if not self.missing(s)), default=snapshot.version)
+        earlier = (s for s in self._held if s < snapshot)
+        before = max((s.version for s in earlier if not self.missing(s)), default=snapshot.version)
         oldest = before if saving is None else min(before, saving)
         surplus = Surplus(oldest, max(snapshot.version, newest), snapshot.version if spread else 0)
         return [Send(peer, surplus) for peer, where in sorted(self._where.items()) if where.stage >= 0]
@@ -228,4 +237,4 @@ class Copies:
     def _has(self, process: ProcessId, snapshot: Snapshot) -> set[int]:
         """Return the stages of a snapshot that a process holds or is copying."""
         asked, stages = self._asked.get(process, (snapshot, set()))
-        return set(self._held.get(process, {}).get(snapshot, ())) | (stages if asked == snapshot else set())
+        return set(self._held.get(snapshot, {}).get(process, ())) | (stages if asked == snapshot else set())

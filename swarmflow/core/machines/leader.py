@@ -246,7 +246,8 @@ class Leader(LeaderState):
             for process in self.membership.silent(now, self.timeouts.silence_s, self.me.process):
                 actions += departures.gone(self, process, f"silent for more than {self.timeouts.silence_s:.0f} s", now)
             actions += joining.readmit(self, now)
-            awaits = self._alone_s is not None or self.recovery.absent or self.safe.landing >= 0
+            searches = self.recovery.restoring is not None
+            awaits = searches or self._alone_s is not None or self.recovery.absent or self.safe.landing >= 0
             actions += opening.try_open(self, now) if self.phase is LeaderPhase.GATHERING and awaits else []
         if watch:
             self._watched = roster
@@ -267,7 +268,7 @@ class Leader(LeaderState):
             self.move(LeaderPhase.GATHERING)
             return opening.try_open(self, now)
         if self.phase is LeaderPhase.GATHERING and self.recovery.restoring is not None:
-            return opening.restore(self, self.recovery.restoring, now)
+            return []  # each second, and when a process comes, goes or reports other copies: it looks through all
         if self.phase is LeaderPhase.GATHERING and self.safe.trouble:
             return saving.save(self) if self.safe.due_again(now) else opening.try_open(self, now)
         if self.phase is LeaderPhase.UNMEASURED:
