@@ -139,6 +139,15 @@ def test_nothing_is_given_up_while_a_stage_of_the_new_version_is_missing() -> No
     assert copies.missing(AT_8) == list(wanted[unable])
 
 
+def test_a_leader_remembers_of_no_more_versions_than_lie_on_disks_that_they_were_whole() -> None:
+    copies = Copies(1)
+    for version in range(1, 20):
+        snapshot = Snapshot(version, (str(version),))
+        copies.spread(snapshot, ME, SIX[:1])
+        assert messages(answer(copies, SIX[0], snapshot, (0,)), Surplus)
+    assert len(copies._whole) == 1
+
+
 def test_two_versions_of_one_number_are_not_one_whole() -> None:
     copies = Copies(STAGES)
     copies.record(SIX[0], (Holding(AT_8, (0, 1)),))

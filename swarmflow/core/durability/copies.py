@@ -214,7 +214,7 @@ class Copies:
                 self._unable[process] = snapshot
         if snapshot is None or not (surplus := self.tidied(snapshot, saving, newest, spread=True)):
             return []
-        self._whole.add(snapshot)
+        self._whole = (self._whole & self._held.keys()) | {snapshot}
         text = f"version {snapshot.version} is on the disks of others too"
         return [Log("info", text, EventKind.CHECKPOINT), *surplus]
 
