@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from swarmflow.core.durability.copies import Copies
 from swarmflow.core.durability.restoring import Restoring
 from swarmflow.core.protocol.actions import Action
-from swarmflow.core.protocol.messages import CopiesHeld, KeepCopy, Surplus
+from swarmflow.core.protocol.messages import KeepCopy, Surplus
 from swarmflow.core.protocol.types import Holding, Member, ProcessId, Snapshot
 from tests.core.samples import member, messages
 
@@ -23,8 +23,8 @@ def asked(actions: list[Action]) -> dict[str, tuple[int, ...]]:
 
 
 def answer(copies: Copies, who: Member, snapshot: Snapshot, stages: tuple[int, ...], failed: str = "") -> list[Action]:
-    held = CopiesHeld((Holding(snapshot, stages),) if stages else (), failed)
-    return copies.kept(who, held, snapshot.version, snapshot.version)
+    copies.record(who, (Holding(snapshot, stages),) if stages else ())
+    return copies.kept(who.process, failed, snapshot.version, snapshot.version)
 
 
 @dataclass
@@ -44,8 +44,8 @@ class Disks:
             if (name := peer.process.name) in wanted:
                 mine = self.held.setdefault(name, {})
                 mine.setdefault(snapshot, set()).update(wanted[name])
-                held = CopiesHeld(tuple(Holding(each, tuple(sorted(stages))) for each, stages in mine.items()))
-                self.told += self.copies.kept(peer, held, snapshot.version, snapshot.version)
+                self.copies.record(peer, [Holding(each, tuple(sorted(stages))) for each, stages in mine.items()])
+                self.told += self.copies.kept(peer.process, "", snapshot.version, snapshot.version)
         return wanted
 
     def spread(self, snapshot: Snapshot) -> list[dict[str, tuple[int, ...]]]:

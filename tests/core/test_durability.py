@@ -320,6 +320,7 @@ def test_where_peers_write_no_versions_any_more_earlier_ones_are_deleted_all_the
         safe_.durable, safe_.roots = version, (f"at {version}",)
         assert messages(safe_.spread(ME, [holder]), KeepCopy)
         kept.append(Holding(Snapshot(version, safe_.roots), (0,)))
-        answered = copies.kept(holder, CopiesHeld(tuple(kept)), *safe_.in_use)
+        copies.record(holder, kept)
+        answered = copies.kept(holder.process, "", *safe_.in_use)
         told += [(surplus.oldest, surplus.newest) for _, surplus in messages(answered, Surplus)]
     assert told == [(4, 4), (4, 8), (8, 12)]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import pytest
 
@@ -33,14 +32,14 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Holding, Microbatch, Plan, ProcessId, Snapshot
-from tests.core.samples import commits, member, messages, of_type, process, written
+from tests.core.samples import calls, commits, member, messages, of_type, process, written
 from tests.core.test_memories import commit, held, name_of
 
 ME = member("t0", -1)
 A, B, C, D, OTHER = process("a"), process("b"), process("c"), process("d"), process("t1")
 TIMEOUTS = Timeouts()
 SETTINGS = LeaderSettings(20, lambda step: 0.1, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
-AT_8 = Snapshot(8, ("d", "e"))
+AT_4, AT_8 = Snapshot(4, ("a", "b")), Snapshot(8, ("d", "e"))
 
 
 @dataclass
@@ -171,22 +170,6 @@ def test_a_run_at_work_is_not_stopped_for_a_part_of_a_later_version() -> None:
     assert bench.leader.phase == "running"
 
 
-def calls(of: Callable[[], object]) -> int:
-    """How many functions are called meanwhile: a measure of effort that no other process disturbs."""
-    count = 0
-
-    def called(frame: object, event: str, argument: object) -> None:
-        nonlocal count
-        count += event == "call"
-
-    sys.setprofile(called)
-    try:
-        of()
-    finally:
-        sys.setprofile(None)
-    return count
-
-
 def test_who_asks_again_amid_a_search_does_not_have_all_disks_looked_through() -> None:
     """Every process of a swarm that starts again repeats its Join as long as the search lasts."""
     bench, efforts = Bench(known=8), list[tuple[int, int]]()
@@ -226,6 +209,20 @@ def test_what_is_written_is_kept_by_peers_too_also_by_those_who_come_later() -> 
     assert "is on the disks of others too" in "".join(log.text for log in of_type(safe, Log))
     again = {(to, keep.stages) for to, keep in messages(safe, KeepCopy)}
     assert again == {(A, (0,)), (B, (1,))}, "there are no others for a second copy"
+
+
+def test_a_report_without_news_does_not_have_it_weighed_among_all_peers_who_copies_what() -> None:
+    """After each version every peer reports what is left of the earlier ones, and most of a large swarm had nothing."""
+    efforts = []
+    for size in (10, 100):
+        bench = Bench(on_disk=4)
+        peers = [process(f"p{number}") for number in range(size)]
+        for peer in peers:
+            bench.join(peer)
+        bench.serve(*peers)
+        efforts.append(calls(partial(bench.hear, peers[0], CopiesHeld(()))))
+        assert messages(bench.hear(peers[0], CopiesHeld((Holding(AT_4, (0,)),))), KeepCopy), "that is news"
+    assert efforts[0] == efforts[1]
 
 
 # --- from the memory of peers -----------------------------------------------------------------------------------------

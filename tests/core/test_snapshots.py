@@ -182,9 +182,11 @@ def test_peers_copy_from_each_other_before_the_leader_has_the_version() -> None:
         "a": ((1,), ((b,),)),
         "b": ((0,), ((a,),)),
     }
-    answer = CopiesHeld((Holding(snapshot, (0, 1), whole=False),))
-    assert not copies.kept(a, answer, 4, 4)
-    assert [log.text for log in of_type(copies.kept(b, answer, 4, 4), Log)] == [
+    both = (Holding(snapshot, (0, 1), whole=False),)
+    copies.record(a, both)
+    assert not copies.kept(a.process, "", 4, 4)
+    copies.record(b, both)
+    assert [log.text for log in of_type(copies.kept(b.process, "", 4, 4), Log)] == [
         "version 4 is on the disks of others too"
     ]
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.durability.snapshots import Taken
 from swarmflow.core.protocol.actions import Action, Connect, Log, Send
-from swarmflow.core.protocol.messages import CopiesHeld, KeepCopy, Surplus
+from swarmflow.core.protocol.messages import KeepCopy, Surplus
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import HOLDINGS_MAX, Holding, Member, ProcessId, Roster, Snapshot
 
@@ -37,8 +37,9 @@ class Copies:
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
-    def record(self, member: Member, copies: Sequence[Holding]) -> None:
-        """Record what lies on a process' disk; what cannot be true is left out."""
+    def record(self, member: Member, copies: Sequence[Holding]) -> bool:
+        """Record what lies on a process' disk, and return whether it is news; what cannot be true is left out."""
+        before = self._on_disk(member.process)
         self._where[member.process] = member
         self._drop(member.process)
         for holding in copies[:HOLDINGS_MAX]:
@@ -48,6 +49,7 @@ class Copies:
                 self._held.setdefault(snapshot, {})[member.process] = stages
                 if holding.whole:
                     self._whole.add(snapshot)
+        return self._on_disk(member.process) != before
 
     def leave(self, process: ProcessId) -> None:
         """Forget a process that is gone, and its disk."""
@@ -120,6 +122,9 @@ class Copies:
 
     def _holders(self, snapshot: Snapshot, stage: int) -> list[ProcessId]:
         return sorted(process for process, stages in self._held.get(snapshot, {}).items() if stage in stages)
+
+    def _on_disk(self, process: ProcessId) -> dict[Snapshot, set[int]]:
+        return {snapshot: holders[process] for snapshot, holders in self._held.items() if process in holders}
 
     def _drop(self, process: ProcessId) -> None:
         for snapshot, holders in list(self._held.items()):
@@ -203,14 +208,12 @@ class Copies:
 
         return min(free, key=reluctance).process if free else None
 
-    def kept(self, member: Member, message: CopiesHeld, saving: int | None, newest: int) -> list[Action]:
-        """A process has copied what it was asked for, or could not. saving, newest: see `tidied`."""
-        process = member.process
-        self.record(member, message.copies)
+    def kept(self, process: ProcessId, failed: str, saving: int | None, newest: int) -> list[Action]:
+        """A process has copied what it was asked for, as is recorded, or could not. saving, newest: see `tidied`."""
         snapshot, wanted = self._asked.get(process, (None, set()))
-        if snapshot is not None and (message.failed or wanted <= self._held.get(snapshot, {}).get(process, set())):
+        if snapshot is not None and (failed or wanted <= self._held.get(snapshot, {}).get(process, set())):
             del self._asked[process]
-            if message.failed:
+            if failed:
                 self._unable[process] = snapshot
         if snapshot is None or not (surplus := self.tidied(snapshot, saving, newest, spread=True)):
             return []

@@ -131,9 +131,16 @@ def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: fl
 
 
 def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
-    """Record what lies on a process' disk now."""
+    """Record what lies on a process' disk now.
+
+    After each version every peer reports what is left of the earlier ones. Most of a large swarm had nothing of them,
+    and who is to copy what is weighed among all.
+    """
     safe = leader.safe
-    kept = safe.copies.kept(known.member, message, *safe.in_use)
+    news = safe.copies.record(known.member, message.copies)
+    if not news and not message.failed:
+        return []
+    kept = safe.copies.kept(known.process, message.failed, *safe.in_use)
     if leader.recovery.restoring is None and safe.copies.spreading < 0:  # the next copies may begin
         kept += [*spread(leader), *catch_up(leader, now)]
     return [*kept, *let_go(leader), *reconsider_version(leader, now)]
