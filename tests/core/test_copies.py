@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.durability.copies import Copies
 from swarmflow.core.durability.restoring import Restoring
-from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.actions import Action, Log
 from swarmflow.core.protocol.messages import KeepCopy, Surplus
 from swarmflow.core.protocol.types import Holding, Member, ProcessId, Snapshot
-from tests.core.samples import member, messages
+from tests.core.samples import member, messages, of_type
 
 ME = member("t0", -1)
 AT_4, AT_8 = Snapshot(4, ("a", "b", "c")), Snapshot(8, ("d", "e", "f"))
@@ -38,7 +38,7 @@ class Disks:
 
     def round(self, snapshot: Snapshot) -> dict[str, tuple[int, ...]]:
         """What the peers are asked to copy now; they do."""
-        wanted = asked(self.copies.spread(snapshot, ME, self.peers))
+        wanted = asked(self.copies.spread(snapshot, ME, self.peers, 0.0))
         self.told = [] if wanted else self.told
         for peer in self.peers:
             if (name := peer.process.name) in wanted:
@@ -81,35 +81,55 @@ def test_where_there_are_few_peers_each_keeps_more() -> None:
 
 def test_nobody_is_asked_for_what_it_holds_or_copies_already() -> None:
     disks = Disks()
-    assert asked(disks.copies.spread(AT_4, ME, SIX)) != {}
-    assert asked(disks.copies.spread(AT_4, ME, SIX)) == {}, "the second copies wait for the first"
+    assert asked(disks.copies.spread(AT_4, ME, SIX, 0.0)) != {}
+    assert asked(disks.copies.spread(AT_4, ME, SIX, 0.0)) == {}, "the second copies wait for the first"
     disks = Disks()
     wanted = all_of(disks.spread(AT_4))
     [lost] = wanted["p5"]
     disks.copies.leave(SIX[5].process)
-    again = asked(disks.copies.spread(AT_4, ME, SIX[:5]))
+    again = asked(disks.copies.spread(AT_4, ME, SIX[:5], 0.0))
     assert list(again.values()) == [(lost,)], "one copy is missing, and one is made"
 
 
 def test_who_has_no_room_is_not_asked_again_for_that_version() -> None:
     copies = Copies(1)
     one = Snapshot(4, ("a",))
-    assert asked(copies.spread(one, ME, SIX[:1])) == {"p0": (0,)}
+    assert asked(copies.spread(one, ME, SIX[:1], 0.0)) == {"p0": (0,)}
     answer(copies, SIX[0], one, (), "no space left")
-    assert asked(copies.spread(one, ME, SIX[:1])) == {}
-    assert asked(copies.spread(Snapshot(8, ("b",)), ME, SIX[:1])) == {"p0": (0,)}
+    assert asked(copies.spread(one, ME, SIX[:1], 0.0)) == {}
+    assert asked(copies.spread(Snapshot(8, ("b",)), ME, SIX[:1], 0.0)) == {"p0": (0,)}
 
 
 def test_a_newer_version_waits_until_the_one_under_way_is_copied() -> None:
     copies = Copies(STAGES)
-    first = asked(copies.spread(AT_4, ME, SIX))
+    first = asked(copies.spread(AT_4, ME, SIX, 0.0))
     assert copies.spreading == 4
-    assert copies.spread(AT_8, ME, SIX) == []
+    assert copies.spread(AT_8, ME, SIX, 0.0) == []
     for peer in SIX:
         if peer.process.name in first:
             answer(copies, peer, AT_4, first[peer.process.name])
     assert copies.spreading == -1
-    assert asked(copies.spread(AT_8, ME, SIX))
+    assert asked(copies.spread(AT_8, ME, SIX, 0.0))
+
+
+def test_a_peer_that_never_answers_holds_up_no_later_version_and_is_asked_for_nothing_until_it_does() -> None:
+    copies, three = Copies(STAGES, patience_s=100.0), SIX[:3]
+    first = asked(copies.spread(AT_4, ME, three, 10.0))
+    for peer in three[:2]:
+        answer(copies, peer, AT_4, first[peer.process.name])
+    assert not copies.overdue(110.0)
+    copies.slept(50.0)
+    assert (copies.overdue(160.0), copies.spreading) == ([], 4)
+    assert [log.process for log in of_type(copies.overdue(161.0), Log)] == [SIX[2].process]
+    assert not copies.overdue(162.0), "once"
+    assert set(asked(copies.spread(AT_8, ME, three, 170.0))) == {"p0", "p1"}
+    assert copies.spreading == 8
+    for peer in three[:2]:
+        answer(copies, peer, AT_8, (0, 1, 2))
+    assert not answer(copies, SIX[2], AT_4, first["p2"]), "what it has too late makes no later version superfluous"
+    assert "p2" in asked(copies.spread(AT_8, ME, [SIX[2]], 200.0))
+    assert not copies.overdue(400.0), "it has twice as long the second time"
+    assert copies.overdue(401.0)
 
 
 def test_an_older_generation_goes_when_the_newest_but_one_is_whole() -> None:
@@ -128,7 +148,7 @@ def test_nothing_is_given_up_while_a_stage_of_the_new_version_is_missing() -> No
     disks = Disks()
     disks.spread(AT_4)
     copies = disks.copies
-    wanted = asked(copies.spread(AT_8, ME, SIX))
+    wanted = asked(copies.spread(AT_8, ME, SIX, 0.0))
     unable = min(wanted)
     for peer in SIX:
         mine = wanted.get(peer.process.name, ())
@@ -143,7 +163,7 @@ def test_a_leader_remembers_of_no_more_versions_than_lie_on_disks_that_they_were
     copies = Copies(1)
     for version in range(1, 20):
         snapshot = Snapshot(version, (str(version),))
-        copies.spread(snapshot, ME, SIX[:1])
+        copies.spread(snapshot, ME, SIX[:1], 0.0)
         assert messages(answer(copies, SIX[0], snapshot, (0,)), Surplus)
     assert len(copies._whole) == 1
 

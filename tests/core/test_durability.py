@@ -293,10 +293,10 @@ def test_an_earlier_version_of_the_own_disk_is_not_spread_over_a_later_one_of_ot
     """Else they would delete the later one as surplus when they have it."""
     safe_ = Durability(4, RETRY_S, Copies(1), Snapshots(1), 8, roots=("old",))
     holder = replace(ME, process=process("b"), stage=0)
-    assert safe_.spread(ME, [holder])
+    assert safe_.spread(ME, [holder], 0.0)
     safe_ = Durability(4, RETRY_S, Copies(1), Snapshots(1), 8, roots=("old",))
     safe_.copies.record(holder, (Holding(Snapshot(8, ("new",)), (0,)),))
-    assert not messages(safe_.spread(ME, [holder]), KeepCopy)
+    assert not messages(safe_.spread(ME, [holder], 0.0), KeepCopy)
 
 
 def test_what_is_left_of_a_version_on_the_own_disk_counts_with_what_others_hold() -> None:
@@ -318,7 +318,7 @@ def test_where_peers_write_no_versions_any_more_earlier_ones_are_deleted_all_the
     kept, told = list[Holding](), list[tuple[int, int]]()
     for version in (4, 8, 12):
         safe_.durable, safe_.roots = version, (f"at {version}",)
-        assert messages(safe_.spread(ME, [holder]), KeepCopy)
+        assert messages(safe_.spread(ME, [holder], 0.0), KeepCopy)
         kept.append(Holding(Snapshot(version, safe_.roots), (0,)))
         copies.record(holder, kept)
         answered = copies.kept(holder.process, "", *safe_.in_use)

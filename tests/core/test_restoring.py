@@ -211,6 +211,20 @@ def test_what_is_written_is_kept_by_peers_too_also_by_those_who_come_later() -> 
     assert again == {(A, (0,)), (B, (1,))}, "there are no others for a second copy"
 
 
+def test_what_a_peer_that_never_answers_was_to_copy_is_copied_by_others() -> None:
+    bench = Bench(on_disk=4)
+    bench.leader.safe.copies.patience_s = 5.0
+    bench.join(A)
+    bench.join(B)
+    bench.serve(A, B)
+    bench.leader.safe.write(8, bench.leader.membership.roster(4), last=False, roots=AT_8.roots)
+    bench.written(8)
+    bench.hear(A, CopiesHeld((Holding(AT_8, (1,)),)))
+    waited = bench.wait(8, A, B)
+    assert [(to, keep.stages) for to, keep in messages(waited, KeepCopy)] == [(A, (0,))]
+    assert any(f"{B} has not answered whether it has copied version 8" in log.text for log in of_type(waited, Log))
+
+
 def test_a_report_without_news_does_not_have_it_weighed_among_all_peers_who_copies_what() -> None:
     """After each version every peer reports what is left of the earlier ones, and most of a large swarm had nothing."""
     efforts = []

@@ -177,7 +177,7 @@ def test_peers_copy_from_each_other_before_the_leader_has_the_version() -> None:
     snapshot = Snapshot(4, ("x", "y"))
     copies.take(Taken(snapshot, (a, b)))
     assert copies.newest_whole() == snapshot
-    asked = {to.name: keep for to, keep in messages(copies.spread(snapshot, None, [a, b]), KeepCopy)}
+    asked = {to.name: keep for to, keep in messages(copies.spread(snapshot, None, [a, b], 0.0), KeepCopy)}
     assert {name: (keep.stages, keep.holders) for name, keep in asked.items()} == {
         "a": ((1,), ((b,),)),
         "b": ((0,), ((a,),)),

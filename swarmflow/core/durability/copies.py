@@ -17,23 +17,37 @@ HOLDERS_MAX = 3  # that are named for a copy: if one dies, the next is asked
 
 
 @dataclass(slots=True)
+class _Asked:
+    """What a peer was asked to copy, and has not answered yet."""
+
+    snapshot: Snapshot
+    stages: set[int]  # that it is to have then
+    due_s: float
+    late: bool = False  # nobody waits for it any more
+
+
+@dataclass(slots=True)
 class Copies:
     """The disks of the processes present, beside the leader's own.
 
     One snapshot is spread at a time: a newer one waits until every peer that was asked to copy has answered. Otherwise
-    a run that writes checkpoints faster than they travel would never have a whole one.
+    a run that writes checkpoints faster than they travel would never have a whole one. A peer whose disk hangs, or that
+    lies, must not hold up all later ones: after a while nobody waits for it, and until it answers it is asked for
+    nothing. It has twice as long the next time, since all may be as slow.
     """
 
     stages: int  # of the run
     steps: int = 1 << 40  # of the run
-    _held: dict[Snapshot, dict[ProcessId, set[int]]] = field(default_factory=dict)
-    _where: dict[ProcessId, Member] = field(default_factory=dict)
-    _asked: dict[ProcessId, tuple[Snapshot, set[int]]] = field(default_factory=dict)
-    _unable: dict[ProcessId, Snapshot] = field(default_factory=dict)
-    _whole: set[Snapshot] = field(default_factory=set)  # that were whole once, as some holder says
-    _sought: dict[Snapshot, dict[ProcessId, set[int]]] = field(default_factory=dict)  # the stages, of whom
+    patience_s: float = 3600.0  # for a peer that copies, the first time
+    _held: dict[Snapshot, dict[ProcessId, set[int]]] = field(init=False, default_factory=dict)
+    _where: dict[ProcessId, Member] = field(init=False, default_factory=dict)
+    _asked: dict[ProcessId, _Asked] = field(init=False, default_factory=dict)
+    _misses: Counter[ProcessId] = field(init=False, default_factory=Counter)  # how often it was late
+    _unable: dict[ProcessId, Snapshot] = field(init=False, default_factory=dict)
+    _whole: set[Snapshot] = field(init=False, default_factory=set)  # that were whole once, as some holder says
+    _sought: dict[Snapshot, dict[ProcessId, set[int]]] = field(init=False, default_factory=dict)  # the stages, of whom
     # The last snapshot of which the peers were told what it makes superfluous, and whether it was spread then.
-    _tidied: tuple[Snapshot | None, bool] = (None, False)
+    _tidied: tuple[Snapshot | None, bool] = field(init=False, default=(None, False))
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -54,7 +68,7 @@ class Copies:
     def leave(self, process: ProcessId) -> None:
         """Forget a process that is gone, and its disk."""
         self._drop(process)
-        for table in (self._where, self._asked, self._unable):
+        for table in (self._where, self._asked, self._misses, self._unable):
             table.pop(process, None)
         for sought in self._sought.values():
             sought.pop(process, None)
@@ -118,7 +132,11 @@ class Copies:
     @property
     def spreading(self) -> int:
         """The oldest version that is being copied from the leader now, -1: none."""
-        return min((snapshot.version for snapshot, _ in self._asked.values()), default=-1)
+        return min((asked.snapshot.version for asked in self._awaited), default=-1)
+
+    @property
+    def _awaited(self) -> list[_Asked]:
+        return [asked for asked in self._asked.values() if not asked.late]
 
     def _holders(self, snapshot: Snapshot, stage: int) -> list[ProcessId]:
         return sorted(process for process, stages in self._held.get(snapshot, {}).items() if stage in stages)
@@ -134,22 +152,25 @@ class Copies:
 
     # --- who keeps what -----------------------------------------------------------------------------------------------
 
-    def spread(self, snapshot: Snapshot, leader: Member | None, keepers: Iterable[Member]) -> list[Action]:
+    def spread(self, snapshot: Snapshot, leader: Member | None, keepers: Iterable[Member], now: float) -> list[Action]:
         """Ask for the copies of a snapshot that are missing on the disks of these peers. leader: if it has all of it.
 
         Each stage should lie with two peers of other stages, so that it survives the loss of its own: with one first,
         and when all stages do, with another one. Where there are not that many, its own peers keep it too, which still
         helps a run whose every process ends. Those who hold least of the snapshot are asked first.
         """
-        if any(asked != snapshot for asked, _ in self._asked.values()):
+        if any(asked.snapshot != snapshot for asked in self._awaited):
             return []
-        able = {m.process: m for m in sorted(keepers) if self._unable.get(m.process) != snapshot}
+        unable = {process for process, refused in self._unable.items() if refused == snapshot}
+        unable |= {process for process, asked in self._asked.items() if asked.late}
+        able = {member.process: member for member in sorted(keepers) if member.process not in unable}
         wanted = self._wanted(snapshot, 1, leader, able)
-        if not wanted and not self._asked:
+        if not wanted and not self._awaited:
             wanted = self._wanted(snapshot, COPIES, leader, able)
         actions: list[Action] = []
         for process, stages in sorted(wanted.items()):
-            self._asked[process] = (snapshot, self._has(process, snapshot) | stages.keys())
+            due_s = now + self.patience_s * 2.0 ** self._misses[process]
+            self._asked[process] = _Asked(snapshot, self._has(process, snapshot) | stages.keys(), due_s)
             message = KeepCopy(snapshot, tuple(stages), tuple(stages.values()), whole=leader is not None)
             actions += [Connect((able[process],)), Send(process, message)]
         return actions
@@ -197,29 +218,49 @@ class Copies:
         if sum(serves != stage for serves in holding) >= copies or (len(holding) >= copies and not others):
             return None
 
-        def reluctance(member: Member) -> tuple[bool, int, int, int, int, ProcessId]:
+        def reluctance(member: Member) -> tuple[bool, int, int, int, int, int, ProcessId]:
             """Rank a peer: copies with peers of one stage may be lost together, and each should hold few.
 
-            Peers of a larger stage go first: they have fewer tensors each, and so more of their links for copies.
+            Peers of a larger stage go first: they have fewer tensors each, and so more of their links for copies. But
+            before them all those that have answered in time so far.
             """
             offset, alike = (member.stage - stage) % self.stages, holding.count(member.stage)
-            mine = len(load[member.process])
-            return member.stage == stage, mine, alike, -mates[member.stage], offset, member.process
+            misses, mine = self._misses[member.process], len(load[member.process])
+            return member.stage == stage, misses, mine, alike, -mates[member.stage], offset, member.process
 
         return min(free, key=reluctance).process if free else None
 
     def kept(self, process: ProcessId, failed: str, saving: int | None, newest: int) -> list[Action]:
         """A process has copied what it was asked for, as is recorded, or could not. saving, newest: see `tidied`."""
-        snapshot, wanted = self._asked.get(process, (None, set()))
-        if snapshot is not None and (failed or wanted <= self._held.get(snapshot, {}).get(process, set())):
+        asked = self._asked.get(process)
+        if asked is None:
+            return []
+        snapshot = asked.snapshot
+        if failed or asked.stages <= self._held.get(snapshot, {}).get(process, set()):
             del self._asked[process]
             if failed:
                 self._unable[process] = snapshot
-        if snapshot is None or not (surplus := self.tidied(snapshot, saving, newest, spread=True)):
+        if asked.late or not (surplus := self.tidied(snapshot, saving, newest, spread=True)):
             return []
         self._whole = (self._whole & self._held.keys()) | {snapshot}
         text = f"version {snapshot.version} is on the disks of others too"
         return [Log("info", text, EventKind.CHECKPOINT), *surplus]
+
+    def overdue(self, now: float) -> list[Action]:
+        """Wait no longer for peers that have not answered in time."""
+        late = {p: asked for p, asked in sorted(self._asked.items()) if now > asked.due_s and not asked.late}
+        logs: list[Action] = []
+        for process, asked in late.items():
+            asked.late = True
+            self._misses[process] += 1
+            text = f"{process} has not answered whether it has copied version {asked.snapshot.version}: others go on"
+            logs.append(Log("warning", text, EventKind.CHECKPOINT, process))
+        return logs
+
+    def slept(self, seconds: float) -> None:
+        """Do not count the time in which the leader slept: it received no answer."""
+        for asked in self._asked.values():
+            asked.due_s += seconds
 
     def tidied(self, snapshot: Snapshot, saving: int | None, newest: int, spread: bool = False) -> list[Action]:
         """Tell the peers what of earlier versions they may delete, once for a snapshot that nobody is to copy any more.
@@ -228,7 +269,7 @@ class Copies:
         leader copies it; None: it copies none. newest: the newest one that peers have written; 0: they have none.
         spread: others than the peers of its own stages have it too, so that the run will not begin before it any more.
         """
-        if self._asked or self.missing(snapshot) or self._tidied in ((snapshot, True), (snapshot, spread)):
+        if self._awaited or self.missing(snapshot) or self._tidied in ((snapshot, True), (snapshot, spread)):
             return []
         self._tidied = snapshot, spread
         earlier = (s for s in self._held if s < snapshot)
@@ -239,5 +280,5 @@ class Copies:
 
     def _has(self, process: ProcessId, snapshot: Snapshot) -> set[int]:
         """Return the stages of a snapshot that a process holds or is copying."""
-        asked, stages = self._asked.get(process, (snapshot, set()))
-        return set(self._held.get(snapshot, {}).get(process, ())) | (stages if asked == snapshot else set())
+        held, asked = self._held.get(snapshot, {}).get(process, set()), self._asked.get(process)
+        return held | (asked.stages if asked is not None and asked.snapshot == snapshot else set())

@@ -165,7 +165,7 @@ class Durability:
             return True
         return newest is not None and newest.version > max(version, self.known) and not (begun and version > 0)
 
-    def spread(self, me: Member, keepers: Iterable[Member]) -> list[Action]:
+    def spread(self, me: Member, keepers: Iterable[Member], now: float) -> list[Action]:
         """Have these peers copy what they should hold of the durable version, and do not yet.
 
         What the peers have written is spread from their disks. Where others hold a later one, the own disk has lost it
@@ -180,7 +180,7 @@ class Durability:
             return []
         if snapshot is None:
             return []
-        return self.copies.spread(snapshot, leader, keepers) or self.copies.tidied(snapshot, *self.in_use)
+        return self.copies.spread(snapshot, leader, keepers, now) or self.copies.tidied(snapshot, *self.in_use)
 
     @property
     def in_use(self) -> tuple[int | None, int]:

@@ -108,7 +108,7 @@ def _next(leader: LeaderState, now: float) -> list[Action]:
     if leader.safe.due(leader.version):
         actions += keep(leader)
     actions += catch_up(leader, now)
-    return actions + spread(leader) + let_go(leader) + moves.move(leader, now) + try_open(leader, now)
+    return actions + spread(leader, now) + let_go(leader) + moves.move(leader, now) + try_open(leader, now)
 
 
 def on_checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: float) -> list[Action]:
@@ -121,7 +121,7 @@ def on_checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: fl
     actions: list[Action] = [*leader.safe.written(event, now), *leader.safe.answers(now)]
     if event.ok:
         actions += shared(leader.safe, leader.me, [entry.member for entry in leader.membership.trainers()])
-        actions += spread(leader)
+        actions += spread(leader, now)
     if leader.recovery.restoring is not None and leader.phase is LeaderPhase.GATHERING:
         if not event.ok:
             leader.recovery.restoring.failed(now, leader.timeouts.silence_s)

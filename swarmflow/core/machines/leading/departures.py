@@ -24,7 +24,7 @@ def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: floa
     known.draining = True
     leader.membership.changed(known)
     needed = _needed(leader, known) if _alone(leader, known) else []
-    needed += spread(leader)  # what it keeps, others are to keep
+    needed += spread(leader, now)  # what it keeps, others are to keep
     if known.process in leader.serving and known.process != leader.me.process:
         text = f"{known.process} leaves after this step"
         return [Log("info", text, EventKind.LEAVING, known.process, known.member.stage), *needed]

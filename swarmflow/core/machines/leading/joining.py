@@ -10,7 +10,7 @@ from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.opening import reconsider_version, try_open
 from swarmflow.core.machines.leading.roots import agreed, holders
-from swarmflow.core.machines.leading.saving import catch_up, spread
+from swarmflow.core.machines.leading.saving import next_copies
 from swarmflow.core.machines.leading.surveys import begin as begin_survey
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord, power_of
@@ -141,9 +141,7 @@ def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld
     if not news and not message.failed:
         return []
     kept = safe.copies.kept(known.process, message.failed, *safe.in_use)
-    if leader.recovery.restoring is None and safe.copies.spreading < 0:  # the next copies may begin
-        kept += [*spread(leader), *catch_up(leader, now)]
-    return [*kept, *let_go(leader), *reconsider_version(leader, now)]
+    return [*kept, *next_copies(leader, now), *let_go(leader), *reconsider_version(leader, now)]
 
 
 def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: float) -> list[Action]:

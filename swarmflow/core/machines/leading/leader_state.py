@@ -31,6 +31,7 @@ from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 from swarmflow.core.routing.link_rates import LinkTable
 
+COPY_FACTOR = 60.0  # of stall_s: an hour, in which an eighth of a link of 200 Mb/s brings 11 GB
 ROOTS_EVERY = 16  # versions: a hash takes four times as long as a checksum, and as many as 12 bytes a parameter take
 
 
@@ -139,7 +140,7 @@ class LeaderState:
         self.membership = Membership(self.plan)
         self.plans = StagePlans() if self.settings.planned else None
         self.recovery = Recovery(former, Memories(stages, steps))
-        copies = Copies(stages, steps)
+        copies = Copies(stages, steps, COPY_FACTOR * times.stall_s)
         every = self.settings.checkpoint_every
         self.certified = Snapshot(on_disk, roots) if roots else None
         self.safe = Durability(on_disk, times.silence_s, copies, Snapshots(stages), known, roots, every)

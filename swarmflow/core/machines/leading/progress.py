@@ -89,6 +89,7 @@ def slept(leader: LeaderState, seconds: float) -> None:
         duty.since_s += seconds
     if leader.step is not None:
         leader.step.behind_s.clear()
+    leader.safe.copies.slept(seconds)
 
 
 def reduction_due_s(leader: LeaderState, step: Step, patience: float) -> float:

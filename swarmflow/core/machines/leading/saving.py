@@ -53,7 +53,7 @@ def settle(leader: LeaderState, now: float) -> list[Action]:
         return [Log("warning", text, EventKind.CHECKPOINT)]
     log = Log("info", f"version {version} is on the disks of its peers", EventKind.CHECKPOINT)
     named = leader.safe.copies.take(taken)
-    return [log, *named, *spread(leader), *catch_up(leader, now)]
+    return [log, *named, *spread(leader, now), *catch_up(leader, now)]
 
 
 def save(leader: LeaderState, last: bool = False) -> list[Action]:
@@ -84,17 +84,26 @@ def on_save_asked(leader: LeaderState, event: SaveAsked, now: float) -> list[Act
 def see(leader: LeaderState, now: float) -> list[Action]:
     """Answer requests for a version that is on disk; try again to write one that could not be written."""
     answered = leader.safe.answers(now) + go_on(leader, now)  # who had not answered may be gone
+    if overdue := leader.safe.copies.overdue(now):
+        answered += [*overdue, *next_copies(leader, now)]
     if not leader.safe.asked or leader.phase is LeaderPhase.FINISHED or leader.recovery.restoring is not None:
         return answered  # the last version is being written with all that belongs to it
     waits = leader.safe.again_s is not None and now < leader.safe.again_s
     return answered if waits else [*answered, *keep(leader)]
 
 
-def spread(leader: LeaderState) -> list[Action]:
+def next_copies(leader: LeaderState, now: float) -> list[Action]:
+    """Have the next copies begun, once nobody copies any more."""
+    if leader.recovery.restoring is not None or leader.safe.copies.spreading >= 0:
+        return []
+    return [*spread(leader, now), *catch_up(leader, now)]
+
+
+def spread(leader: LeaderState, now: float) -> list[Action]:
     """Have peers keep copies of what is on this trainer's disk."""
     if leader.phase is LeaderPhase.FINISHED:
         return []
-    return leader.safe.spread(leader.me, leader.membership.keepers(leader.version))
+    return leader.safe.spread(leader.me, leader.membership.keepers(leader.version), now)
 
 
 def catch_up(leader: LeaderState, now: float) -> list[Action]:
