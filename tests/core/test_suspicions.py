@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import product
 
 import pytest
 from hypothesis import example, given
@@ -10,9 +14,11 @@ from hypothesis import strategies as st
 
 from swarmflow.core.membership.members import Membership
 from swarmflow.core.membership.suspicions import ALONE_MAX, RECENT_S, Suspicions
-from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.actions import Action
+from swarmflow.core.protocol.messages import Evicted, Heartbeat, Join, PeerSummary, Suspect
 from swarmflow.core.protocol.types import Plan, ProcessId
-from tests.core.samples import member, process
+from tests.core import test_leader
+from tests.core.samples import member, messages, process
 
 A, B, C, D, E = process("a"), process("b"), process("c"), process("d"), process("e")
 SETTLE_S = 8.0
@@ -47,7 +53,7 @@ class Bench:
         return self.verdict()
 
     def verdict(self) -> ProcessId | None:
-        self.suspicions.answered(self.membership, self.now)
+        self.suspicions.answered(self.now)
         found = self.suspicions.verdict(self.membership, lambda: self.lies_max, self.now, self.spared.__contains__)
         return None if found is None else found[0]
 
@@ -56,7 +62,7 @@ class Bench:
         self.now += seconds
         for known in self.membership.known.values():
             if known.process not in silent:
-                known.last_seen_s = self.now
+                self.suspicions.hear(known.process, self.now)
         return self.verdict()
 
 
@@ -173,13 +179,61 @@ def test_whose_messages_more_voters_have_refused_than_may_lie_goes_at_once() -> 
     assert found == (C, "3 members have refused what it sent (sent what cannot be: an order of no leader)", True)
 
 
-def test_what_those_without_a_vote_have_refused_puts_nobody_out_at_once() -> None:
-    bench = Bench()
+@pytest.mark.parametrize("votes", [True, False])
+def test_two_refusals_put_a_member_out_at_once_only_if_those_who_refused_have_votes(votes: bool) -> None:
+    bench = test_leader.Bench()
+    bench.serve(A, B, C)
+    actions: list[Action] = []
     for accuser in (A, B):
-        known = bench.membership.known[accuser]
-        known.member = replace(known.member, votes=False)
+        known = bench.leader.membership.known[accuser]
+        known.member = replace(known.member, votes=votes)
+        actions += bench.hear(accuser, Suspect(C, "sent what cannot be", refused=True))
+    assert [to for to, _ in messages(actions, Evicted)] == ([C] if votes else [])
+
+
+def test_refusals_suffice_once_as_many_voters_have_left_that_fewer_may_lie() -> None:
+    bench = Bench()
+    bench.lies_max = 2
+    for accuser in (A, B):
         bench.suspicions.accuse(accuser, C, "sent what cannot be", bench.now, refused=True)
     assert bench.verdict() is None
+    bench.lies_max = 1
+    bench.suspicions.forget(D)
+    assert bench.verdict() == C
+
+
+def calls_within(act: Callable[[], object]) -> int:
+    """Return how many functions are called and left while this runs."""
+    calls = 0
+
+    def count(*of: object) -> None:
+        nonlocal calls
+        calls += 1
+
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(None)
+    return calls
+
+
+def test_a_message_costs_as_much_with_many_accusations_as_with_few() -> None:
+    crowd = [process(f"p{number}") for number in range(40)]
+    calls = set()
+    for accusers in (crowd[:2], crowd[:30]):
+        bench = test_leader.Bench()
+        bench.serve(*crowd)
+        for accuser, accused in product(accusers, crowd):
+            if accuser != accused:
+                bench.hear(accuser, Suspect(accused, "reset"))
+        bench.now = 0.5
+        for each in crowd[:20]:  # of the others nothing has come yet
+            bench.hear(each, Heartbeat())
+            bench.hear(each, PeerSummary())
+        for message in (Heartbeat(), PeerSummary(), Suspect(crowd[1], "reset")):
+            calls.add((type(message), calls_within(partial(bench.hear, crowd[0], message))))
+    assert len(calls) == 3
 
 
 @given(st.floats(0.0, 1e9))
@@ -187,8 +241,6 @@ def test_what_those_without_a_vote_have_refused_puts_nobody_out_at_once() -> Non
 def test_who_is_silent_is_given_up_at_the_deadline_and_not_a_rounding_error_later(said_s: float) -> None:
     bench = Bench()
     bench.now = said_s
-    for known in bench.membership.known.values():
-        known.last_seen_s = said_s
     assert bench.accuse(A, C) is None
     due_s = bench.suspicions.next_deadline()
     assert due_s is not None

@@ -257,7 +257,7 @@ class Leader(LeaderState):
     def _slept(self, seconds: float, now: float) -> None:
         """Do not count the time in which this process slept against the members: it received nothing."""
         for known in self.membership.known.values():
-            known.last_seen_s = now
+            self.hear(known, now)
         progress.slept(self, seconds)
         if self._alone_s is not None:
             self._alone_s += seconds
@@ -340,7 +340,7 @@ class Leader(LeaderState):
             return self.refused(sender, message, wrong, now)
         if (blamed := custody.wrongly_handed(self, sender, message)) is not None:
             return custody.refuse(self, sender, message, blamed, now)
-        known.last_seen_s = now
+        self.hear(known, now)
         handler = _HANDLERS.get(type(message))
         return handler(self, known, message, now) if handler is not None else []
 

@@ -9,6 +9,8 @@ may lie has sent one of them what cannot be true, and goes at once.
 
 from __future__ import annotations
 
+import math
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -20,6 +22,9 @@ from swarmflow.core.protocol.types import ProcessId
 CHECK_BEATS = 2.5  # after an accusation: a member that lives has sent two heartbeats by then
 RECENT_S = 60.0  # accusations that are older and were not repeated are forgotten
 ALONE_MAX = 3  # members of whom one accuser alone cannot hear: then it is more likely the one that cannot be reached
+
+Pair = tuple[ProcessId, ProcessId]
+"""(accuser, accused)."""
 
 
 class Verdict(NamedTuple):
@@ -38,88 +43,121 @@ class Accusation:
     since_s: float  # when it was made first
     last_s: float  # when it was made last
     due_s: float  # by when the accused has to have answered
-    answered: bool = False  # since the last report, the accused has sent the leader a message
-    lived: bool = False  # it has so after an earlier report
-    refused: bool = False  # the accused has sent what cannot be true
+    lived: bool = False  # the accused has sent the leader a message after one of the reports
 
 
 @dataclass(slots=True)
 class Suspicions:
-    """The accusations of a leader's members, by accused and accuser."""
+    """The accusations of a leader's members.
+
+    A partition of a large swarm makes tens of thousands of them, and they are weighed at each event. So an event finds
+    the ones that it concerns, and goes through no others.
+    """
 
     settle_s: float  # how long a dispute may last
     check_s: float  # how long an accused has to answer the leader
     disputes: Disputes = field(default_factory=Disputes)
-    _of: dict[ProcessId, dict[ProcessId, Accusation]] = field(default_factory=dict)
+    # By accused and accuser. The last one made is the last one of its accused, so those not answered come after others.
+    _of: dict[ProcessId, dict[ProcessId, Accusation]] = field(init=False, default_factory=dict)
+    _recent: OrderedDict[Pair, Accusation] = field(init=False, default_factory=OrderedDict)  # all, in the order made
+    _unanswered: OrderedDict[Pair, Accusation] = field(init=False, default_factory=OrderedDict)  # in the same order
+    _arrived_s: dict[ProcessId, float] = field(init=False, default_factory=dict)  # by accused, since `answered` looked
+    _got_on_s: float = field(init=False, default=-math.inf)  # when the last step was committed
+    _lasting: dict[Pair, None] = field(init=False, default_factory=dict)  # disputes that have lasted too long
+    _refusers: dict[ProcessId, dict[ProcessId, None]] = field(init=False, default_factory=dict)  # voters, by accused
+    _to_weigh: dict[ProcessId, None] = field(init=False, default_factory=dict)  # accused that may have enough of them
 
     def accuse(self, accuser: ProcessId, accused: ProcessId, reason: str, now: float, refused: bool = False) -> None:
-        """Record that one member cannot go on with another. refused: it has refused a message of the other one."""
-        found = self._of.setdefault(accused, {}).get(accuser)
-        if found is None:
-            found = self._of[accused][accuser] = Accusation(reason, now, now, now + self.check_s)
-        else:
-            found.reason, found.last_s, found.due_s, found.answered = reason, now, now + self.check_s, False
-        found.refused |= refused
+        """Record that one member cannot go on with another. refused: a voter has refused a message of the other one."""
+        pair, of = (accuser, accused), self._of.setdefault(accused, {})
+        made = of.pop(accuser, None) or Accusation(reason, now, now, now)
+        made.reason, made.last_s, made.due_s = reason, now, now + self.check_s
+        self._recent[pair] = self._unanswered[pair] = of[accuser] = made
+        self._recent.move_to_end(pair)
+        self._unanswered.move_to_end(pair)
+        if now - max(made.since_s, self._got_on_s) >= self.settle_s:
+            self._lasting[pair] = None
+        if refused and accuser not in self._refusers.setdefault(accused, {}):
+            self._refusers[accused][accuser] = self._to_weigh[accused] = None
 
     def forget(self, process: ProcessId) -> None:
         """Forget a process that is gone, and its accusations."""
-        self._of.pop(process, None)
-        self._keep(lambda accuser, accusation: accuser != process)
+        about = [(accuser, process) for accuser in self._of.get(process, ())]
+        by = [(process, accused) for accused, accusers in self._of.items() if process in accusers]
+        for pair in (*about, *by):
+            self._drop(pair)
+        self._refusers.pop(process, None)
+        self._to_weigh |= dict.fromkeys(self._refusers)  # with a voter less, fewer may lie
 
-    def answered(self, membership: Membership, now: float) -> list[tuple[ProcessId, ProcessId]]:
+    def hear(self, process: ProcessId, now: float) -> None:
+        """Note that a message of a process has arrived."""
+        if process in self._of:
+            self._arrived_s[process] = now
+
+    def answered(self, now: float) -> list[Pair]:
         """Return the (accuser, accused) of accusations whose accused has spoken since; each once for each time."""
-        self._keep(lambda accuser, accusation: now - accusation.last_s <= RECENT_S)
-        found: list[tuple[ProcessId, ProcessId]] = []
-        for accused, accusers in self._of.items():
-            known = membership.known.get(accused)
-            for accuser, accusation in accusers.items():
-                if not accusation.answered and known is not None and known.last_seen_s > accusation.last_s:
-                    accusation.answered = accusation.lived = True
+        while self._recent and now - next(iter(self._recent.values())).last_s > RECENT_S:
+            self._drop(next(iter(self._recent)))
+        found: list[Pair] = []
+        for accused, arrived_s in self._arrived_s.items():
+            for accuser, accusation in reversed(self._of.get(accused, {}).items()):
+                if (accuser, accused) not in self._unanswered:
+                    break
+                if arrived_s > accusation.last_s:
+                    del self._unanswered[accuser, accused]
+                    accusation.lived = True
                     found.append((accuser, accused))
+        self._arrived_s.clear()
         return found
 
     def got_on(self, now: float) -> None:
         """Note that a step was committed all the same: disputes begin anew."""
-        for accusers in self._of.values():
-            for accusation in accusers.values():
-                accusation.since_s = now
+        self._got_on_s = now
+        self._lasting.clear()
 
     def verdict(
         self, membership: Membership, lies_max: Callable[[], int], now: float, spared: Callable[[ProcessId], bool]
     ) -> Verdict | None:
         """Return who has to go now, and why. lies_max: so many voters may lie. spared: its stage has nobody else."""
-        for accused, accusers in self._of.items():
-            known = membership.known.get(accused)
-            if known is None:
-                continue
-            if (reason := self._refused(membership, accused, lies_max)) is not None:
-                return Verdict(accused, reason, guilty=not spared(accused))
-            for accuser, accusation in accusers.items():
-                if known.last_seen_s <= accusation.last_s and now >= accusation.due_s:
-                    return Verdict(accused, f"{accuser} lost it ({accusation.reason}), and it has been silent since")
-                if accusation.last_s - accusation.since_s >= self.settle_s:
-                    return self._settled(membership, accuser, accused, lies_max, now, spared)
-        return None
+        found = self._refused(lies_max, spared) or self._silent(now)
+        if found is None and self._lasting:
+            accuser, accused = next(iter(self._lasting))
+            found = self._settled(membership, accuser, accused, lies_max, now, spared)
+        return found
 
     def next_deadline(self) -> float | None:
         """Return when an accused that does not answer is given up."""
-        every = (accusation for accusers in self._of.values() for accusation in accusers.values())
-        return min((accusation.due_s for accusation in every if not accusation.answered), default=None)
+        return next((accusation.due_s for accusation in self._unanswered.values()), None)
 
-    def _keep(self, counts: Callable[[ProcessId, Accusation], bool]) -> None:
-        """Forget the accusations that do not count any more, and the accused that are left without any."""
-        kept = ({by: a for by, a in accusers.items() if counts(by, a)} for accusers in self._of.values())
-        self._of = {accused: accusers for accused, accusers in zip(self._of, kept, strict=True) if accusers}
+    def _drop(self, pair: Pair) -> None:
+        accuser, accused = pair
+        del self._of[accused][accuser], self._recent[pair]
+        if not self._of[accused]:
+            del self._of[accused]
+        self._refusers.get(accused, {}).pop(accuser, None)
+        self._unanswered.pop(pair, None)
+        self._lasting.pop(pair, None)
 
-    def _refused(self, membership: Membership, accused: ProcessId, lies_max: Callable[[], int]) -> str | None:
-        """Return why a member has to go whose messages more voters have refused than may lie; None: it has not."""
-        by = [accuser for accuser, accusation in self._of[accused].items() if accusation.refused]
-        if len(by) < 2:
-            return None
-        voters = [each for each in by if (known := membership.known.get(each)) is not None and known.member.votes]
-        if len(voters) <= max(1, lies_max()):
-            return None
-        return f"{len(voters)} members have refused what it sent ({self._of[accused][by[0]].reason})"
+    def _refused(self, lies_max: Callable[[], int], spared: Callable[[ProcessId], bool]) -> Verdict | None:
+        """Return a member whose messages more voters have refused than may lie."""
+        liars = max(1, lies_max()) if self._to_weigh else 0
+        while self._to_weigh:
+            accused, _ = self._to_weigh.popitem()
+            by = self._refusers.get(accused, {})
+            if len(by) > liars:
+                first = self._of[accused][next(iter(by))]
+                reason = f"{len(by)} members have refused what it sent ({first.reason})"
+                return Verdict(accused, reason, guilty=not spared(accused))
+        return None
+
+    def _silent(self, now: float) -> Verdict | None:
+        """Return a member that had to answer an accusation by now."""
+        for (accuser, accused), accusation in self._unanswered.items():
+            if now < accusation.due_s:
+                break
+            if self._arrived_s.get(accused, -math.inf) <= accusation.last_s:
+                return Verdict(accused, f"{accuser} lost it ({accusation.reason}), and it has been silent since")
+        return None
 
     def _alone(self, accuser: ProcessId) -> int:
         """Return how many members this one alone accuses although they have answered the leader."""

@@ -17,7 +17,7 @@ from swarmflow.core.routing.link_rates import LinkTable
 
 def weigh(leader: LeaderState, now: float) -> list[Action]:
     """Weigh accusations. Members that lost each other reduce anew: messages between them may be lost."""
-    answered = leader.faults.suspicions.answered(leader.membership, now)
+    answered = leader.faults.suspicions.answered(now)
     actions = departures.weigh(leader, now)
     step = leader.step
     if step is None or not answered or step.phase not in (*BEFORE_BALLOT, StepPhase.PREPARING):

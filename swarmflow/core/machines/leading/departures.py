@@ -116,11 +116,12 @@ def on_suspect(leader: LeaderState, known: MemberRecord, message: Suspect, now: 
     accused = message.process
     if accused not in leader.membership.known or accused == leader.me.process:
         return []
-    leader.faults.suspicions.accuse(known.process, accused, message.reason, now, message.refused)
+    refused = message.refused and known.member.votes
+    leader.faults.suspicions.accuse(known.process, accused, message.reason, now, refused)
     actions: list[Action] = [Count("accusations")]
     if leader.step is not None and accused in leader.step.roster.id_set:
         actions.append(Send(accused, Suspect(known.process, f"it accuses this process: {message.reason}")))
-    return actions + weigh(leader, now)
+    return actions
 
 
 def weigh(leader: LeaderState, now: float) -> list[Action]:

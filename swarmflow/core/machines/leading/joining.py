@@ -36,7 +36,7 @@ def on_join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -
         return [Send(sender, Evicted("another life of this process has taken its place"))]
     known = leader.membership.known.get(sender)
     if known is not None:
-        known.last_seen_s = now
+        leader.hear(known, now)
         return []
     actions: list[Action] = []
     former = leader.membership.incarnations.namesake(sender)

@@ -22,7 +22,7 @@ from swarmflow.core.membership.disputes import MEMORY_S, Disputes
 from swarmflow.core.membership.duties import Duty, Pauses
 from swarmflow.core.membership.failures import Failures
 from swarmflow.core.membership.findings import Findings
-from swarmflow.core.membership.members import Membership
+from swarmflow.core.membership.members import MemberRecord, Membership
 from swarmflow.core.membership.root_votes import RootVotes
 from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.membership.suspicions import CHECK_BEATS, Suspicions
@@ -158,6 +158,11 @@ class LeaderState:
         """Gather members for the next step, unless the leader does so already."""
         if self.phase is not LeaderPhase.GATHERING:
             self.move(LeaderPhase.GATHERING)
+
+    def hear(self, known: MemberRecord, now: float) -> None:
+        """Note that a message of a member has arrived."""
+        known.last_seen_s = now
+        self.faults.suspicions.hear(known.process, now)
 
     @property
     def timeouts(self) -> Timeouts:
