@@ -198,6 +198,16 @@ def test_what_most_peers_of_a_stage_have_is_certified_and_who_has_something_else
     assert not bench.hear(A, StateRoot(0, 9, "right"))
 
 
+def test_of_a_peer_that_reports_ever_other_roots_the_last_one_is_kept() -> None:
+    bench = Bench()
+    bench.serve(A, C, OTHER)
+    bench.commit()
+    bench.committing()
+    for number in range(100):
+        bench.hear(A, StateRoot(0, 2, f"root {number}"))
+    assert dict(bench.leader.votes._counts[0, 2]) == {"root 99": 1}
+
+
 def beat(bench: Bench, *peers: ProcessId) -> list[Action]:
     """Let a heartbeat pass."""
     bench.now += bench.timeouts.heartbeat_s

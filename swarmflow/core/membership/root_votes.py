@@ -22,6 +22,8 @@ class RootVotes:
         counts[root] += 1
         if before is not None:
             counts[before] -= 1
+            if not counts[before]:
+                del counts[before]
 
     def suffice(self, stage: int, version: int, root: str, peers: int) -> bool:
         """Return whether a root may have a majority of so many peers, or all of them may have reported."""
