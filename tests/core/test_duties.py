@@ -155,7 +155,7 @@ def test_a_trainer_is_kept_out_for_what_it_does_not_form_and_for_what_nobody_tak
     assert bench.leader.step is not None
     bench.leader.step.assignment.owners[0] = OTHER
     if paused and not forming:
-        bench.leader.faults.unfed.add(OTHER.name)
+        bench.leader.faults.unfed[OTHER.name] = None
     bench.leader.membership.known[OTHER].duty.usual_s["offer"] = 1.0  # how soon others took some says nothing
     actions: list[Action] = []
     while not (evicted := messages(actions, Evicted)) and bench.now < 600.0:

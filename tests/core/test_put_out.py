@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import pytest
+
+from swarmflow.core import latest
 from swarmflow.core.durability.memories import Former
 from swarmflow.core.machines.leading.departures import bar
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.events import Lost
-from swarmflow.core.protocol.messages import Granted, Heartbeat, Join
+from swarmflow.core.protocol.messages import Granted, Heartbeat, Join, Suspect
 from swarmflow.core.protocol.types import Member, ProcessId
 from tests.core import test_restoring
 from tests.core.samples import messages
@@ -79,3 +82,20 @@ def test_what_who_was_put_out_holds_of_a_later_version_is_given_up_with_that_ver
     assert granted(actions) == [A, B]
     assert bench.leader.recovery.memories.of(C) is None
     assert not messages(bench.hear(C, Heartbeat()), Granted)
+
+
+def test_a_leader_remembers_the_latest_of_those_that_come_under_ever_other_names(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(latest, "ENTRIES_MAX", 3)
+    bench = Bench(on_disk=4)
+    faults = bench.leader.faults
+    for number in range(6):
+        liar = ProcessId(f"x{number}", 1)
+        bench.ask(liar, -1)
+        bench.hear(liar, Suspect(liar, "itself"))
+    assert list(faults.refused) == list(faults.wrong_s) == ["x3", "x4", "x5"]
+    again = ProcessId("x3", 2)
+    bench.ask(again, -1)
+    bench.hear(again, Suspect(again, "itself"))
+    assert list(faults.refused) == ["x4", "x5", "x3"]

@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from swarmflow.core import latest
+from swarmflow.core.election.term_claims import TermClaims
 from swarmflow.core.machines.feeding.trainer_phase import TrainerPhase
 from swarmflow.core.protocol.actions import Count, Forget, Rejoin, TookOver
 from swarmflow.core.protocol.events import BlamedError, DrainAsked, Mishandled
@@ -23,7 +25,7 @@ from swarmflow.core.protocol.messages import (
     MemberFailed,
     Welcome,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Member
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Member, ProcessId
 from tests.core.samples import EPOCH, member, messages, microbatch, of_type
 from tests.core.test_trainer import (
     LEADER,
@@ -269,3 +271,15 @@ def test_a_leader_that_is_deposed_joins_again() -> None:
 def test_a_leader_gives_way_to_the_word_of_another_trainer_alone() -> None:
     bench, _ = elected()
     assert of_type(bench.hear(Deposed(3), THIRD), Rejoin)
+
+
+def test_of_those_that_tell_of_terms_under_ever_other_names_the_latest_are_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(latest, "ENTRIES_MAX", 3)
+    claims = TermClaims()
+    names = [f"x{number}" for number in range(5)]
+    for term, name in enumerate((*names, "x2"), 1):
+        claims.add(ProcessId(name, 1), term)
+    claims.add(ProcessId("y", 1), 9)
+    assert [claims.believed([name], ()) for name in names] == [0, 0, 6, 0, 5]

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from swarmflow.core.commit.quorum import lies_max
+from swarmflow.core.latest import Latest
 from swarmflow.core.protocol.types import ProcessId
 
 
@@ -13,7 +14,7 @@ from swarmflow.core.protocol.types import ProcessId
 class TermClaims:
     """The latest term that each process has told of, by its name."""
 
-    _terms: dict[str, int] = field(init=False, default_factory=dict)
+    _terms: Latest[str, int] = field(init=False, default_factory=Latest)
 
     def add(self, sender: ProcessId, term: int) -> None:
         """Record what a member says."""

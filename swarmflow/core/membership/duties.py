@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from swarmflow.core.latest import Latest
+
 FACTOR = 10.0  # ten times the usual time without a sign of progress is standing still, as a microbatch is late by then
 FIRST_FACTOR = 8.0  # of the least time, as long as what is usual is not known
 FADES = 0.9  # of the longest time between two signs of progress, with each that follows
 PAUSE_MAX_S = 3600.0
 DOUBLINGS_MAX = 60  # of a pause; long before that it is PAUSE_MAX_S
 FORGIVEN_AFTER = 10.0  # pauses in a row without being put out again
-NAMES_MAX = 4096
 
 
 @dataclass(slots=True)
@@ -71,15 +72,13 @@ class Pauses:
 
     pause_s: float  # the first time
     forgiven_after: float = FORGIVEN_AFTER  # pauses in a row without being put out again
-    _by_name: dict[str, _Pause] = field(default_factory=dict)
+    _by_name: Latest[str, _Pause] = field(default_factory=Latest)
 
     def begin(self, name: str, reason: str, now: float) -> float:
         """Keep a process out for a while; return for how many seconds."""
-        former = self._by_name.pop(name, None)
+        former = self._by_name.get(name)
         fresh = former is None or now - former.until_s > self.forgiven_after * self._long_s(former)
         count = 0 if former is None or fresh else former.count
-        if len(self._by_name) >= NAMES_MAX:
-            del self._by_name[next(iter(self._by_name))]
         pause = self._by_name[name] = _Pause(count + 1, 0.0, reason)
         pause.until_s = now + self._long_s(pause)
         return self._long_s(pause)

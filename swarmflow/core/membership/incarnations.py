@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from swarmflow.core.latest import Latest
 from swarmflow.core.protocol.types import ProcessId
-
-RETIRED_MAX = 4096  # that others have replaced; a dead one speaks for no longer than its last messages travel
 
 
 @dataclass(slots=True)
@@ -14,7 +13,8 @@ class Incarnations:
     """The present incarnation of each name, and the ones that were replaced."""
 
     _present: dict[str, ProcessId] = field(init=False, default_factory=dict)
-    _retired: dict[ProcessId, None] = field(init=False, default_factory=dict)
+    # The latest are enough: a dead one speaks for no longer than its last messages travel.
+    _retired: Latest[ProcessId, None] = field(init=False, default_factory=Latest)
 
     def enter(self, process: ProcessId) -> None:
         """Record the present incarnation of a name."""
@@ -28,8 +28,6 @@ class Incarnations:
     def retire(self, process: ProcessId) -> None:
         """Never let an incarnation in again: another one has replaced it."""
         self._retired[process] = None
-        if len(self._retired) > RETIRED_MAX:
-            del self._retired[next(iter(self._retired))]
 
     def retired(self, process: ProcessId) -> bool:
         """Return whether another incarnation has replaced this one."""

@@ -87,7 +87,8 @@ def _count(leader: LeaderState, stages: Iterable[int], version: int, now: float)
 
 def _put_out(leader: LeaderState, wrong: list[MemberRecord], now: float) -> list[Action]:
     """Put out those whose states are not what most of their stage have."""
-    leader.faults.wrong_s |= {entry.process.name: now for entry in wrong}
+    for entry in wrong:
+        leader.faults.wrong_s[entry.process.name] = now
     return [action for entry in wrong for action in _part(leader, entry, now)]
 
 

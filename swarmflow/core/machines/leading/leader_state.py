@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Set
 from dataclasses import InitVar, dataclass, field
 
@@ -16,6 +15,7 @@ from swarmflow.core.durability.memories import NOTHING, Former, Memories
 from swarmflow.core.durability.recovery import Recovery
 from swarmflow.core.durability.snapshots import Snapshots
 from swarmflow.core.durability.versions import Durability
+from swarmflow.core.latest import Latest
 from swarmflow.core.machines.leading.leader_phase import LEADER, LeaderPhase
 from swarmflow.core.machines.leading.stage_plans import StagePlans
 from swarmflow.core.membership.disputes import MEMORY_S, Disputes
@@ -69,11 +69,11 @@ class FaultRecords:
     odd_sums: OddSums = field(default_factory=OddSums)  # members that had other sums than most of their group
     failures: Failures = field(default_factory=Failures)  # other tries at the step that failed
     voters: set[str] = field(default_factory=set)  # those that had a part in failures of the present version, by name
-    refused: Counter[str] = field(default_factory=Counter)  # messages that cannot be true, by name of the sender
+    refused: Latest[str, None] = field(default_factory=Latest)  # senders of messages that cannot be true, by name
     # When a process last had another state than most of its stage, or sent what cannot be, by its name.
-    wrong_s: dict[str, float] = field(init=False, default_factory=dict)
+    wrong_s: Latest[str, float] = field(init=False, default_factory=Latest)
     # Trainers that had to join again because nobody had taken what they had formed, by name.
-    unfed: set[str] = field(init=False, default_factory=set)
+    unfed: Latest[str, None] = field(init=False, default_factory=Latest)
 
     def was_wrong(self, name: str, now: float) -> bool:
         """Return whether a process was lately wrong, as most of its stage could tell, or as could not be true."""

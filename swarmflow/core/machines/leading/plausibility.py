@@ -85,9 +85,9 @@ def refuse(leader: LeaderState, sender: ProcessId, message: Message, what: str, 
     counted, reason = Count("messages_refused", type(message).__name__), f"sent what cannot be: {what}"
     if sender not in leader.membership.known:
         return [counted, *evict(leader, sender, message, reason, now)]
-    leader.faults.refused[sender.name] += 1
+    again = sender.name in leader.faults.refused and not stage_is_lost_with(leader, sender)
+    leader.faults.refused[sender.name] = None
     leader.faults.wrong_s[sender.name] = now
-    again = leader.faults.refused[sender.name] > 1 and not stage_is_lost_with(leader, sender)
     return [counted, *(keep_out if again else gone)(leader, sender, reason, now)]
 
 

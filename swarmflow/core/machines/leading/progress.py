@@ -240,7 +240,7 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
     if entry.process == me and len(leader.membership.trainers()) > 1:
         return [Log("warning", f"this trainer {reason}: another one has to lead"), Rejoin(f"it {reason}")]
     if duty.task == OFFER and entry.process != me and entry.process.name not in leader.faults.unfed:
-        leader.faults.unfed.add(entry.process.name)  # nothing shows whose fault it is: it may come back at once
+        leader.faults.unfed[entry.process.name] = None  # nothing shows whose fault it is: it may come back at once
         return [Count("stalled"), *gone(leader, entry.process, f"it {reason}", now)]
     if entry.process != me and (duty.task in (FEED, OFFER, LOAD) or _has_mate(leader, entry)):
         return pause(leader, entry.process, reason, now)
