@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core.membership.disputes import MEMORY_S, Disputes
+from swarmflow.core import latest
+from swarmflow.core.membership.disputes import MEMORY_S, Disputes, Judgement
 from swarmflow.core.protocol.events import Lost
 from swarmflow.core.protocol.messages import Committed, Evicted, Ready, StateRoot, VersionCertified
 from swarmflow.core.protocol.types import ProcessId, Snapshot
@@ -94,6 +95,29 @@ def test_a_dispute_is_forgotten_after_an_hour() -> None:
     disputes.settle(one, other, "a", 0.0)
     assert disputes.partners("a", MEMORY_S) == {"b"}
     assert not disputes.partners("a", MEMORY_S + 1.0)
+
+
+def test_as_many_disputes_are_remembered_as_the_limit_says_with_their_voters_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(latest, "ENTRIES_MAX", 6)
+    disputes = Disputes()
+    one, other = member("a", 0), member("b", 0)
+    for number in range(9):
+        disputes.settle(one, member(f"x{number}", 0), "a", float(number))
+    assert disputes.partners("a", 9.0) == {f"x{number}" for number in range(3, 9)}
+    for name in ("x0", "x1"):
+        disputes.settle(other, replace(member(name, 0), votes=False), "b", 9.0)
+    judgement = disputes.judge(other, member("c", 0), 1, 9.0)
+    assert judgement is None or not judgement.guilty, "the votes of former namesakes are forgotten with their disputes"
+
+
+def test_whose_turn_it_was_is_forgotten_after_an_hour() -> None:
+    disputes = Disputes()
+    one, other = member("a", 0), member("b", 0)
+    disputes.settle(one, other, "a", 0.0)
+    assert disputes.judge(one, other, 0, MEMORY_S) == Judgement("b", guilty=False)
+    assert disputes.judge(one, other, 0, MEMORY_S + 1.0) is None
 
 
 @pytest.mark.parametrize(("lies_max", "guilty"), [(0, True), (1, True), (2, False)])

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.commit.piece_owners import Owning
-from swarmflow.core.membership.disputes import DISPUTES_MAX, MEMORY_S
+from swarmflow.core.latest import Latest
+from swarmflow.core.membership.disputes import MEMORY_S
 
 # With one owner after sums have differed: who lies only while there are several costs one try in so many at most.
 VERSIONS = 8
@@ -22,7 +23,7 @@ class OddSums:
 
     _tries: tuple[int, int] = (-1, 0)  # (version, tries at its step)
     _until: int = 0  # the version from which several sum again
-    _apart: dict[frozenset[str], float] = field(default_factory=dict)  # names of an owner and a member, since when
+    _apart: Latest[frozenset[str], float] = field(default_factory=Latest)  # names of an owner and a member, since when
 
     def differed(self, version: int, traced: bool) -> None:
         """Record a try that failed so. traced: one owner had summed."""
@@ -33,9 +34,6 @@ class OddSums:
     def apart(self, owner: str, member: str, now: float) -> None:
         """Record two, one of whom is at fault."""
         self._apart[frozenset((owner, member))] = now
-        old = [pair for pair, since_s in self._apart.items() if now - since_s > MEMORY_S]
-        for pair in old or list(self._apart)[: len(self._apart) - DISPUTES_MAX]:
-            del self._apart[pair]
 
     def owning(self, version: int, now: float) -> Owning:
         """Return who may sum at this version's step."""

@@ -8,12 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from swarmflow.core.latest import Latest
 from swarmflow.core.protocol.types import Member
 
 MEMORY_S = 3600.0  # disputes that are older are forgotten
-DISPUTES_MAX = 4096
 NOBODY: frozenset[str] = frozenset()
+
+
+class Settled(NamedTuple):
+    """A dispute that was settled."""
+
+    loser: str
+    when_s: float
+    voters: frozenset[str]  # of the two
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,23 +37,16 @@ class Judgement:
 class Disputes:
     """The disputes that were settled lately, by the names of both: whoever comes back is still the same one."""
 
-    _settled: dict[frozenset[str], tuple[str, float]] = field(init=False, default_factory=dict)  # (loser, when)
-    _voters: set[str] = field(init=False, default_factory=set)  # of these
+    _settled: Latest[frozenset[str], Settled] = field(init=False, default_factory=Latest)
 
     def settle(self, one: Member, other: Member, loser: str, now: float) -> None:
         """Record a dispute and who had to go for it. loser: a name; empty: neither had to."""
         pair = frozenset((one.process.name, other.process.name))
-        self._settled.pop(pair, None)
-        self._settled[pair] = loser, now
-        self._voters |= {member.process.name for member in (one, other) if member.votes}
-        old = [each for each, (_, when_s) in self._settled.items() if now - when_s > MEMORY_S]
-        for each in old or list(self._settled)[: len(self._settled) - DISPUTES_MAX]:
-            del self._settled[each]
+        self._settled[pair] = Settled(loser, now, _voters(one, other))
 
     def partners(self, name: str, now: float) -> set[str]:
         """Return the processes with which this one was in a dispute."""
-        recent = (pair for pair, (_, when_s) in self._settled.items() if now - when_s <= MEMORY_S)
-        return {other for pair in recent if name in pair for other in pair if other != name}
+        return {other for pair in self._recent(now) if name in pair for other in pair if other != name}
 
     def judge(
         self,
@@ -63,13 +65,21 @@ class Disputes:
         names = one.process.name, other.process.name
         found = [self.partners(name, now) | also for name, also in zip(names, present, strict=True)]
         found = [each | {mate} for each, mate in zip(found, reversed(names), strict=True)]
-        voters = self._voters | {member.process.name for member in (one, other) if member.votes}
+        recent = self._recent(now)
+        voters = _voters(one, other).union(*(settled.voters for settled in recent.values()))
         sure = [len(each & voters) for each in found]
         for name, mine, its in zip(names, sure, reversed(sure), strict=True):
             if mine > max(1, lies_max) and mine > its:
                 return Judgement(name, guilty=True)
-        if (before := self._settled.get(frozenset(names))) is not None:
-            return Judgement(names[before[0] == names[0]], guilty=False)
+        if (before := recent.get(frozenset(names))) is not None:
+            return Judgement(names[before.loser == names[0]], guilty=False)
         if len(found[0]) == len(found[1]):
             return None
         return Judgement(names[len(found[1]) > len(found[0])], guilty=False)
+
+    def _recent(self, now: float) -> dict[frozenset[str], Settled]:
+        return {pair: settled for pair, settled in self._settled.items() if now - settled.when_s <= MEMORY_S}
+
+
+def _voters(one: Member, other: Member) -> frozenset[str]:
+    return frozenset(member.process.name for member in (one, other) if member.votes)
