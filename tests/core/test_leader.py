@@ -19,6 +19,7 @@ from swarmflow.core.protocol.messages import (
     Granted,
     Heartbeat,
     Join,
+    Left,
     LoadFailed,
     Message,
     OpenStep,
@@ -278,3 +279,13 @@ def test_a_ballot_that_does_not_end_is_begun_anew_with_more_time() -> None:
         bench.leader.handle(Tick(), bench.now)
     bench.now = 15.9
     assert not messages(bench.hear(A, Heartbeat()) + bench.hear(B, Heartbeat()), Prepare), "it has twice as long"
+
+
+def test_only_who_has_a_part_in_the_decision_counts_as_following_no_other_leader_when_it_leaves() -> None:
+    bench = Bench()
+    bench.serve(A, B, C)
+    bench.commit()  # the first step began with A alone
+    bench.leader.handle(Lost(B, "reset"), bench.now)
+    for leaving, term in ((A, 1), (B, 1), (C, 0), (OTHER, 1), (process("stranger"), 1)):
+        bench.hear(leaving, Left(term))
+    assert bench.leader.lineage.committed_followers == {ME.process, A, B}

@@ -98,7 +98,8 @@ def _absence_s(leader: LeaderState) -> float:
 
 def on_left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> list[Action]:
     """Record that an incarnation has ended: it follows no other leader, and may have left state in its folder."""
-    leader.lineage.committed_followers |= {process} if message.term == leader.term else set()
+    if message.term == leader.term and any(process in electorate.processes for electorate in leader.electorates):
+        leader.lineage.committed_followers.add(process)
     known, held = leader.membership.known.get(process), message.held
     if known is None or held is None or held.stage != known.member.stage or not leader.recovery.memories.possible(held):
         leader.recovery.absent.back(process.name)

@@ -8,7 +8,7 @@ from dataclasses import InitVar, dataclass, field
 
 from swarmflow.core.commit.lineage import Lineage
 from swarmflow.core.commit.odd_sums import OddSums
-from swarmflow.core.commit.quorum import lies_max
+from swarmflow.core.commit.quorum import Electorate, lies_max
 from swarmflow.core.commit.step import Step
 from swarmflow.core.durability.copies import Copies
 from swarmflow.core.durability.memories import NOTHING, Former, Memories
@@ -173,6 +173,13 @@ class LeaderState:
     def lies_max(self) -> int:
         """How many of the voters that are there may lie."""
         return lies_max(sum(entry.member.votes for entry in self.membership.known.values()))
+
+    @property
+    def electorates(self) -> list[Electorate]:
+        """Those that have to agree to the steps at hand, and to the next one."""
+        steps = [step for step in (self.step, self.ahead) if step is not None]
+        last = [self.lineage.electorate] if self.lineage.electorate is not None else []
+        return [*last, *(electorate for step in steps for electorate in step.members.quorum.electorates)]
 
     @property
     def epoch(self) -> Epoch:
