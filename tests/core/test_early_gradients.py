@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from swarmflow.core.pipeline import turnover
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Release, RunBackward, RunForward, Send
 from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed
@@ -21,8 +22,8 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.types import Ref
 from tests.core.hops import computed, receive
-from tests.core.samples import REPAIR, messages, microbatch, of_type, released
-from tests.core.test_hop_table import DOWN, GRADIENT, INPUT, OUTPUT, OWN, TARGETS, UP, UP2, hops
+from tests.core.samples import EPOCH, REPAIR, messages, microbatch, of_type, released
+from tests.core.test_hop_table import DOWN, DOWN2, GRADIENT, INPUT, OUTPUT, OWN, TARGETS, UP, UP2, hops
 
 REPAIRED = Forward(microbatch(0), 1, REPAIR, repair=True, held_by=DOWN)
 AFTER = REPAIR.passed_on()  # the attempt of the hop after it
@@ -157,3 +158,15 @@ def test_a_gradient_of_somebody_else_is_not_taken() -> None:
     assert receive(machine, UP2, ANSWER, (Ref(9),)) == [Release((Ref(9),))]
     receive(machine, DOWN, ANSWER, (GRADIENT,))
     assert receive(machine, DOWN, ANSWER, (Ref(9),)) == [Release((Ref(9),))], "nor a second one"
+
+
+def test_a_holder_that_is_not_named_in_the_step_begun_ahead_holds_nothing() -> None:
+    machine = hops()
+    turnover.begin_ahead(machine)
+    ahead = replace(REPAIRED, microbatch=microbatch(0, EPOCH.following))
+    receive(machine, UP, ahead)
+    receive(machine, DOWN, Accepted(ahead.microbatch, 2, AFTER))
+    turnover.go_on(machine, (DOWN2,), (UP,), {}, (), 1.0)
+    receive(machine, UP, ahead, (INPUT, TARGETS))
+    actions = computed(machine, ForwardComputed(ahead.microbatch, OUTPUT), 2.0)
+    assert [to for to, _ in messages(actions, Adopt)] == [DOWN2]

@@ -116,6 +116,7 @@ class Dispatcher:
         successor: ProcessId | None,
     ) -> None:
         """Take a microbatch that a peer of the stage has said to hold: only its gradient is awaited."""
+        assert holder in self.next_stage.availability, "what a peer that is gone has said is forgotten"
         entry = self._entry(microbatch, bodies, attempt, handovers, True, holder)
         entry.move(FlightState.ASKING)
         entry.measured, entry.successor = True, successor

@@ -35,7 +35,9 @@ def go_on(
     actions = finish(hops, former)
     hops.admission.steps = {hops.epoch}
     hops.admission.mates, hops.dispatcher.senders = set(mates), 1 + len(mates)
-    for process in [process for process in hops.restorer.before if process not in before]:
+    # Nobody announces a death between the decision of a step and the opening of the next one.
+    near = ((tuple(hops.restorer.before), before), (hops.dispatcher.next_stage.availability.alive, next_stage))
+    for process in [process for were, are in near for process in were if process not in are]:
         actions += hops.gone(process, now)
     hops.restorer.before = dict.fromkeys(before)
     actions += dispatch_on(hops.dispatcher, hops.epoch, next_stage, shares, mates, now)
