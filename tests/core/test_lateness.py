@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from swarmflow.core.pipeline import lateness
 from swarmflow.core.pipeline.dispatcher import LATE_FACTOR, QUEUE_MAX, Dispatcher
+from swarmflow.core.pipeline.lateness import ASK_AFTER_S
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.messages import Accepted, Adopt
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId
@@ -57,6 +60,16 @@ def test_as_long_as_no_peer_has_passed_anything_on_who_answers_has_time() -> Non
         accepted(box, holder, 0, 8, at_s + 1.0)
     passed_on(box, holder, 0, 400.0)
     assert box.router.links.any_pass_s == 50.0, "of eight in 400 s; that it was asked changes nothing"
+
+
+@pytest.mark.parametrize("repair", [False, True])
+def test_a_connection_may_break_a_thousand_times(repair: bool) -> None:
+    box, now = dispatcher(A), 0.0
+    box.offer(microbatch(0), BODIES, now, repair=repair)
+    for _ in range(1100):
+        lateness.on_connection_lost(box, A, now)
+        lateness.tick(box, now := now + ASK_AFTER_S)
+    assert lateness.next_deadline(box) is not None
 
 
 def test_who_does_not_answer_is_late() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
 
+from swarmflow.core.pipeline.in_flight import DOUBLINGS_MAX
 from swarmflow.core.protocol.types import ProcessId
 
 LOST_S = 0.5  # half of the first pause after a broken connection
@@ -72,6 +73,7 @@ class Availability:
             return False
         del self._alive[process]
         self._draining.pop(process, None)
+        self._losses.pop(process, None)
         self._postponed_until_s.clear()  # those that would be done sooner may be fewer now
         self.credit(process)
         return True
@@ -113,7 +115,7 @@ class Availability:
         """Pause a peer whose connection broke, for twice as long each time."""
         self._losses[process] += 1
         self._postponed_until_s.clear()
-        pause_s = min(LOST_S * 2.0 ** self._losses[process], self.pause_s)
+        pause_s = min(LOST_S * 2.0 ** min(self._losses[process], DOUBLINGS_MAX), self.pause_s)
         self._paused_until_s[process] = max(self._paused_until_s.get(process, 0.0), now + pause_s)
 
     def answers(self, process: ProcessId) -> None:

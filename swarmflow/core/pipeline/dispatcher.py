@@ -254,7 +254,7 @@ class Dispatcher:
         # No peer has passed anything on yet, so it may wait in a full queue of unknown length.
         least_s = self.late_min_s if usual_s is not None else FIRST_FACTOR * self.late_min_s
         least_s += entry.size_bytes / SLOWEST_BYTES_S
-        return float(max(least_s, LATE_FACTOR * max(usual_s or 0.0, queue_s)) * 2.0**entry.times_late)
+        return float(max(least_s, LATE_FACTOR * max(usual_s or 0.0, queue_s)) * entry.patience)
 
     def ask(self, entry: InFlight, now: float) -> list[Action]:
         """Ask the peers of `entry.asked` whether they hold it; route it where there is none."""

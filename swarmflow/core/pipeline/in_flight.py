@@ -9,6 +9,8 @@ from swarmflow.core.protocol.messages import Adopt, HopHandover
 from swarmflow.core.protocol.types import Attempt, Microbatch, ProcessId, Ref
 from swarmflow.core.transitions import Transitions
 
+DOUBLINGS_MAX = 60  # of a time that grows as others fail: it is longer than any run by then, and a float yet
+
 
 class FlightState(StrEnum):
     """One microbatch on its way to the next stage, from the dispatch until its gradient returns."""
@@ -77,7 +79,7 @@ class InFlight:
     queued: int = field(default=0, init=False)  # passes that its holder had to compute with it, as it said
     late_s: float = field(default=0.0, init=False)  # from then on the holder is late
     unheard: bool = field(default=False, init=False)  # asked again, or cut off: the holder has not answered since
-    times_late: int = field(default=0, init=False)  # how often it was late; the deadline doubles with each
+    times_late: int = field(default=0, init=False)  # how often it was late
     measured: bool = field(default=False, init=False)  # the holder's time has been measured
     restored: bool = field(default=False, init=False)  # the evicted input was brought back, to be re-sent
     settled: bool = field(default=False, init=False)  # the gradient has returned once, perhaps from an earlier holder
@@ -121,6 +123,11 @@ class InFlight:
     def watched(self) -> bool:
         """Whether an answer or a gradient is due."""
         return bool(self.asked) or self.held
+
+    @property
+    def patience(self) -> float:
+        """The factor of its deadlines: twice as much each time that it was late."""
+        return 2.0 ** min(self.times_late, DOUBLINGS_MAX)
 
     def adopt(self, stage: int) -> Adopt:
         """Return the question whether a peer of the stage holds it."""

@@ -176,7 +176,7 @@ def on_connection_lost(dispatcher: Dispatcher, process: ProcessId, now: float) -
             actions += _repair_elsewhere(dispatcher, entry, process, "lost", now)
         else:
             entry.unheard = True
-            dispatcher.expect(entry, now + ASK_AFTER_S * 2.0**entry.times_late)
+            dispatcher.expect(entry, now + ASK_AFTER_S * entry.patience)
     return actions
 
 
