@@ -6,9 +6,9 @@ import pytest
 
 from swarmflow.core.pipeline import lateness
 from swarmflow.core.pipeline.dispatcher import LATE_FACTOR, QUEUE_MAX, Dispatcher
-from swarmflow.core.pipeline.lateness import ASK_AFTER_S
+from swarmflow.core.pipeline.lateness import ASK_AFTER_S, GRADIENT_WAITS_MAX
 from swarmflow.core.protocol.actions import Action
-from swarmflow.core.protocol.messages import Accepted, Adopt
+from swarmflow.core.protocol.messages import Accepted, Adopt, Cancel, Forward, ReserveSlot
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId
 from tests.core.samples import messages, microbatch
 from tests.core.test_dispatcher import BODIES, FIRST_S, A, B, C, dispatcher, sent_to
@@ -118,3 +118,25 @@ def test_what_others_take_counts_from_the_moment_that_it_is_known() -> None:
     passed_on(box, fast, 1, 2.0)
     lateness.tick(box, FIRST_S)
     assert answered(box, slow, 0, 1, FIRST_S) == [fast], "ten times as slow is late"
+
+
+def test_who_only_says_to_have_passed_it_on_loses_its_own_hop_in_the_end() -> None:
+    box, now = measured(1.5), 10.0
+    holder = given(box, 1, queued=1, now=now)
+    box.routed(holder, microbatch(1), FIRST_ATTEMPT, C, now)
+    for _ in range(GRADIENT_WAITS_MAX):
+        now = lateness.next_deadline(box) or now
+        assert asked_of(lateness.tick(box, now)) == [holder]
+        accepted(box, holder, 1, 0, now)
+    now = lateness.next_deadline(box) or now
+    assert now - 10.0 > 127 * box.late_min_s
+    actions = lateness.tick(box, now)
+    assert [to for to, _ in messages(actions, Cancel)] == [holder]
+    assert {(to, repair.held_by) for to, repair in messages(actions, Forward)} == {(other_than(holder), C)}
+
+
+def test_who_was_only_asked_for_a_slot_has_passed_nothing_on() -> None:
+    box = dispatcher(A, B, shares={A: 0, B: 0})
+    [(holder, _), *_] = messages(box.offer(microbatch(0), BODIES, 0.0), ReserveSlot)
+    box.routed(holder, microbatch(0), FIRST_ATTEMPT, C, 1.0)
+    assert box.router.links.response_s(holder) is None

@@ -187,7 +187,7 @@ class Dispatcher:
     ) -> None:
         """Record that the holder has passed it on, and how long that took."""
         entry = self.flights.held_by(sender, microbatch, attempt)
-        if entry is not None:
+        if entry is not None and not entry.reserving:
             self.next_stage.measure(entry, now)
             self._acknowledged(now)
             entry.successor = successor

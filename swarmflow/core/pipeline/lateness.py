@@ -20,6 +20,13 @@ from swarmflow.core.protocol.types import Microbatch, ProcessId
 
 ASK_AFTER_S = 1.0  # from a broken connection until a peer is asked what has reached it; twice as long each time
 WAITS_MAX = 3  # times: a peer that is late gets no more time for what it answers
+# Times that a peer is asked for the gradient of what it says to have passed on, which may be a lie. The last deadline
+# ends after 127 times the first one, half an hour at least. An honest holder has moved the microbatch by then from a
+# successor that does nothing: that takes 8 deadlines (WAITS_MAX), or 64 as long as no peer has passed anything on. Only
+# where it waits for a stage without peers for so long is its hop computed again in vain, when nothing else can be. Each
+# deadline is twice the one before, at the next holder too: of several senders before a liar, the one that is next to it
+# has the least patience in the end, and goes around it.
+GRADIENT_WAITS_MAX = 6
 
 
 def next_deadline(dispatcher: Dispatcher) -> float | None:
@@ -49,7 +56,8 @@ def tick(dispatcher: Dispatcher, now: float) -> list[Action]:
 def _handle_late(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Action]:
     """Ask, or ask again, whoever is late; move a microbatch to another peer when its holder does not answer.
 
-    A peer that has passed the microbatch on and owes the gradient is only asked: the stages after it may be at fault.
+    A peer that has passed the microbatch on and owes the gradient is only asked for long: the stages after it may be at
+    fault. Then its own hop is repaired; its successor, if it has one, keeps the next hop.
     """
     holder, stage = entry.holder, dispatcher.stage
     if entry.offers:  # of those that were asked, some do not answer
@@ -68,6 +76,12 @@ def _handle_late(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Ac
             dispatcher.expect(entry, now + dispatcher.late_min_s)
             return [Send(holder, entry.adopt(stage))]
     entry.times_late += 1
+    if (
+        holder is not None
+        and entry.times_late > GRADIENT_WAITS_MAX
+        and dispatcher.next_stage.availability.others(holder)
+    ):
+        return _repair_elsewhere(dispatcher, entry, holder, "late", now)
     dispatcher.expect(entry, now + dispatcher.deadline_s(entry, holder))
     silent = sorted(entry.asked) if holder is None else [holder]
     return [Send(process, entry.adopt(stage)) for process in silent]
