@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import pytest
 
@@ -10,7 +11,7 @@ from swarmflow.core.pipeline import passes, reconciling
 from swarmflow.core.pipeline.admission import Admission
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop import Hop, HopState
-from swarmflow.core.pipeline.hop_table import HopTable
+from swarmflow.core.pipeline.hop_table import RESERVED_FACTOR, HopTable
 from swarmflow.core.protocol.actions import DEFERRED_MIN, Action, Discard, RunBackward, RunForward, RunReplay, Send
 from swarmflow.core.protocol.events import BackwardComputed, ForwardComputed, LossComputed, Replayed, Tick
 from swarmflow.core.protocol.messages import (
@@ -157,6 +158,21 @@ def test_a_slot_reserved_over_a_connection_that_broke_is_offered_to_the_next() -
     assert messages(machine.unreachable(UP2, 1.0), CreditAvailable) == []
     assert messages(machine.unreachable(UP, 1.0), CreditAvailable) == [(UP2, CreditAvailable(2))]
     assert machine.admission.reserved == {}
+
+
+def test_a_slot_whose_bytes_do_not_come_is_offered_to_the_next() -> None:
+    machine = hops(stage=2, capacity=1)
+    receive(machine, UP, reserve(0))
+    receive(machine, UP2, reserve(1))
+    machine.dispatcher.due_s = math.inf
+    late_s = machine.next_deadline()
+    assert late_s == machine.due_s == RESERVED_FACTOR * machine.dispatcher.late_min_s
+    receive(machine, UP, reserve(0, attempt=Attempt(denials=1)), now=late_s - 1.0)  # which does not make it longer
+    assert machine.tick(late_s - 0.1) == []
+    assert messages(machine.tick(late_s), CreditAvailable) == [(UP2, CreditAvailable(2))]
+    assert machine.next_deadline() is None
+    receive(machine, UP2, reserve(1), now=late_s)
+    assert messages(receive(machine, UP, forward(0, 2), (INPUT, TARGETS), late_s), Denied), "too late"
 
 
 def test_a_ballot_ends_what_was_reserved() -> None:
@@ -315,8 +331,9 @@ def test_never_more_graphs_are_in_memory_than_there_is_memory_for() -> None:
 def measured(admission: Admission, microbatch: Microbatch) -> None:
     """Let a microbatch with a slot arrive after 2 s, and be computed in 0.4 s."""
     admission.now_s = 2.0
-    admission.give_up(microbatch, FIRST_ATTEMPT)
-    admission.arrive(microbatch, kept=True)
+    slot = admission.give_up(microbatch, FIRST_ATTEMPT)
+    assert slot is not None
+    admission.arrive(slot)
     admission.timer.watch(Tick(), [RunForward(microbatch, INPUT, TARGETS)], 2.0)
     admission.timer.watch(ForwardComputed(microbatch, INPUT), [], 2.4)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from swarmflow.core.pipeline.hop import COMPUTING, ORPHANED, UNFINISHED, Hop, HopState
 from swarmflow.core.pipeline.next_stage import NextStage
@@ -17,6 +19,14 @@ QUEUED_SHARE = 3  # of what memory holds a third may be queued
 PASSES = 4  # times a forward pass: what a microbatch without a graph costs (forward, forward again, backward of two)
 GRAPHS_FEW = 2  # for which there is memory: fewer cannot fill a pipeline, however fast its peers are
 NARROW_MATES = 1  # with so many others at most there is nobody who could compute it at less cost
+
+
+class Reservation(NamedTuple):
+    """A slot that is kept for a microbatch whose bytes are to follow."""
+
+    sender: ProcessId
+    attempt: Attempt
+    since_s: float
 
 
 @dataclass(slots=True)
@@ -36,7 +46,7 @@ class Admission:
     steps: set[Epoch] = field(default_factory=set, init=False)  # that take microbatches: none whose ballot is under way
     mates: set[ProcessId] = field(default_factory=set, init=False)  # the stage's other peers, since the epoch began
     draining: bool = field(default=False, init=False)
-    reserved: dict[Microbatch, tuple[ProcessId, Attempt]] = field(default_factory=dict, init=False)  # by whom, attempt
+    reserved: dict[Microbatch, Reservation] = field(default_factory=dict, init=False)  # in the order of their times
     # Microbatches by the state of their hops. Kept up to date, because every event asks for their sizes.
     held: set[Microbatch] = field(default_factory=set, init=False)  # with a graph, gradient not accumulated yet
     without_graph: set[Microbatch] = field(default_factory=set, init=False)  # the same without a graph
@@ -46,7 +56,6 @@ class Admission:
     dispatched: dict[Microbatch, Hop] = field(default_factory=dict, init=False)  # whose graph awaits a gradient
     now_s: float = field(default=0.0, init=False)
     _transfer_s: float = field(default=0.0, init=False)  # smoothed time from a reservation to the tensor's arrival
-    _reserved_s: dict[Microbatch, float] = field(default_factory=dict, init=False)  # since when a slot is reserved
     _denied: dict[ProcessId, None] = field(default_factory=dict, init=False)  # senders to notify of a free slot
     _served_last: dict[ProcessId, None] = field(default_factory=dict, init=False)  # notified after them: see serve_last
     _unasked: Counter[ProcessId] = field(default_factory=Counter, init=False)  # arrived without asking, by sender
@@ -62,7 +71,6 @@ class Admission:
     def finish(self, epoch: Epoch) -> None:
         """Free the slots that were reserved for microbatches of a step that is committed, or of earlier ones."""
         self.reserved = {microbatch: slot for microbatch, slot in self.reserved.items() if microbatch.epoch > epoch}
-        self._reserved_s = {microbatch: s for microbatch, s in self._reserved_s.items() if microbatch.epoch > epoch}
 
     def close(self, epoch: Epoch) -> None:
         """Admit nothing more of a step, whose ballot begins: what would still arrive has been overtaken, and is denied.
@@ -75,7 +83,6 @@ class Admission:
     def clear(self) -> None:
         """Free all slots."""
         self.reserved.clear()
-        self._reserved_s.clear()
         self.waiting.clear()
         self.dispatched.clear()
         for microbatches in (self.held, self.without_graph, self.queued, self.orphans):
@@ -208,7 +215,8 @@ class Admission:
 
     def landed(self, sender: ProcessId, microbatch: Microbatch) -> None:
         """Record that a tensor has arrived, whether it is admitted or not."""
-        self._unasked[sender] += self.reserved.get(microbatch, (None,))[0] != sender
+        slot = self.reserved.get(microbatch)
+        self._unasked[sender] += slot is None or slot.sender != sender
 
     def unarrived(self, sender: ProcessId, sent: int) -> int:
         """Return how many of those that a sender has sent without asking are on their way: a question overtakes them.
@@ -218,32 +226,30 @@ class Admission:
         return max(0, sent - self._unasked[sender])
 
     def reserve(self, microbatch: Microbatch, sender: ProcessId, attempt: Attempt) -> None:
-        """Reserve a slot for a microbatch that a sender is about to send."""
-        self.reserved[microbatch] = (sender, attempt)
-        self._reserved_s[microbatch] = self.now_s
+        """Reserve a slot for a microbatch that a sender is about to send. Asking again does not prolong it."""
+        slot = self.reserved.get(microbatch)
+        if slot is not None and slot.sender == sender:
+            self.reserved[microbatch] = slot._replace(attempt=attempt)
+            return
+        self.reserved.pop(microbatch, None)
+        self.reserved[microbatch] = Reservation(sender, attempt, self.now_s)
 
-    def arrive(self, microbatch: Microbatch, kept: bool) -> None:
-        """Record that the tensor has arrived. kept: in a reserved slot, which times the transfer."""
-        if kept:
-            self._transfer_s = smoothed(
-                self._transfer_s or None, self.now_s - self._reserved_s.pop(microbatch, self.now_s)
-            )
+    def arrive(self, slot: Reservation) -> None:
+        """Record that the tensor has arrived for which a slot was reserved, which times the transfer."""
+        self._transfer_s = smoothed(self._transfer_s or None, self.now_s - slot.since_s)
 
-    def give_up(self, microbatch: Microbatch, attempt: Attempt) -> bool:
-        """Free the slot that this or an earlier attempt of a microbatch reserved; return whether there was one.
+    def give_up(self, microbatch: Microbatch, attempt: Attempt) -> Reservation | None:
+        """Free the slot that this or an earlier attempt of a microbatch reserved; return it, if there was one.
 
         A microbatch is with one peer at a time, so a later attempt shows that the earlier one is over. The Cancel that
         should have said so may be lost.
         """
         slot = self.reserved.get(microbatch)
-        if slot is None or slot[1] > attempt:
-            return False
-        del self.reserved[microbatch]
-        return True
+        return None if slot is None or slot.attempt > attempt else self.reserved.pop(microbatch)
 
-    def connection_lost(self, sender: ProcessId) -> bool:
-        """Free the slots reserved for a sender: the bytes, or the Cancel, may be lost. Return whether there was one."""
-        kept = {microbatch: slot for microbatch, slot in self.reserved.items() if slot[0] != sender}
+    def free_reserved(self, is_over: Callable[[Reservation], bool]) -> bool:
+        """Free the slots whose reservation is over. Return whether there was one."""
+        kept = {microbatch: slot for microbatch, slot in self.reserved.items() if not is_over(slot)}
         freed, self.reserved = len(kept) < len(self.reserved), kept
         return freed
 
@@ -252,7 +258,7 @@ class Admission:
         self.mates.discard(sender)
         self._denied.pop(sender, None)
         self._served_last.pop(sender, None)
-        self.connection_lost(sender)
+        self.free_reserved(lambda slot: slot.sender == sender)
 
     def next_credits(self) -> list[ProcessId]:
         """Pop the denied senders to notify, as many as there are free slots: of others each question is in vain."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from swarmflow.core.pipeline import lateness
 from swarmflow.core.pipeline.admission import Admission
-from swarmflow.core.pipeline.dispatcher import Dispatcher
+from swarmflow.core.pipeline.dispatcher import SLOWEST_BYTES_S, Dispatcher
 from swarmflow.core.pipeline.early_gradients import EarlyGradients
 from swarmflow.core.pipeline.hop import Hop
 from swarmflow.core.pipeline.journal import Journal
@@ -27,6 +28,9 @@ from swarmflow.core.protocol.messages import (
 from swarmflow.core.protocol.types import NO_EPOCH, WITHOUT_GRAPH, Attempt, Epoch, Microbatch, ProcessId
 from swarmflow.core.routing.compute_timer import ComputeTimer
 
+# Times the least deadline of a sender that has sent its bytes: so long a slot is reserved for them. What arrives later
+# is admitted as unrequested bytes are, or denied.
+RESERVED_FACTOR = 4.0
 COST_CHANGED = 0.1  # of the announced downstream cost, before it is announced again
 
 
@@ -61,11 +65,14 @@ class HopTable:
     early: EarlyGradients = field(init=False)
     probers: dict[ProcessId, None] = field(default_factory=dict, init=False)  # of the stage before, in this epoch
     _announced_s: float = field(default=0.0, init=False)  # downstream cost, as the stage before knows it
+    _reserved_max_s: float = field(init=False)  # for so long a slot is reserved
 
     def __post_init__(self) -> None:
         self.admission = Admission(
             self.capacity, 0 if self.last else self.without_graph, self.timer, self.dispatcher.next_stage
         )
+        least_s = self.dispatcher.late_min_s + self.dispatcher.prober.boundary_bytes / SLOWEST_BYTES_S
+        self._reserved_max_s = RESERVED_FACTOR * least_s
         self.workload = Workload(self.stage == 0, self.last, self.dispatcher, self.admission, self.hops)
         self.early = EarlyGradients(self.stage, self.last, self.admission, self.dispatcher.next_stage)
         self.journal = Journal(self.dispatcher, self.journal_bytes_max, self.hops)
@@ -154,22 +161,34 @@ class HopTable:
 
     def unreachable(self, process: ProcessId, now: float) -> list[Action]:
         """Handle a broken connection to a process that may be alive, of the stage before or the next one."""
-        freed = self.grant_credits() if self.admission.connection_lost(process) else []
+        # The bytes, or the Cancel, may be lost.
+        freed = self.grant_credits() if self.admission.free_reserved(lambda slot: slot.sender == process) else []
         return freed + self.report_successors(lateness.on_connection_lost(self.dispatcher, process, now))
 
     def tick(self, now: float) -> list[Action]:
         """Handle what is due."""
-        return self.report_successors(lateness.tick(self.dispatcher, now)) + self.restorer.tick(now)
+        freed: list[Action] = []
+        if self._reserved_until_s <= now:
+            self.admission.free_reserved(lambda slot: slot.since_s + self._reserved_max_s <= now)
+            freed = self.grant_credits()
+        return freed + self.report_successors(lateness.tick(self.dispatcher, now)) + self.restorer.tick(now)
 
     @property
     def due_s(self) -> float:
         """A tick before this time does nothing."""
-        return 0.0 if self.restorer.busy else self.dispatcher.due_s
+        return 0.0 if self.restorer.busy else min(self.dispatcher.due_s, self._reserved_until_s)
 
     def next_deadline(self) -> float | None:
         """Return when tick is due."""
         times = (lateness.next_deadline(self.dispatcher), self.restorer.next_deadline())
-        return min((time for time in times if time is not None), default=None)
+        first_s = min((time for time in times if time is not None), default=math.inf)
+        first_s = min(first_s, self._reserved_until_s)
+        return first_s if first_s < math.inf else None
+
+    @property
+    def _reserved_until_s(self) -> float:
+        first = next(iter(self.admission.reserved.values()), None)
+        return math.inf if first is None else first.since_s + self._reserved_max_s
 
     # --- what the exchanges share -------------------------------------------------------------------------------------
 

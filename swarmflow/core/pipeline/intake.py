@@ -38,11 +38,12 @@ def on_forward(hops: HopTable, sender: ProcessId, message: Forward, bodies: Bodi
     if hop is not None and not hop.orphan:
         return [*hops.restorer.offered(hop, bodies), *_take_over(hops, hop, sender, message)]
     admission = hops.admission
-    reserved = admission.give_up(message.microbatch, message.attempt)
-    if hop is not None or not (reserved or admission.free(message.insist, message.microbatch.epoch)):
+    slot = admission.give_up(message.microbatch, message.attempt)
+    if hop is not None or not (slot or admission.free(message.insist, message.microbatch.epoch)):
         drop += hops.early.drop(message.microbatch)
         return [*drop, *hops.deny(sender, message, admission.deny(sender, message.insist))]
-    admission.arrive(message.microbatch, reserved)
+    if slot is not None:
+        admission.arrive(slot)
     return _begin(hops, sender, message, bodies)
 
 
