@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from swarmflow.core.pipeline import lateness, offers
+from swarmflow.core.pipeline import lateness, offers, turnover
 from swarmflow.core.pipeline.availability import ASKED
 from swarmflow.core.pipeline.dispatcher import FIRST_FACTOR, SLOWEST_BYTES_S, Dispatcher
 from swarmflow.core.pipeline.in_flight import FlightState
@@ -25,6 +25,8 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, ProcessId, Ref
 from swarmflow.core.routing.iwrr import Iwrr
+from swarmflow.core.routing.shortest import Shortest
+from tests.core.measuring import transferred
 from tests.core.samples import EPOCH, REPAIR, messages, microbatch, of_type, process
 
 A, B, C = process("a"), process("b"), process("c")
@@ -375,6 +377,16 @@ def test_what_is_forgotten_needs_no_room() -> None:
     box = dispatcher(A, shares={})
     box.offer(microbatch(0), BODIES, 0.0)
     assert messages(box.forget(microbatch(0)), Cancel) == [(A, Cancel(microbatch(0), 1, FIRST_ATTEMPT))]
+
+
+def test_a_step_that_was_begun_ahead_tries_who_was_slow_once_again() -> None:
+    box = Dispatcher(1, Shortest())
+    box.open(EPOCH, (A, B))
+    transferred(box.router, B, 20.0)
+    transferred(box.router, A, 0.1, now=1e6)
+    assert sent_to(box.offer(microbatch(0, EPOCH.following), BODIES, 1e6)) == [A]
+    turnover.dispatch_on(box, EPOCH.following, (A, B), {}, (), 1e6)
+    assert sent_to(box.offer(microbatch(1, EPOCH.following), BODIES, 1e6)) == [B]
 
 
 def test_clearing_releases_all_bytes() -> None:

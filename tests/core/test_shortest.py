@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.compute_timer import UNKNOWN_S
-from swarmflow.core.routing.shortest import PRIOR_S, RETRY_FACTOR, Shortest, _PeerQueue
+from swarmflow.core.routing.shortest import PRIOR_S, RETRY_FACTOR, STALE_FACTOR, Shortest, _PeerQueue
 from tests.core.measuring import on_path, probed, responded, transferred
 from tests.core.samples import process
 
@@ -118,7 +119,8 @@ def test_a_probe_is_believed_until_something_was_sent() -> None:
     assert chosen(made) == A, "what was sent says more than a probe"
 
 
-def test_who_was_slow_once_is_tried_again_with_one_microbatch_and_measured_anew() -> None:
+@pytest.mark.parametrize("ahead", [False, True])
+def test_who_was_slow_once_is_tried_again_with_one_microbatch_and_measured_anew(ahead: bool) -> None:
     made = router(a=0.1, b=0.1)
     transferred(made, B, 20.0)  # busy with something else at that moment
     responded(made, B, 25.0, 0.1)
@@ -127,7 +129,12 @@ def test_who_was_slow_once_is_tried_again_with_one_microbatch_and_measured_anew(
     def opened(after_s: float) -> list[ProcessId | None]:
         """The first three choices of a step that is opened so long after that."""
         transferred(made, A, 0.1, used_s + after_s)
-        made.begin_epoch((A, B))
+        if ahead:
+            for peer in (A, B):
+                made.set_pending(peer, 0)
+            made.go_on()
+        else:
+            made.begin_epoch((A, B))
         sent: Counter[ProcessId | None] = Counter()
         for _ in range(3):
             to = chosen(made)
@@ -242,6 +249,26 @@ def test_a_stranger_with_another_way_is_known_from_then_on() -> None:
     probed(made, A, 5.0)
     on_path(made, B, 1.0)
     assert (chosen(made), made.links.is_fresh(B)) == (B, True)
+
+
+def test_who_holds_something_when_the_next_step_goes_on_keeps_it_and_is_not_tried() -> None:
+    made = router(a=0.1, b=0.1)
+    transferred(made, B, 20.0)
+    made.set_pending(B, 1)
+    delay_s = made.delay_s(B)
+    transferred(made, A, 0.1, 1e6)
+    made.go_on()
+    assert made.delay_s(B) == delay_s
+
+
+def test_a_value_that_changes_above_the_least_one_leaves_few_entries_behind() -> None:
+    queue = _PeerQueue()
+    one, other = process("one"), process("other")
+    queue.put(other, 0.0)
+    for turn in range(1000):
+        queue.put(one, 2000.0 - turn)
+        assert queue.first() == other
+    assert len(queue.heap) <= 2 * STALE_FACTOR
 
 
 def test_an_excluded_peer_whose_delay_changes_to_and_fro_leaves_no_entries_behind() -> None:

@@ -57,6 +57,7 @@ def dispatch_on(
     actions = [action for process in left for action in lateness.gone(dispatcher, process, now)]
     for process in peers:
         dispatcher.next_stage.enter(process, shares.get(process, 0))
+    dispatcher.router.go_on()
     dispatcher.measure_links(epoch, peers, mates)
     return actions + dispatcher.retry(now)
 

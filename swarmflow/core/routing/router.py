@@ -41,6 +41,9 @@ class Router(Protocol):
     def begin_epoch(self, processes: Iterable[ProcessId]) -> None:
         """Begin an epoch with these peers, which hold nothing."""
 
+    def go_on(self) -> None:
+        """Begin an epoch with the same peers and what they hold: it was begun ahead."""
+
     def add_peer(self, process: ProcessId) -> None:
         """Add a peer to the stage."""
 

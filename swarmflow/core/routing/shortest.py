@@ -17,6 +17,7 @@ from swarmflow.core.routing.smoothing import smoothed
 PRIOR_S = 1e-3  # assumed before the first measurement (epsilon in SWARM, Algorithm 1)
 RETRY_FACTOR = 30.0  # an unused peer is tried again after this multiple of its path's time; costs about 3%
 NEAR = 1.0  # times what one microbatch takes there, both passes: by less than this no peer is better than another
+STALE_FACTOR = 4  # times the peers: a queue with more entries than that is made anew
 DRAWS = 8  # of which those that have told of the least work are asked
 CHANGED = 0.1  # of what is usual, before those of which it is assumed are estimated anew: a sender assumes it of dozens
 
@@ -62,6 +63,9 @@ class _PeerQueue:
         if current.get(process) != value:
             current[process] = value
             heapq.heappush(self.heap, (value, process))
+            if len(self.heap) > STALE_FACTOR * len(current):  # those above the least value are never met
+                self.heap = [(value, process) for process, value in current.items()]
+                heapq.heapify(self.heap)
 
     def drop(self, process: ProcessId) -> None:
         """Remove a peer."""
@@ -126,15 +130,21 @@ class Shortest:
             peer = former.get(process)
             if peer is not None and peer.measured:
                 peer.pending, peer.retry_s = 0, None
-                if self._is_unused(process, peer):
-                    peer.retry_s = least_s
-                    self.links.renew(process)
+                self._try_unused(process, peer, least_s)
                 self._add(process, peer)
             elif self.links.is_measured(process):  # it was removed, and is a member again
                 self._add(process, self._measured_estimate(process))
             else:
                 self._unmeasured[process] = None
         self._assumed.clear()
+
+    def go_on(self) -> None:
+        """Begin an epoch with the same peers and what they hold: those that were not used for long are tried again."""
+        least_s = self.downstream_s
+        for process, peer in self._peers.items():
+            if peer.measured and not peer.pending:
+                self._try_unused(process, peer, least_s)
+                self._requeue(process, peer)
 
     def add_peer(self, process: ProcessId) -> None:
         """Add a peer to the stage."""
@@ -276,10 +286,12 @@ class Shortest:
         else:
             self._assumed.pop(process, None)
 
-    def _is_unused(self, process: ProcessId, peer: _PeerEstimate) -> bool:
-        """Return whether a peer was used, but not for so long that it is worth a trial."""
+    def _try_unused(self, process: ProcessId, peer: _PeerEstimate, least_s: float) -> None:
+        """Assume the least delay of a peer that was used, but not for so long that it is worth a trial."""
         used_s = self.links.used_s(process)
-        return used_s is not None and self.links.now_s - used_s > RETRY_FACTOR * peer.path_s
+        if used_s is not None and self.links.now_s - used_s > RETRY_FACTOR * peer.path_s:
+            peer.retry_s = least_s
+            self.links.renew(process)
 
     def _own_estimate(self, process: ProcessId) -> _PeerEstimate | None:
         """Return a peer's own estimate, made from the shared one if need be; None: it does not serve the stage."""

@@ -41,6 +41,10 @@ class FlowRouter:
         self.held.clear()
         self.shortest.begin_epoch(processes)
 
+    def go_on(self) -> None:
+        """Begin an epoch with the same peers and what they hold."""
+        self.shortest.go_on()
+
     def add_peer(self, process: ProcessId) -> None:
         """Add a peer to the stage."""
         self.shortest.add_peer(process)
