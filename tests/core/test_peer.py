@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from swarmflow.core.protocol.actions import (
 )
 from swarmflow.core.protocol.events import (
     Applied,
+    BlamedError,
     DrainAsked,
     Event,
     LossComputed,
@@ -244,6 +246,19 @@ def test_what_comes_before_its_epoch_is_kept_and_then_done() -> None:
     early = bench.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), sender=LEADER, bodies=(INPUT, TARGETS))
     assert not of_type(early, RunLoss)
     assert of_type(bench.hear(OpenStep(1, EPOCH, ROSTER, LINEAGE)), RunLoss)
+
+
+def test_what_a_kept_message_raises_is_blamed_on_its_sender() -> None:
+    bench = Bench()
+    other = process("t1")
+    bench.hear(Granted(1, 0, 0, ()))
+    bench.event(StateLoaded(0, 0, "digest", 4, ELEMENTS))
+    without_attempt: Any = None
+    kept = Received(other, Forward(microbatch(0), 0, without_attempt), (INPUT, TARGETS))
+    bench.peer._early.keep(kept, 0.0)
+    with pytest.raises(BlamedError) as caught:
+        bench.hear(OpenStep(1, EPOCH, Roster(ROSTER.stages, (*ROSTER.trainers, member("t1", -1))), LINEAGE))
+    assert (caught.value.process, caught.value.message) == (other, "Forward")
 
 
 def test_one_sender_cannot_make_it_keep_more_than_a_bound_nor_shut_others_out() -> None:

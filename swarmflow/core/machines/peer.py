@@ -254,11 +254,15 @@ class PeerMachine(PeerState):
         for event in orders:
             if event.sender != self.leader or self.phase is PeerPhase.GONE:
                 continue
-            try:
-                actions += INBOUND[type(event.message)].handle(self, event, now)
-            except Exception as error:
-                raise BlamedError(event.sender, type(event.message).__name__) from error
+            actions += self._blaming(event, lambda event: INBOUND[type(event.message)].handle(self, event, now))
         return actions
+
+    def _blaming(self, event: Received, handle: Callable[[Received], list[Action]]) -> list[Action]:
+        """Handle what was kept until now. What that raises its sender has caused, not that of the event at hand."""
+        try:
+            return handle(event)
+        except Exception as error:
+            raise BlamedError(event.sender, type(event.message).__name__) from error
 
     def _relayed(self, event: Received, message: RelayedTensor, now: float) -> list[Action]:
         """Take a tensor that another peer has relayed, as from its origin."""
@@ -323,7 +327,10 @@ class PeerMachine(PeerState):
             inbound = INBOUND.get(type(event.message))
             return inbound is not None and self._is_early(inbound, event.message, event.sender)
 
-        return [action for event in self._early.due(is_early) for action in self._received(event, now)]
+        actions: list[Action] = []
+        for event in self._early.due(is_early):
+            actions += self._blaming(event, lambda event: self._received(event, now))
+        return actions
 
     @property
     def early(self) -> list[Received]:
