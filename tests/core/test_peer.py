@@ -302,17 +302,26 @@ def test_what_is_about_a_later_epoch_gives_way_to_what_is_due_next(kept: int, si
     assert bench.peer.early[-1].message == following
 
 
-def test_what_is_void_or_from_strangers_is_released() -> None:
+def test_what_is_void_or_from_the_dead_is_released() -> None:
     bench = Bench()
     bench.serve()
     bench.hear(OpenStep(1, Epoch(1, 0), ROSTER, LINEAGE))
     stale = Forward(microbatch(0), 0, FIRST_ATTEMPT)
     assert released(bench.hear(stale, bodies=(INPUT, TARGETS))) == [INPUT, TARGETS]
-    fresh = Forward(microbatch(0, Epoch(1, 0)), 0, FIRST_ATTEMPT)
-    assert released(bench.hear(fresh, sender=STRANGER, bodies=(INPUT, TARGETS))) == [INPUT, TARGETS]
     assert released(bench.hear(Backward(microbatch(0), 0, FIRST_ATTEMPT), sender=MATE, bodies=(Ref(5),))) == [Ref(5)]
     assert bench.peer.hops is not None
     assert bench.peer.hops.held == 0
+    bench.hear(MemberFailed(1, Epoch(1, 0), MATE, "dead"))
+    fresh = Forward(microbatch(0, Epoch(1, 0)), 0, FIRST_ATTEMPT)
+    assert released(bench.hear(fresh, sender=MATE, bodies=(INPUT, TARGETS))) == [INPUT, TARGETS]
+
+
+def test_what_a_stranger_sends_waits_for_the_leader_to_name_it_and_not_for_long() -> None:
+    bench = Bench()
+    bench.serve()
+    assert not released(bench.hear(Forward(microbatch(0), 0, FIRST_ATTEMPT), STRANGER, (INPUT, TARGETS)))
+    bench.now += EARLY_S
+    assert released(bench.event(Tick())) == [INPUT, TARGETS]
 
 
 @pytest.mark.parametrize(

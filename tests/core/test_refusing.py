@@ -201,6 +201,17 @@ def test_who_comes_in_amid_a_step_takes_work_of_the_next_one_where_that_has_begu
         assert bool(messages(early, SlotReserved)) == ahead, "else it keeps the question until it is due"
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_what_overtakes_the_word_of_a_newcomer_is_done_when_that_comes(ahead: bool) -> None:
+    peer, epoch = Peer(), EPOCH
+    if ahead:
+        peer.hear(Prepare(1, EPOCH, 1, (), (Group("stage-1", (ME, MATE), ballot=1),), TALLY, ahead=True))
+        epoch = EPOCH.following
+    assert not messages(peer.hear(ReserveSlot(Microbatch(epoch, 0), 1, FIRST_ATTEMPT), STRANGER), SlotReserved)
+    entered = peer.hear(MemberEntered(1, EPOCH, Member(STRANGER, 0, 4), ahead))
+    assert [to for to, _ in messages(entered, SlotReserved)] == [STRANGER]
+
+
 def test_a_peer_that_came_in_again_on_another_stage_puts_out_nobody_that_does_not_know_it() -> None:
     """What still comes of the step was meant for the stage at which it began; nobody there knew of the move."""
     peer = Peer()

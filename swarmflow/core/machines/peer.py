@@ -98,11 +98,11 @@ class PeerMachine(PeerState):
             return self._due(now)
         if type(event) is Received and type(event.message) is LeaderHeartbeat and self._from_leader(event):
             return self._beat(event, now)
-        before = self._known_ballot if self._early else None
+        before = self._known if self._early else None
         actions = self._handle(event, now)
         if self._orders and not self._updates:
             actions += self._obey(now)
-        if before is not None and self._known_ballot != before:
+        if before is not None and self._known != before:
             actions += self._replay_early(now)
         if self.hops is not None:
             self.hops.timer.watch(event, actions, now)
@@ -278,18 +278,23 @@ class PeerMachine(PeerState):
     def _is_early(self, inbound: Inbound, message: Message, sender: ProcessId) -> bool:
         """Peers' first messages may arrive before the leader's OpenStep or Prepare, which use another connection.
 
-        So may those of a peer that comes in with the step that was begun ahead here.
+        So may those of a peer that comes in amid the step, before MemberEntered.
         """
         about: Any = message
         match inbound.scope:
             case Scope.HOP:
                 epoch = about.microbatch.epoch
-                return bool(epoch > self.epoch and not (self.takes(epoch) and self._named(sender)))
+                return self._may_enter(sender) if self.takes(epoch) else bool(epoch > self.epoch)
             case Scope.BALLOT:
                 return bool((about.epoch, about.ballot) > (self.epoch, self.begun))
             case Scope.LINK:
-                return bool(about.epoch > self.epoch)
+                return self._may_enter(sender) if about.epoch == self.epoch else bool(about.epoch > self.epoch)
         return False
+
+    def _may_enter(self, sender: ProcessId) -> bool:
+        """Return whether a process takes no part in the current epoch, and may yet: it has not died in it."""
+        view = self.epoch_view
+        return view is not None and not view.takes_part(sender) and sender not in view.gone
 
     def _is_void(self, inbound: Inbound, event: Received) -> bool:
         """Return whether a message belongs to another epoch, or its sender or this peer does not take part."""
@@ -315,10 +320,10 @@ class PeerMachine(PeerState):
         return self.epoch_view is not None and self.epoch_view.takes_part(process)
 
     @property
-    def _known_ballot(self) -> tuple[Epoch, int, bool]:
-        """The epoch and ballot at hand, and whether the next epoch has begun: what is about a later one is early."""
+    def _known(self) -> tuple[Epoch, int, bool, int]:
+        """The epoch and ballot at hand, whether the next epoch has begun, and how many came in: the rest is early."""
         ahead = self.hops is not None and self.hops.ahead is not None
-        return self.epoch, self.begun, ahead
+        return self.epoch, self.begun, ahead, len(self.epoch_view.entered) if self.epoch_view is not None else 0
 
     def _replay_early(self, now: float) -> list[Action]:
         """Handle what is not too early any more."""

@@ -1,4 +1,4 @@
-"""Messages about an epoch or a ballot that a peer has not heard of yet: kept until it has, within limits."""
+"""Messages about an epoch, a ballot or a member that a peer has not heard of yet: kept until it has, within limits."""
 
 from __future__ import annotations
 
