@@ -266,6 +266,7 @@ def test_an_unusable_tensor_is_undone_without_leaving_bytes() -> None:
     receive(machine, holder, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
     culprit, actions = passes.failed(machine, microbatch(0))
     assert culprit == holder
+    assert of_type(actions, Discard) == [Discard(microbatch(0))], "its graph takes memory"
     assert sorted(released(actions)) == sorted([INPUT, TARGETS, OUTPUT, GRADIENT])
     assert messages(actions, Denied) == [(UP, Denied(microbatch(0), 1, FIRST_ATTEMPT, "invalid"))]
     assert machine.clear() == []

@@ -16,6 +16,7 @@ from swarmflow.core.commit.reduce import PIECE_ELEMENTS, Reduction
 from swarmflow.core.protocol.actions import (
     Action,
     Apply,
+    Discard,
     Release,
     Reset,
     RunBackward,
@@ -305,6 +306,13 @@ async def test_a_replay_of_bytes_that_do_not_decode_is_refused() -> None:
         event = await peer.ask(action)
         assert isinstance(event, ComputeFailed)
         assert "5 bytes" in event.reason
+
+
+async def test_bytes_that_do_not_decode_are_nothing_to_the_hop_that_comes_after_a_discarded_one() -> None:
+    async with peers(manifest()) as (peer,):
+        peer.driver.perform([RunLoss(Microbatch(EPOCH, 0), peer.keep(b"short"), peer.tokens(0))])
+        peer.driver.perform([Discard(Microbatch(EPOCH, 0))])
+        assert isinstance(await peer.loss(0), LossComputed)
 
 
 async def test_a_stage_that_is_given_up_amid_its_work_leaves_nothing_behind() -> None:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
-from swarmflow.core.protocol.actions import Action, Release, RunBackward, Send
+from swarmflow.core.protocol.actions import Action, Discard, Release, RunBackward, Send
 from swarmflow.core.protocol.events import (
     BackwardComputed,
     ForwardComputed,
@@ -119,7 +119,7 @@ def failed(hops: HopTable, microbatch: Microbatch) -> tuple[ProcessId | None, li
     sent = hops.dispatcher.flights.entries.get(microbatch)
     culprit = hop.upstream if sent is None else sent.holder
     denied = Send(hop.upstream, Denied(microbatch, hops.stage, hop.attempt, "invalid"))
-    return culprit, [*hops.restorer.drop(hop), denied, *hops.admission.replays()]
+    return culprit, [Discard(microbatch), *hops.restorer.drop(hop), denied, *hops.admission.replays()]
 
 
 def _done(hops: HopTable, hop: Hop) -> Done:

@@ -75,7 +75,7 @@ class Computation(Generic[X, Y]):
             return place.layer.run(StreamName.COPY_IN, body, done, failed)
 
         def decoded(value: X | ComputeFailed) -> None:
-            if not self.is_current():
+            if not self.is_wanted():  # of a hop that was dropped: another sender may have brought it again
                 return
             if isinstance(value, ComputeFailed):
                 place.driver.post(value)
