@@ -29,6 +29,7 @@ from swarmflow.core.protocol.actions import (
 from swarmflow.core.protocol.events import (
     Applied,
     BlamedError,
+    ComputeFailed,
     DrainAsked,
     Event,
     LossComputed,
@@ -69,6 +70,7 @@ from swarmflow.core.protocol.messages import (
     Suspect,
     Tally,
     Unprepared,
+    Unrepairable,
 )
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Group, Member, Plan, ProcessId, Ref, Roster
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
@@ -226,6 +228,18 @@ def test_an_orphan_that_is_being_computed_is_taken_away_when_it_is_there() -> No
     assert not messages(actions, Done)
     assert of_type(actions, RunReplay)
     assert of_type(bench.event(Replayed(microbatch(1), -1)), Seal)
+
+
+def test_an_orphan_whose_bytes_are_unusable_is_dropped_and_the_ballot_goes_on() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    bench.hear(Forward(microbatch(1), 0, FIRST_ATTEMPT), bodies=(Ref(4), Ref(5)))
+    assert not of_type(bench.prepare(), Seal), "the other one is being computed, and not listed"
+    actions = bench.event(ComputeFailed(microbatch(1), "too short"))
+    assert not messages(actions, Unrepairable)
+    assert [suspect.process for _, suspect in messages(actions, Suspect)] == [LEADER]
+    assert of_type(actions, Seal)
 
 
 def test_a_death_revokes_the_ballot_and_a_commit_without_it_is_left() -> None:

@@ -25,7 +25,7 @@ class HopState(StrEnum):
 _BACKWARD = "the gradient of the output arrives"
 _ACCUMULATED = "the gradient is accumulated"
 _ORPHAN = "the ballot counts another holder's gradient"
-# A hop leaves the table from every state but DONE and DISOWNED: cancelled, its bytes invalid, or subtracted.
+# A hop leaves the table from every state but DONE: cancelled, its bytes invalid, or subtracted.
 HOP = Transitions(
     "hop",
     HopState.FORWARD,
@@ -123,7 +123,7 @@ class Hop:
     @property
     def accumulated(self) -> bool:
         """Whether its gradient is in the sum, and cannot be taken away without its bytes."""
-        return self.state is HopState.DONE or self.orphan
+        return self.state in (HopState.DONE, HopState.SUBTRACTING)
 
     @property
     def given_back(self) -> bool:

@@ -57,15 +57,19 @@ def _keep(peer: PeerState, message: Prepare) -> list[Action]:
 
 
 def on_replayed(peer: PeerState, event: Replayed, now: float) -> list[Action]:
-    """Go on with a ballot that waits for orphans, when the last one is subtracted."""
+    """Take the result of a replay, which may be that of the last orphan."""
     if peer.hops is None:
         return release((event.gradient,) if event.gradient is not None else ())
-    actions = passes.on_replayed(peer.hops, event)
+    return [*passes.on_replayed(peer.hops, event), *settled(peer, now)]
+
+
+def settled(peer: PeerState, now: float) -> list[Action]:
+    """Go on with a ballot that waits for orphans, when the last one is out of the sum."""
     message = peer.unsettled
-    if message is None or peer.hops.settling:
-        return actions
+    if message is None or peer.hops is None or peer.hops.settling:
+        return []
     peer.unsettled = None
-    return [*actions, *_reduce(peer, message, now)]
+    return _reduce(peer, message, now)
 
 
 def _reduce(peer: PeerState, message: Prepare, now: float) -> list[Action]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmflow.core.machines.serving.ballots import settled
 from swarmflow.core.machines.serving.peer_state import PeerState, release
 from swarmflow.core.pipeline import passes
 from swarmflow.core.protocol.actions import Action, Count, Log, Send
@@ -83,7 +84,7 @@ def on_compute_failed(peer: PeerState, event: ComputeFailed, now: float) -> list
     culprit, dropped = passes.failed(peer.hops, event.microbatch)
     if culprit is not None:
         dropped.append(Send(peer.leader, Suspect(culprit, f"sent an unusable tensor: {event.reason}")))
-    return [*actions, *dropped]
+    return [*actions, *dropped, *settled(peer, now)]  # an orphan that could not be computed holds up no ballot
 
 
 def on_overflowed(peer: PeerState, event: Overflowed, now: float) -> list[Action]:
