@@ -201,6 +201,16 @@ def test_the_leader_lets_it_go(message: Message, ok: bool) -> None:
     assert not of_type(bench.wait(60.0), Exit), "an ended machine does nothing"
 
 
+def test_a_trainer_counts_each_trainer_that_dies_once_and_no_peer() -> None:
+    bench = Bench()
+    bench.join()
+    senders = []
+    for dead in (A, A, THIRD, THIRD, STRANGER):
+        bench.hear(MemberFailed(1, EPOCH, dead, "silent"))
+        senders.append(bench.trainer.source.dispatcher.senders)
+    assert senders == [3, 3, 2, 2, 2]
+
+
 @pytest.mark.parametrize("message", [Evicted("out"), MemberFailed(1, EPOCH, SECOND, "silent")])
 def test_who_is_taken_for_dead_joins_again(message: Message) -> None:
     bench = Bench()

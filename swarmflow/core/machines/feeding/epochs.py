@@ -50,16 +50,17 @@ def on_member_entered(trainer: TrainerState, message: MemberEntered, now: float)
 
 def on_member_failed(trainer: TrainerState, message: MemberFailed, now: float) -> list[Action]:
     """Send the microbatches that a failed peer held to others; feed more if a trainer failed."""
-    if message.epoch != trainer.epoch:
+    view = trainer.epoch_view
+    if message.epoch != trainer.epoch or view is None:
         return []
     if message.process == trainer.me.process:
         return trainer.leave(f"taken for dead: {message.reason}")
-    if trainer.epoch_view is not None:
-        trainer.epoch_view.died(message.process)
+    fewer_trainers = view.place(message.process) == -1 and message.process not in view.gone
+    view.died(message.process)
     actions: list[Action] = [] if trainer.lead is not None else [Forget(message.process)]
     if trainer.flows is not None:
         actions += trainer.flows.gone(message.process, now)
-    if message.process not in trainer.peers:
+    if fewer_trainers:
         actions += trainer.source.trainer_gone()
     trainer.peers.discard(message.process)
     first = {Microbatch(trainer.epoch, index) for stage, index in message.lost if stage == 0}
