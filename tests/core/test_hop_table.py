@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core.pipeline import passes, reconciling
+from swarmflow.core.pipeline import passes, reconciling, turnover
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Count, Discard, RunBackward, RunForward, RunLoss, RunReplay, Send
@@ -353,3 +353,25 @@ def test_what_is_known_of_the_way_beyond_is_told_to_those_before() -> None:
     assert messages(receive(machine, DOWN, DownstreamCost(EPOCH, 50.0), (), 3.0), DownstreamCost)
     [(to, answer)] = messages(receive(machine, UP, Probe(EPOCH, loaded=True), (Ref(9),), 4.0), Probed)
     assert (to, answer.downstream_s) == (UP, machine.dispatcher.router.downstream_s)
+
+
+def test_nothing_is_kept_of_who_is_gone_where_every_step_is_begun_ahead() -> None:
+    machine = hops()
+    machine.open(EPOCH, (DOWN, DOWN2), before=(UP, UP2))
+    receive(machine, UP, Probe(EPOCH, loaded=False))
+    for index in range(2):
+        receive(machine, UP, forward(index), (INPUT, TARGETS))
+        computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
+    next_stage = machine.dispatcher.next_stage
+    assert of_type(machine.gone(DOWN, 2.0), Send)
+    counts = next_stage.held, next_stage.unasked, machine.admission._unasked
+    assert [set(count) for count in counts] == [{DOWN2}, {DOWN2}, {UP}]
+    turnover.begin_ahead(machine)
+    later = Forward(microbatch(0, EPOCH.following), 1, FIRST_ATTEMPT)
+    receive(machine, UP, later, (INPUT, TARGETS), 3.0)
+    turnover.go_on(machine, (DOWN2,), (UP2,), {}, (), 4.0)
+    assert machine.dead == {UP}, "it has handed a hop of this step on"
+    assert (machine.probers, set(machine.admission._unasked)) == ({}, set())
+    turnover.begin_ahead(machine)
+    turnover.go_on(machine, (DOWN2,), (UP2,), {}, (), 5.0)
+    assert machine.dead == set()

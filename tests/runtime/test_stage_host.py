@@ -42,7 +42,7 @@ from swarmflow.core.protocol.events import (
     StateHashed,
 )
 from swarmflow.core.protocol.messages import ReducePart, ReduceSum
-from swarmflow.core.protocol.types import Group, Microbatch, ProcessId, Ref, Slice
+from swarmflow.core.protocol.types import Epoch, Group, Microbatch, ProcessId, Ref, Slice
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution import stage_host
 from tests.runtime.manifests import SHAPE, SUMS, manifest
@@ -313,6 +313,13 @@ async def test_bytes_that_do_not_decode_are_nothing_to_the_hop_that_comes_after_
         peer.driver.perform([RunLoss(Microbatch(EPOCH, 0), peer.keep(b"short"), peer.tokens(0))])
         peer.driver.perform([Discard(Microbatch(EPOCH, 0))])
         assert isinstance(await peer.loss(0), LossComputed)
+
+
+async def test_what_was_discarded_is_remembered_for_two_steps_alone() -> None:
+    async with peers(manifest()) as (peer,):
+        for step in range(4):
+            peer.driver.perform([Discard(Microbatch(Epoch(0, step), 0))])
+        assert [discarded.epoch.step for discarded in peer.host._discards] == [2, 3]
 
 
 async def test_a_stage_that_is_given_up_amid_its_work_leaves_nothing_behind() -> None:

@@ -258,6 +258,7 @@ class Admission:
         self.mates.discard(sender)
         self._denied.pop(sender, None)
         self._served_last.pop(sender, None)
+        self._unasked.pop(sender, None)
         self.free_reserved(lambda slot: slot.sender == sender)
 
     def next_credits(self) -> list[ProcessId]:

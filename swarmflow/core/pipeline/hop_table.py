@@ -54,7 +54,7 @@ class HopTable:
     ballot: int = field(default=0, init=False)  # of this epoch: the last one with which the sum was reconciled
     hops: dict[Microbatch, Hop] = field(default_factory=dict, init=False)
     dropped: dict[Microbatch, None] = field(default_factory=dict, init=False)  # orphans that were subtracted
-    dead: set[ProcessId] = field(default_factory=set, init=False)
+    dead: set[ProcessId] = field(default_factory=set, init=False)  # in this epoch, or who has handed a hop of it on
     # The lowest attempt admitted from who was told that a hop is not here, and from the dead.
     floor: dict[Microbatch, tuple[Attempt, ProcessId]] = field(default_factory=dict, init=False)
     journal: Journal = field(init=False)
@@ -151,6 +151,7 @@ class HopTable:
     def gone(self, process: ProcessId, now: float, lost: Collection[Microbatch] = ()) -> list[Action]:
         """Re-send what a dead process held downstream. lost: microbatches without a holder on the next stage."""
         self.admission.gone(process)
+        self.probers.pop(process, None)
         self.dead.add(process)
         for hop in self.hops.values():
             if hop.former is not None and hop.former[0] == process:

@@ -147,6 +147,7 @@ def gone(dispatcher: Dispatcher, process: ProcessId, now: float, lost: Collectio
             actions += offers.without(dispatcher, entry, process, now)
         elif entry.holder == process or (entry.returned and entry.microbatch in lost):
             actions += _send_again(dispatcher, entry, now)
+    dispatcher.next_stage.forget(process)
     # If only draining peers are left, they have to take what waits.
     return actions + (dispatcher.retry(now) if served else [])
 

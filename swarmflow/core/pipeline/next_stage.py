@@ -66,6 +66,11 @@ class NextStage:
             self.router.remove_peer(process)
         return served
 
+    def forget(self, process: ProcessId) -> None:
+        """Forget the counts of a dead process, after its microbatches were taken from it."""
+        for counts in (self.held, self.unasked, self._awaited):
+            counts.pop(process, None)
+
     def measure(self, entry: InFlight, now: float) -> None:
         """Record the time from sending a microbatch until its holder passed it on, unless that is known already."""
         process = entry.holder

@@ -39,6 +39,7 @@ def go_on(
     near = ((tuple(hops.restorer.before), before), (hops.dispatcher.next_stage.availability.alive, next_stage))
     for process in [process for were, are in near for process in were if process not in are]:
         actions += hops.gone(process, now)
+    hops.dead.intersection_update([hop.upstream for hop in hops.hops.values()])
     hops.restorer.before = dict.fromkeys(before)
     actions += dispatch_on(hops.dispatcher, hops.epoch, next_stage, shares, mates, now)
     return hops.report_successors(actions) + hops.restorer.resend()

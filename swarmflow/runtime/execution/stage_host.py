@@ -83,7 +83,7 @@ class StageHost:
         self._format = format_of(manifest)
         self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
         self._run = 0
-        self._discards: Counter[Microbatch] = Counter()
+        self._discards: Counter[Microbatch] = Counter()  # of two steps: nothing is queued of earlier ones
         self._whole_s = 0.0  # that a backward pass took in one part
         self._deferred_max = DEFERRED_MIN
         # What is left of passes, the oldest first.
@@ -264,6 +264,7 @@ class StageHost:
 
     def discard(self, action: Discard) -> None:
         """Discard a hop that another peer computes: its graph now, queued work when its turn comes."""
+        self._discards = Counter({m: n for m, n in self._discards.items() if m.epoch >= action.microbatch.epoch.former})
         self._discards[action.microbatch] += 1
         self._deferred.pop(action.microbatch, None)
         runner = self._serving().runner(action.microbatch.epoch.step)
