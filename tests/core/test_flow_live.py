@@ -25,9 +25,11 @@ from swarmflow.core.protocol.messages.negotiation import (
     Times,
     TraceFlow,
 )
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.core.protocol.types import ProcessId, Roster
 from swarmflow.core.routing.flow.live import EARLY_MAX, FlowNegotiation
+from swarmflow.core.routing.flow.negotiation import LINKS
 from swarmflow.core.routing.flow.node_types import FlowSend
+from swarmflow.core.routing.flow.relay import FlowRelay
 from tests.core import negotiating
 from tests.core.negotiating import MEMBERS, ROSTER, STAGES, Swarm, generated, place
 from tests.core.samples import member, process
@@ -59,6 +61,21 @@ def test_a_death_is_repaired_and_a_newcomer_gets_its_part() -> None:
     assert sum(shared.values()) == 8
     assert max(shared.values()) <= 6  # half as much again as half of them
     assert all(part.node is not None and part.node.held <= part.node.view.capacity for part in swarm.all.values())
+
+
+def test_a_relay_forgets_neighbours_whose_links_end_because_its_stages_grow() -> None:
+    def roster(peers: int) -> Roster:
+        stages = (tuple(member(f"p{stage}-{n}", stage) for n in range(peers)) for stage in range(STAGES))
+        return Roster(tuple(stages), ROSTER.trainers)
+
+    part = negotiating.negotiation("p1-1", "flow", roster(LINKS))
+    assert isinstance(part.node, FlowRelay)
+    for peer in part.node.view.after:
+        part.received(peer, Negotiate(2, Label(4, ((process("t0"), 1.0, 0),), 4, 4)), 0.0)
+    part.open(roster(2 * LINKS), 1.0)
+    assert 0 < len(part.node.labels.known) < LINKS
+    assert part.node.labels.known.keys() <= set(part.node.view.after)
+    part.tick(2.0)
 
 
 def test_messages_of_processes_that_are_not_known_yet_are_kept() -> None:

@@ -44,7 +44,7 @@ class FlowCosts:
         own_s = UNKNOWN_S if compute_s is None else compute_s
         sends = []
         after = dict.fromkeys(view.after)
-        for node in dict.fromkeys((*view.before, *view.beside, *view.after)):
+        for node in view.linked:
             transfer_s = self.tensor_s(node) if node in after and view.stage < view.stages - 1 else None
             times = Times(own_s, UNKNOWN_S if transfer_s is None else transfer_s)
             announced = self._announced.get(node, Times(UNKNOWN_S, UNKNOWN_S))

@@ -65,8 +65,8 @@ class LiveGwtf(NegotiationBase[GwtfNode]):
     _node_s: float = field(init=False, default=0.0)  # when the machine is ticked
     _pause_s: float = field(init=False, default=ROUND_S)  # between two ticks of the machine
 
-    def _update_view(self, view: View, has_new: bool, now: float) -> list[Action]:
-        for process in _linked_to(view):
+    def _update_view(self, view: View, now: float) -> list[Action]:
+        for process in view.linked:
             if process in self._gone:
                 del self._gone[process], self._cost[process]
         view = replace(view, beside=self.some(view.beside, len(view.beside), MATES), cost=self._cost)
@@ -75,20 +75,20 @@ class LiveGwtf(NegotiationBase[GwtfNode]):
             self._cost.update(self.costs.of(view))
             self.node, self._node_s = self._machine(view, now), now
             return self._greet(view, (), now)
-        linked = _linked_to(view)
-        if linked == _linked_to(node.view):
+        linked = view.linked
+        if linked == node.view.linked:
             return []
         self._wake(now)
-        unlinked = [process for process in _linked_to(node.view) if process not in linked]
+        unlinked = [process for process in node.view.linked if process not in linked]
         actions = [action for process in unlinked for action in self._lost(node, process, now)]
         self._cost.update({node: cost for node, cost in self.costs.of(view).items() if node not in self._cost})
-        former = _linked_to(node.view)
+        former = node.view.linked
         actions += self._send(node.met(replace(view, capacity=node.view.capacity)), now)
         return actions + self._greet(view, former, now)
 
     def _greet(self, view: View, former: Collection[ProcessId], now: float) -> list[Action]:
         """Greet new neighbours: one that still believes in flows of an earlier session forgets them."""
-        fresh = [process for process in _linked_to(view) if process not in former]
+        fresh = [process for process in view.linked if process not in former]
         return self._send([FlowSend(process, Greeting(), "it is new") for process in fresh], now)
 
     def _machine(self, view: View, now: float) -> GwtfNode:
@@ -290,11 +290,6 @@ class LiveGwtf(NegotiationBase[GwtfNode]):
 
     def _deliver(self, sends: list[FlowSend]) -> list[Action]:
         return [Send(send.to, Negotiate(self.stage, send.message)) for send in sends if send.to in self._places]
-
-
-def _linked_to(view: View) -> dict[ProcessId, None]:
-    """Return all neighbours, each once."""
-    return dict.fromkeys((*view.before, *view.beside, *view.after))
 
 
 def _tables(node: GwtfNode) -> tuple[Outflows, ...]:

@@ -53,14 +53,20 @@ class FlowNegotiation(NegotiationBase[FlowRelay | FlowSource]):
             actions += self.received(sender, message, now)
         return actions
 
-    def _update_view(self, view: View, has_new: bool, now: float) -> list[Action]:
-        if self.node is None:
+    def _update_view(self, view: View, now: float) -> list[Action]:
+        node = self.node
+        if node is None:
             trainer = self.stage == TRAINER
             self.node = FlowSource(view, ROUND_S, WORTH) if trainer else FlowRelay(view, self.random, ROUND_S, WORTH)
             self.router.outflow = self.node.outflow
-        elif has_new:
-            self.node.met(replace(view, capacity=self.node.view.capacity), now)
-        return []
+            return []
+        former, linked = node.view.linked, view.linked
+        if linked == former:
+            return []
+        unlinked = [process for process in former if process not in linked]
+        actions = [action for process in unlinked for action in self._lost(node, process, now)]
+        node.met(replace(view, capacity=node.view.capacity), now)
+        return actions
 
     def _lost(self, node: FlowRelay | FlowSource, process: ProcessId, now: float) -> list[Action]:
         return self.send(node.gone(process, now))

@@ -66,10 +66,9 @@ class NegotiationBase(ABC, Generic[Node]):
         former, self._places = self._places, places
         self._sources |= dict.fromkeys(member.process for member in roster.trainers)
         view = self._view(ring)
-        has_new = any(process not in former for process in (*view.before, *view.beside, *view.after))
-        if has_new or self.node is None:
+        if self.node is None or any(process not in former for process in view.linked):
             self._calm_s, self._costs_s = now + CALM_S, min(self._costs_s, now + COSTS_EVERY_S)
-        return actions + self._update_view(replace(view, cost=self.costs.of(view)), has_new, now)
+        return actions + self._update_view(replace(view, cost=self.costs.of(view)), now)
 
     def _known_stages(self, ring: tuple[tuple[Member, ...], ...]) -> list[int]:
         """Return the places in the ring whose members are known here.
@@ -109,8 +108,8 @@ class NegotiationBase(ABC, Generic[Node]):
         return units(self.me, self._capacity, rates, self.microbatches, self.most)
 
     @abstractmethod
-    def _update_view(self, view: View, has_new: bool, now: float) -> list[Action]:
-        """Make the flow machine, or give it the view if that has new processes."""
+    def _update_view(self, view: View, now: float) -> list[Action]:
+        """Make the flow machine, or give it the view if that has other neighbours."""
 
     def stop(self) -> None:
         """Stop negotiating: this process is no member."""
@@ -127,7 +126,7 @@ class NegotiationBase(ABC, Generic[Node]):
 
     @abstractmethod
     def _lost(self, node: Node, process: ProcessId, now: float) -> list[Action]:
-        """Have the flow machine handle a neighbour that is dead or serves another stage."""
+        """Have the flow machine handle a neighbour that is dead, serves another stage, or has no link any more."""
 
     @abstractmethod
     def received(self, sender: ProcessId, message: Negotiate, now: float) -> list[Action]:

@@ -41,8 +41,13 @@ class View:
     after: tuple[ProcessId, ...]  # nodes of the stage after
     cost: Mapping[ProcessId, float]  # of the link to each node of `before` and `after`; in a run, in seconds
 
+    @property
+    def linked(self) -> dict[ProcessId, None]:
+        """Return all neighbours, each once."""
+        return dict.fromkeys((*self.before, *self.beside, *self.after))
+
     def without(self, process: ProcessId) -> View:
-        """Return the view without a dead process."""
+        """Return the view without a process that is dead, or no neighbour any more."""
         before, beside, after = (
             tuple(node for node in nodes if node != process) for nodes in (self.before, self.beside, self.after)
         )
