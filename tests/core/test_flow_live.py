@@ -78,6 +78,17 @@ def test_a_relay_forgets_neighbours_whose_links_end_because_its_stages_grow() ->
     part.tick(2.0)
 
 
+def test_a_former_neighbour_unlocks_a_side_that_is_locked_for_its_exchange_on_another_stage() -> None:
+    part, moved = negotiation("t0"), process("p40")
+    part.open(ROSTER.without(moved).changed((), (member("p40", 3),)), 1.0)
+    assert part.node is not None
+    exchange = Exchange(moved, 1)
+    part.received(process("p41"), Negotiate(4, SideLockRequest(exchange, outward=False)), 2.0)
+    assert part.node.lock.exchanges == [exchange]
+    part.received(moved, Negotiate(3, ApplyExchange(exchange)), 3.0)
+    assert not part.node.lock.locked
+
+
 def test_messages_of_processes_that_are_not_known_yet_are_kept() -> None:
     new = process("p25")
     made = negotiation("p10")

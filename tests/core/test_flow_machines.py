@@ -10,7 +10,17 @@ from typing import TypeVar
 import numpy as np
 import pytest
 
-from swarmflow.core.protocol.messages.negotiation import Ack, Audit, Exchange, Label, Locked, OwnFlows, Price, Reliable
+from swarmflow.core.protocol.messages.negotiation import (
+    Ack,
+    ApplyExchange,
+    Audit,
+    Exchange,
+    Label,
+    Locked,
+    OwnFlows,
+    Price,
+    Reliable,
+)
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.annealing import Annealing
 from swarmflow.core.routing.flow.books import Books
@@ -18,7 +28,7 @@ from swarmflow.core.routing.flow.exchange_lock import ExchangeLock
 from swarmflow.core.routing.flow.labels import Labels
 from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View, link_cost_s
 from swarmflow.core.routing.flow.owners import Handover, changes, cheapest_owners
-from swarmflow.core.routing.flow.relay import LABEL_REPEAT_MAX_ROUNDS
+from swarmflow.core.routing.flow.relay import LABEL_REPEAT_MAX_ROUNDS, FlowRelay
 from swarmflow.core.routing.flow.reliable import ACK_TIMEOUT_ROUNDS, ReliableDelivery
 from swarmflow.core.routing.flow.reservations import ANSWER_TIMEOUT_ROUNDS, SENDS_MAX, Reservations
 from swarmflow.core.routing.flow.simplex import Numbers, PathProgram, Simplex, Terminal
@@ -200,6 +210,14 @@ def test_loose_units_and_orphans_hold_capacity_and_changes_that_do_not_fit_are_r
     assert not books.fits((), ((C, D, -2),))
     with pytest.raises(ValueError, match="units on a link"):
         books.add(True, C, D, -2, 0.0)
+
+
+def test_an_outcome_books_no_link_to_a_process_that_has_moved_to_the_other_side() -> None:
+    relay = FlowRelay(View(A, 1, 3, 4, before=(B, C), beside=(), after=(), cost={B: 1.0, C: 1.0}), Random(0))
+    exchange = Exchange(A, 1)
+    assert relay.lock.acquire(exchange, (False, True), 0.0)
+    assert relay.apply(ApplyExchange(exchange, ((B, D, 1),), ((C, D, 1),)), 1.0)
+    assert (relay.inflow, relay.outflow) == ({(B, D): 1}, {})
 
 
 def test_an_audit_leaves_the_smaller_number_at_both_ends() -> None:

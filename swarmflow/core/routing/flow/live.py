@@ -82,13 +82,13 @@ class FlowNegotiation(NegotiationBase[FlowRelay | FlowSource]):
         payload, origin = message.flow, message.origin or sender
         allowed = origin == sender or isinstance(payload, DISTANT)
         placed = self._places[sender] == message.stage
-        if not (placed and allowed and is_plausible(payload, origin, self.node.view, self._sources, self.node.dead)):
+        if not (placed and allowed and is_plausible(payload, origin, self.node.view, self._sources, self.node.former)):
             return [Count("messages_ignored", "Negotiate")]
         if isinstance(payload, Times):
             self.costs.learn(sender, payload)
             return []
         self._record_via(origin, sender, message)
-        return self.send(self.node.handle(origin, payload, now))
+        return self.send(self.node.accept(origin, payload, now))
 
     def tick(self, now: float) -> list[Action]:
         """Do what is due."""

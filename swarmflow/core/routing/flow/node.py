@@ -38,7 +38,8 @@ class NodeBase(ABC):
         self.round_s = round_s  # seconds: the usual time of a message between neighbours
         self.books = Books(view.me, view.capacity)
         self.lock = ExchangeLock(round_s)
-        self.dead: dict[ProcessId, None] = {}  # neighbours that are dead; their late messages are ignored
+        # Neighbours that are dead, serve another stage, or have no link any more: outcomes may still name them.
+        self.former: dict[ProcessId, None] = {}
         self.reservations = Reservations(round_s)
         self.reliable = ReliableDelivery(round_s)
 
@@ -53,14 +54,18 @@ class NodeBase(ABC):
         return self.books.outflow
 
     def handle(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
-        """Handle a message and return the answers."""
-        if sender in self.dead or self.defer(sender, message):
+        """Handle a message and return the answers; ignore a late one of a former neighbour."""
+        return [] if sender in self.former else self.accept(sender, message, now)
+
+    def accept(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
+        """Handle a message of a process that is alive: a former neighbour may solve exchanges from its new stage."""
+        if self.defer(sender, message):
             return []
         match message:
             case Reliable():
                 ack = FlowSend(sender, Ack(message.number), "received")
                 duplicate = not self.reliable.first(sender, message)
-                return [ack] if duplicate else [ack, *self.handle(sender, message.message, now)]
+                return [ack] if duplicate else [ack, *self.accept(sender, message.message, now)]
             case Ack():
                 self.reliable.acknowledged(message)
                 return []
@@ -93,8 +98,8 @@ class NodeBase(ABC):
         """Apply the outcome of an exchange and unlock; return whether it changed links of this node."""
         if not self.lock.release(message.exchange):
             return False
-        inflow = tuple(entry for entry in message.inflow if entry[0] not in self.dead)
-        outflow = tuple(entry for entry in message.outflow if entry[0] not in self.dead)
+        inflow = tuple(entry for entry in message.inflow if entry[0] in self.view.before)
+        outflow = tuple(entry for entry in message.outflow if entry[0] in self.view.after)
         if not self.books.fits(inflow, outflow):
             self._suspect_all(now)
             return False
@@ -183,14 +188,14 @@ class NodeBase(ABC):
 
     def update_view(self, view: View) -> None:
         """Replace the view: nodes have entered, or the capacity has changed."""
-        for process in (*view.before, *view.beside, *view.after):
-            self.dead.pop(process, None)
+        for process in view.linked:
+            self.former.pop(process, None)
         self.view = view
         self.books.capacity = view.capacity
 
     def forget(self, process: ProcessId, now: float) -> None:
-        """Remove the links of a dead process, its reservations and its exchanges."""
-        self.dead[process] = None
+        """Remove the links of a former neighbour, its reservations and its exchanges."""
+        self.former[process] = None
         self.books.forget(process, now)
         self.reservations.drop_requests_to(process)
         self.reliable.forget(process)

@@ -40,11 +40,11 @@ RELIABLE_TYPES = (TraceFlow, OwnFlows, RetraceFlows)  # the messages that may be
 
 
 def is_plausible(
-    message: FlowMessage, sender: ProcessId, view: View, sources: Collection[ProcessId], dead: Collection[ProcessId]
+    message: FlowMessage, sender: ProcessId, view: View, sources: Collection[ProcessId], former: Collection[ProcessId]
 ) -> bool:
     """Return whether a node may act on a message.
 
-    sources: current and former data nodes. dead: former neighbours, which late messages may still name.
+    sources: current and former data nodes. former: former neighbours, which late messages may still name.
     """
     match message:
         case Label() | UnitsReserved() | Drop():
@@ -58,7 +58,7 @@ def is_plausible(
             return valid_cost(message.compute_s, -1.0) and valid_cost(message.tensor_s, -1.0)
         case Reliable():
             return isinstance(message.message, RELIABLE_TYPES) and is_plausible(
-                message.message, sender, view, sources, dead
+                message.message, sender, view, sources, former
             )
         case Price() | RetraceFlows() | OwnFlows():
             return view.stage < 0 and _between_sources(message, sender, view)
@@ -66,11 +66,11 @@ def is_plausible(
             relays = view.stage if view.stage >= 0 else view.stages
             own = view.stage >= 0 or message.source == view.me
             return sender in view.before and message.source in sources and own and len(message.path) == relays
-    return _about_exchange(message, sender, view, sources, dead)
+    return _about_exchange(message, sender, view, sources, former)
 
 
 def _about_exchange(
-    message: FlowMessage, sender: ProcessId, view: View, sources: Collection[ProcessId], dead: Collection[ProcessId]
+    message: FlowMessage, sender: ProcessId, view: View, sources: Collection[ProcessId], former: Collection[ProcessId]
 ) -> bool:
     """Return whether a node may act on a message of an exchange or an acknowledgement."""
     match message:
@@ -90,8 +90,8 @@ def _about_exchange(
         case ApplyExchange():
             if message.exchange.solver not in (sender, view.me):
                 return False
-            ends = all(node in view.before or node in dead for node, _, _ in message.inflow)
-            ends &= all(node in view.after or node in dead for node, _, _ in message.outflow)
+            ends = all(node in view.before or node in former for node, _, _ in message.inflow)
+            ends &= all(node in view.after or node in former for node, _, _ in message.outflow)
             return ends and _valid_counts((message.inflow, message.outflow), sources, -WIDE)
         case ExchangeTurn():
             return message.idle >= 0

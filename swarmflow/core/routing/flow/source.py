@@ -95,7 +95,7 @@ class FlowSource(NodeBase):
             case Inquire():
                 return self.handovers.inquired(sender, message.exchange)
             case ExchangeTurn():
-                first = [node for node in self.labels.known if node not in self.dead]  # of the first stage
+                first = list(self.labels.known)  # of the first stage
                 chosen = (self.handovers.number + self.reservations.last_number + len(first)) % max(1, len(first))
                 taken = [FlowSend(sender, ExchangeTurnTaken(), "taken")]
                 return [*taken, FlowSend(first[chosen], message, "the turn goes around the ring")] if first else taken
