@@ -155,6 +155,14 @@ def test_a_message_for_another_stage_than_the_sender_s_is_ignored() -> None:
     assert made.received(process("p10"), Negotiate(3, side), 0.0) == [Count("messages_ignored", "Negotiate")]
 
 
+@pytest.mark.parametrize("origin", ["p20", "p11", "t0"])
+def test_nobody_passes_on_a_message_of_a_process_that_could_send_it_itself(origin: str) -> None:
+    made = negotiation("p20")
+    side = SideLocked(Exchange(made.me, 1), outward=True, links=())
+    passed_on = Negotiate(1, side, origin=process(origin))
+    assert made.received(process("p10"), passed_on, 0.0) == [Count("messages_ignored", "Negotiate")]
+
+
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("router", ["flow", "gwtf"])
 def test_no_message_stops_a_process_whoever_sends_it(seed: int, router: str) -> None:

@@ -6,9 +6,16 @@ from random import Random
 
 import pytest
 
-from swarmflow.core.protocol.messages.negotiation import ApplyExchange, Exchange, ExchangeTurn, LockDenied, Locked
+from swarmflow.core.protocol.messages.negotiation import (
+    ApplyExchange,
+    Exchange,
+    ExchangeTurn,
+    LockDenied,
+    Locked,
+    SideLocked,
+)
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.exchange import EXCHANGE_STATES, ExchangeState, Participation, Solver
+from swarmflow.core.routing.flow.exchange import EXCHANGE_STATES, SIDES_MAX, ExchangeState, Participation, Solver
 from swarmflow.core.routing.flow.exchange_calls import (
     ACK_TIMEOUT_ROUNDS,
     EXCHANGE_CALL_STATES,
@@ -27,6 +34,7 @@ from swarmflow.core.routing.flow.node_types import View
 from swarmflow.core.transitions import IllegalTransition
 
 A, B, C, D = (ProcessId(name, 0) for name in "abcd")
+STRANGER = ProcessId("stranger", 0)
 VIEW = View(A, 1, 3, 2, before=(B,), beside=(C,), after=(D,), cost={B: 1.0, D: 1.0})
 
 
@@ -97,6 +105,31 @@ def test_an_exchange_is_gathered_and_solved_once() -> None:
     with pytest.raises(IllegalTransition, match="it is final"):
         EXCHANGE_STATES.move(current.state, ExchangeState.SOLVING)
     assert current.state is ExchangeState.SOLVED
+
+
+@pytest.mark.parametrize("end", [A, B, C, D])
+def test_a_member_whose_links_lead_back_into_the_window_takes_no_part(end: ProcessId) -> None:
+    solver, exchange = opened()
+    assert solver.open is not None
+    solver.member_locked(D, Locked(exchange, 2, ((C, A, 1),), ((end, A, 1),), ((C, 1.0), (end, 1.0))))
+    assert list(solver.open.offers) == [A]
+    assert solver.open.sides == {}
+    solver.member_locked(D, Locked(exchange, 2, ((C, A, 1),), ((STRANGER, A, 1),), ((C, 1.0), (STRANGER, 1.0))))
+    assert list(solver.open.offers) == [A, D]
+    assert list(solver.open.sides) == [(STRANGER, False)]
+
+
+def test_a_window_takes_the_links_to_its_members_from_a_limited_number_of_neighbours() -> None:
+    solver, exchange = opened()
+    assert solver.open is not None
+    solver.side_locked(D, SideLocked(exchange, False, ((D, A, 1),)))
+    for number in range(SIDES_MAX + 9):
+        solver.side_locked(ProcessId("stranger", number), SideLocked(exchange, False, ((D, A, 1), (STRANGER, A, 1))))
+        solver.denied(ProcessId("other", number), LockDenied(exchange, True))
+    assert len(solver.open.sides) == SIDES_MAX
+    assert len(solver.open.denied) <= SIDES_MAX
+    assert (D, False) not in solver.open.sides
+    assert solver.open.sides[ProcessId("stranger", 0), False] == {(D, A): 1}
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from swarmflow.core.transitions import Transitions
 
 REACH = 1  # stages of a window on either side of the solver's
 MEMBERS_MAX = 128  # members of a window in each stage
+SIDES_MAX = 4 * MEMBERS_MAX  # sides of neighbours outside a window that take part: each has rows in its program
 NEAR = 4  # tenths of the members that are chosen for their cost, where a stage has more nodes than MEMBERS_MAX
 ANSWER_TIMEOUT_ROUNDS = 8.0  # before the window is solved without the nodes that have not answered
 FIRST_REPEAT_ROUNDS = 3.5  # before requests are repeated; where nothing is lost, all have answered by then
@@ -180,17 +181,30 @@ class Solver:
         if not self._is_gathering(message.exchange):
             return self.inquired(sender, Inquire(message.exchange))
         assert self.open is not None
-        if sender in self.open.asked:
+        if sender in self.open.asked and self._is_placed(sender, message):
             self.open.offers[sender] = message
             self._expect_sides(sender, message)
         return []
+
+    def _is_placed(self, sender: ProcessId, offer: Locked) -> bool:
+        """Return whether the links of a member lead to the next stage: a window with others may have no end."""
+        assert self.open is not None
+        asked = self.open.asked
+        return all(
+            asked.get(node, stage) == stage
+            for stage, links in ((asked[sender] - 1, offer.inflow), (asked[sender] + 1, offer.outflow))
+            for node, _, _ in links
+        )
 
     def side_locked(self, sender: ProcessId, message: SideLocked) -> list[FlowSend]:
         """Store the links of a neighbour of the window that has locked one side."""
         if not self._is_gathering(message.exchange):
             return self.inquired(sender, Inquire(message.exchange))
         assert self.open is not None
-        self.open.sides[sender, message.outward] = {(node, source): n for node, source, n in message.links}
+        if self._expect_side(sender, message.outward):
+            members = self.open.asked
+            links = {(node, source): n for node, source, n in message.links if node in members}
+            self.open.sides[sender, message.outward] = links
         return []
 
     def denied(self, sender: ProcessId, message: LockDenied) -> None:
@@ -198,9 +212,8 @@ class Solver:
         if not self._is_gathering(message.exchange):
             return
         assert self.open is not None
-        if message.outward is not None:
-            self.open.sides.setdefault((sender, message.outward), None)
-        self.open.denied[sender] = None
+        if sender in self.open.asked if message.outward is None else self._expect_side(sender, message.outward):
+            self.open.denied[sender] = None
 
     def inquired(self, sender: ProcessId, message: Inquire) -> list[FlowSend]:
         """Answer a node that asks for the outcome of an exchange; a forgotten exchange has an empty outcome."""
@@ -255,10 +268,19 @@ class Solver:
         stage = self.open.asked.get(sender)
         if stage == self.lowest:
             for node, _, _ in offer.inflow:
-                self.open.sides.setdefault((node, True), None)
+                self._expect_side(node, True)
         if stage == self.highest:
             for node, _, _ in offer.outflow:
-                self.open.sides.setdefault((node, False), None)
+                self._expect_side(node, False)
+
+    def _expect_side(self, node: ProcessId, outward: bool) -> bool:
+        """Expect the answer of a neighbour outside the window; return False for a member, or if there are too many."""
+        assert self.open is not None
+        sides = self.open.sides
+        if node in self.open.asked or ((node, outward) not in sides and len(sides) >= SIDES_MAX):
+            return False
+        sides.setdefault((node, outward), None)
+        return True
 
     def _finish(self, current: OpenExchange, changes: dict[ProcessId, LinkChange]) -> list[FlowSend]:
         """Send the outcome to all locked nodes, the own one included."""

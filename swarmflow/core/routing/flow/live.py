@@ -80,7 +80,7 @@ class FlowNegotiation(NegotiationBase[FlowRelay | FlowSource]):
         if message.to is not None and message.to != self.me:
             return self._forward(sender, message)
         payload, origin = message.flow, message.origin or sender
-        allowed = origin == sender or isinstance(payload, DISTANT)
+        allowed = origin == sender or (isinstance(payload, DISTANT) and origin not in self._places)
         placed = self._places[sender] == message.stage
         if not (placed and allowed and is_plausible(payload, origin, self.node.view, self._sources, self.node.former)):
             return [Count("messages_ignored", "Negotiate")]
