@@ -208,6 +208,7 @@ def test_loose_units_and_orphans_hold_capacity_and_changes_that_do_not_fit_are_r
     assert books.fits(((B, D, 1),), ())
     assert not books.fits(((B, D, 2),), ())
     assert not books.fits((), ((C, D, -2),))
+    assert not books.fits((), ((C, D, -1), (C, D, -1)))
     with pytest.raises(ValueError, match="units on a link"):
         books.add(True, C, D, -2, 0.0)
 

@@ -86,8 +86,10 @@ class Books:
         return found
 
     def fits(self, inflow: Counts, outflow: Counts) -> bool:
-        """Return whether these changes leave no link below 0, and the node within its capacity or no fuller."""
+        """Return whether these changes, one a link, leave none below 0, and the node no fuller than it is or may be."""
         for table, changes in ((self.inflow, inflow), (self.outflow, outflow)):
+            if len({(node, source) for node, source, _ in changes}) < len(changes):
+                return False
             if any(table.get((node, source), 0) + count < 0 for node, source, count in changes):
                 return False
         into, out = dict(self._in), dict(self._out)
