@@ -175,6 +175,20 @@ def test_a_stranger_counts_as_the_mean_of_those_that_are_known() -> None:
     assert not made.links.is_fresh(C)
 
 
+def test_what_is_usual_of_a_peer_that_was_only_probed_follows_from_one_step_to_the_next() -> None:
+    made = router(a=1.0, b=1.0)
+    made.begin_epoch((A, B, C))
+    probed(made, C, 1.0)
+    responded(made, A, 9.0, 8.0)
+    slow_s = made.delay_s(C)
+    made.begin_epoch((A, B, C))
+    for _ in range(50):
+        responded(made, A, 1.0, 0.1)
+    assert slow_s is not None
+    assert made.delay_s(C) == pytest.approx(2 * 1.0 + 0.1, rel=0.2)
+    assert slow_s > 9.0
+
+
 def test_who_is_banned_comes_back_when_it_is_announced() -> None:
     made = router(a=1.0, b=2.0)
     made.remove_peer(A)

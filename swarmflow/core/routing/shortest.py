@@ -136,7 +136,7 @@ class Shortest:
                 self._add(process, self._measured_estimate(process))
             else:
                 self._unmeasured[process] = None
-        self._assumed.clear()
+        self._assumed = {process: None for process in self._assumed if process in self._peers}
 
     def go_on(self) -> None:
         """Begin an epoch with the same peers and what they hold: those that were not used for long are tried again."""
