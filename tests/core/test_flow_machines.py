@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Generator, Mapping
+from dataclasses import replace
 from random import Random
 from typing import TypeVar
 
@@ -17,17 +18,22 @@ from swarmflow.core.protocol.messages.negotiation import (
     Exchange,
     Label,
     Locked,
+    LockRequest,
     OwnFlows,
     Price,
     Reliable,
+    ReserveUnits,
+    Times,
 )
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.annealing import Annealing
 from swarmflow.core.routing.flow.books import Books
+from swarmflow.core.routing.flow.costs import FlowCosts
 from swarmflow.core.routing.flow.exchange_lock import ExchangeLock
-from swarmflow.core.routing.flow.labels import Labels
-from swarmflow.core.routing.flow.node_types import INFINITE, FlowSend, View, link_cost_s
+from swarmflow.core.routing.flow.labels import WIDE, Labels
+from swarmflow.core.routing.flow.node_types import COST_MAX_S, INFINITE, FlowSend, View, link_cost_s
 from swarmflow.core.routing.flow.owners import Handover, changes, cheapest_owners
+from swarmflow.core.routing.flow.plausibility import is_plausible
 from swarmflow.core.routing.flow.relay import LABEL_REPEAT_MAX_ROUNDS, FlowRelay
 from swarmflow.core.routing.flow.reliable import ACK_TIMEOUT_ROUNDS, ReliableDelivery
 from swarmflow.core.routing.flow.reservations import ANSWER_TIMEOUT_ROUNDS, SENDS_MAX, Reservations
@@ -294,6 +300,34 @@ def test_a_node_knows_the_capacity_of_the_narrowest_stage_ahead() -> None:
     labels.forget(C)
     assert labels.width == 4
     assert [(path.node, path.units, path.cost) for path in labels.paths(D)] == [(B, 3, 6.0)]
+
+
+def test_whatever_a_neighbour_claims_other_nodes_accept_what_follows_from_it() -> None:
+    names = View(A, 1, 3, 4, before=(B,), beside=(), after=(C,), cost={})
+    costs = FlowCosts(lambda: 1.0, {C: 1.0}.get)
+    for node in (B, C):
+        costs.learn(node, Times(COST_MAX_S, COST_MAX_S))
+    view = replace(names, cost=costs.of(names))
+    relay = FlowRelay(view, Random(0))
+    relay.handle(C, Label(9, ((D, COST_MAX_S, 0),), 9, 9), 0.0)
+    [label] = [send.message for send in relay.tick(0.0) if isinstance(send.message, Label)]
+    assert is_plausible(label, A, replace(view, me=B, stage=0, after=(A,)), (D,), ())
+    [sent] = [send.message for send in relay.handle(C, LockRequest(Exchange(C, 1), False, False), 1.0)]
+    assert is_plausible(sent, A, replace(view, me=C, stage=2, before=(A,)), (D,), ())
+
+
+def test_a_data_node_reports_no_more_units_and_paths_than_fit_into_a_message() -> None:
+    source = FlowSource(View(A, -1, 1, 3, before=(C,), beside=(B,), after=(D,), cost={C: 1.0, D: 1.0}))
+    for number in range(3):
+        source.handle(C, ReserveUnits(A, WIDE, number), 0.0)
+    source.handovers.retrace(0.0)
+    [trace] = source.handovers.tick({D: 1}, 0.0)
+    for _ in range(3):
+        source.handle(C, replace(trace.message, path=(D,)), 0.0)
+    [report] = source.handovers.tick({D: 1}, 1.0)
+    assert report.message.paths == ((D,),)
+    [offer] = [send.message for send in source.handle(B, LockRequest(Exchange(B, 1), False, False), 1.0)]
+    assert offer.inflow == ((C, A, WIDE),)
 
 
 def test_a_price_that_was_lost_is_announced_again() -> None:

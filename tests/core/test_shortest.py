@@ -8,11 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from swarmflow.core.protocol.messages import DownstreamCost
+from swarmflow.core.protocol.messages.checks import SECONDS_MAX, MessageChecks
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.compute_timer import UNKNOWN_S
 from swarmflow.core.routing.shortest import PRIOR_S, RETRY_FACTOR, STALE_FACTOR, Shortest, _PeerQueue
 from tests.core.measuring import on_path, probed, responded, transferred
-from tests.core.samples import process
+from tests.core.samples import EPOCH, process
 
 A, B, C = process("a"), process("b"), process("c")
 
@@ -50,6 +52,13 @@ def test_a_fast_link_to_a_peer_with_slow_ones_beyond_is_no_fast_way() -> None:
     assert made.downstream_s == 2 * 2.0 + 4.0, "forth and back, and what it said; its passes are not known"
     made.record_downstream(A, 1.0)
     assert chosen(made) == A
+
+
+def test_no_peer_makes_another_one_announce_more_than_the_stage_before_accepts() -> None:
+    made = router(a=1.0)
+    responded(made, A, 9.0, 8.0)
+    made.record_downstream(A, SECONDS_MAX)
+    assert MessageChecks(2, 1).wrong(DownstreamCost(EPOCH, made.downstream_s)) is None
 
 
 def test_what_a_peer_takes_to_compute_counts_as_well() -> None:

@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 
+from swarmflow.core.protocol.messages.checks import SECONDS_MAX
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.compute_timer import UNKNOWN_S
 from swarmflow.core.routing.link_estimates import LinkEstimates
@@ -243,6 +244,7 @@ class Shortest:
         """The expected seconds of the best path from here, forth and back, as announced upstream; 0: not known.
 
         As long as no peer has told what its passes take, it is that of the links alone, as far as they are measured.
+        However slow the peers say that they are, it is a number that the stage before accepts.
         """
         usual, process = self._typical, self._paths.first()
         unknown_s = UNKNOWN_S if usual.service_s == UNKNOWN_S else 0.0
@@ -250,7 +252,7 @@ class Shortest:
             return 0.0
         paths = [usual.path_s] if self._unmeasured else []
         paths += [self._peers[process].path_s] if process is not None else []
-        return max(0.0, min(paths, default=unknown_s) - unknown_s)
+        return min(SECONDS_MAX, max(0.0, min(paths, default=unknown_s) - unknown_s))
 
     def _measured_estimate(self, process: ProcessId) -> _PeerEstimate:
         """Return an own estimate for a peer: what was measured of it before, and what is usual for the rest."""

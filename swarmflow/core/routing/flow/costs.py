@@ -8,7 +8,7 @@ from statistics import fmean
 
 from swarmflow.core.protocol.messages.negotiation import Times
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.node_types import FlowSend, View
+from swarmflow.core.routing.flow.node_types import COST_MAX_S, FlowSend, View
 
 UNKNOWN_S = -1.0  # stands for a time that is not measured, in messages
 PRIOR_S = 1e-3  # the least cost of a link, and its cost before any measurement
@@ -54,7 +54,10 @@ class FlowCosts:
         return sends
 
     def of(self, view: View) -> dict[ProcessId, float]:
-        """Return the cost of each link, in seconds. The mean of the measured times stands for those not measured."""
+        """Return the cost of each link, in seconds. The mean of the measured times stands for those not measured.
+
+        Whatever times its neighbours report, other nodes accept the costs that this one sends.
+        """
         last = view.stage == view.stages - 1
         costs: dict[ProcessId, float] = {}
         for outward, nodes in ((False, view.before), (True, view.after)):
@@ -68,7 +71,7 @@ class FlowCosts:
                 transfer_s, other_s = transfers_s[node], computations_s[node]
                 both_s = (own_s if own_s is not None else mean_s) + (other_s if other_s is not None else mean_s)
                 cost_s = both_s / 2 + (transfer_s if transfer_s is not None else mean_transfer_s)
-                costs[node] = max(PRIOR_S, costs.get(node, 0.0), cost_s)
+                costs[node] = min(COST_MAX_S, max(PRIOR_S, costs.get(node, 0.0), cost_s))
         return costs
 
     def rates(self, view: View, peers: Iterable[ProcessId]) -> dict[ProcessId, float]:

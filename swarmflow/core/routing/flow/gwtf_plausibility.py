@@ -28,8 +28,8 @@ from swarmflow.core.protocol.messages.gwtf import (
     UpstreamChanged,
 )
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.node_types import INFINITE, View
-from swarmflow.core.routing.flow.plausibility import COST_MAX_S, PATHS_MAX, valid_cost
+from swarmflow.core.routing.flow.node_types import COST_MAX_S, INFINITE, View
+from swarmflow.core.routing.flow.plausibility import PATHS_MAX, valid_cost
 
 # The cost of a flow is a sum from which links are subtracted that may cost more by then: it may be below 0.
 FLOW_COST_MIN_S = -COST_MAX_S

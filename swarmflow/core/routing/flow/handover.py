@@ -76,8 +76,8 @@ class Handovers:
         self._trace_at = now
 
     def traced(self, message: TraceFlow) -> None:
-        """Store the path of a trace that has returned."""
-        if message.number == self.number and self._returned is not None:
+        """Store the path of a trace that has returned; a report has no more paths than there are own units."""
+        if message.number == self.number and self._returned is not None and len(self._returned) < self._expected:
             self._returned.append(message.path)
 
     def reported(self, sender: ProcessId, message: OwnFlows, now: float) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.messages.negotiation import Label
 from swarmflow.core.protocol.types import ProcessId
-from swarmflow.core.routing.flow.node_types import INFINITE
+from swarmflow.core.routing.flow.node_types import COST_MAX_S, INFINITE
 
 WIDE = 10**9  # capacity that a data node announces as the end of all paths: no limit
 WORTH_ANNOUNCING = 0.02  # a smaller relative change of a cost is not announced
@@ -58,9 +58,9 @@ class Labels:
                 if name != source:
                     continue
                 if orphans > taken:
-                    mending.append(LabelledNode(node, orphans - taken, self.cost[node] + cost))
+                    mending.append(LabelledNode(node, orphans - taken, self._path_cost(node, cost)))
                 elif label.room + orphans > taken and cost < INFINITE:
-                    others.append(LabelledNode(node, label.room + orphans - taken, self.cost[node] + cost))
+                    others.append(LabelledNode(node, label.room + orphans - taken, self._path_cost(node, cost)))
         mending.sort(key=lambda path: (path.cost, path.node))
         others.sort(key=lambda path: (path.cost, path.node))
         return mending + others
@@ -69,11 +69,15 @@ class Labels:
         """Return the least cost from here to each data node that can be reached."""
         best: dict[ProcessId, float] = {}
         for node, label in self.known.items():
-            link = self.cost[node]
             for source, cost, orphans in label.costs:
-                if (label.room > 0 or orphans > 0) and link + cost < best.get(source, INFINITE):
-                    best[source] = link + cost
+                path = self._path_cost(node, cost)
+                if (label.room > 0 or orphans > 0) and path < best.get(source, INFINITE):
+                    best[source] = path
         return best
+
+    def _path_cost(self, node: ProcessId, cost: float) -> float:
+        """Return the cost of a path through a node: whatever that node claims, a number that others accept."""
+        return min(COST_MAX_S, self.cost[node] + cost)
 
 
 def worth_announcing(announced: Label | None, label: Label) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from swarmflow.core.protocol.types import ProcessId
 
 INFINITE = float("inf")
+COST_MAX_S = 1e6  # of a link, a path, or a measured time
 Link = tuple[ProcessId, ProcessId]  # (the node at the other end, the data node whose microbatches it carries)
 
 

@@ -32,9 +32,8 @@ from swarmflow.core.protocol.messages.negotiation import (
 )
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.labels import WIDE
-from swarmflow.core.routing.flow.node_types import INFINITE, View
+from swarmflow.core.routing.flow.node_types import COST_MAX_S, INFINITE, View
 
-COST_MAX_S = 1e6  # of a link, a path, or a measured time
 PATHS_MAX = 4096  # that one data node reports
 RELIABLE_TYPES = (TraceFlow, OwnFlows, RetraceFlows)  # the messages that may be wrapped in Reliable
 

@@ -236,14 +236,15 @@ class FlowSource(NodeBase):
         return sends
 
     def _reserve_returning(self, sender: ProcessId, message: ReserveUnits, now: float) -> list[FlowSend]:
-        """Grant units of own flows that return from the last stage; they need no room."""
+        """Grant units of own flows that return from the last stage: they need no room, but a sum that others accept."""
         label = self._sink_label()
         if (earlier := self.reservations.answer_given(sender, message.number)) is not None:
             return [FlowSend(sender, earlier, "asked again")]
         if self.lock.holder(outward=False) is not None:
             return [FlowSend(sender, UnitsReserved(message.source, 0, message.number, label, True), "locked")]
-        self.books.add(False, sender, message.source, message.count, now)
-        answer = UnitsReserved(message.source, message.count, message.number, label)
+        count = min(message.count, WIDE - self.books.inflow.get((sender, message.source), 0))
+        self.books.add(False, sender, message.source, count, now)
+        answer = UnitsReserved(message.source, count, message.number, label)
         self.reservations.keep_answer(sender, answer)
         return [FlowSend(sender, answer, "its own")]
 
