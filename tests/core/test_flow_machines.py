@@ -15,6 +15,7 @@ from swarmflow.core.protocol.messages.negotiation import (
     Ack,
     ApplyExchange,
     Audit,
+    Drop,
     Exchange,
     Label,
     Locked,
@@ -29,7 +30,7 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.annealing import Annealing
 from swarmflow.core.routing.flow.books import Books
 from swarmflow.core.routing.flow.costs import FlowCosts
-from swarmflow.core.routing.flow.exchange_lock import ExchangeLock
+from swarmflow.core.routing.flow.exchange_lock import DEFERRED_MAX, GIVE_UP_ROUNDS, ExchangeLock
 from swarmflow.core.routing.flow.labels import WIDE, Labels
 from swarmflow.core.routing.flow.node_types import COST_MAX_S, INFINITE, FlowSend, View, link_cost_s
 from swarmflow.core.routing.flow.owners import Handover, changes, cheapest_owners
@@ -247,6 +248,21 @@ def test_a_side_is_locked_for_one_exchange_at_a_time_and_for_none_that_is_finish
     assert lock.release(first)
     assert not lock.acquire(first, (True,), 0.0)
     assert lock.acquire(second, (True,), 0.0)
+
+
+def test_a_lock_is_given_up_however_often_it_is_requested_and_then_what_waited_for_it_is_handled() -> None:
+    relay = FlowRelay(View(A, 1, 3, 4, before=(B,), beside=(), after=(C,), cost={B: 1.0, C: 1.0}), Random(0))
+    relay.books.add(True, C, D, 1, 0.0)
+    for now in range(0, round(GIVE_UP_ROUNDS), 4):
+        relay.handle(C, LockRequest(Exchange(C, 1), False, False), float(now))
+        for _ in range(DEFERRED_MAX // 10):
+            relay.handle(C, Drop(D, 1), float(now))
+        relay.tick(float(now))
+        assert relay.lock.locked
+    assert len(relay.lock.deferred) == DEFERRED_MAX
+    relay.tick(GIVE_UP_ROUNDS)
+    assert not relay.lock.locked
+    assert (relay.outflow, relay.lock.deferred) == ({}, [])
 
 
 def test_a_reservation_is_repeated_under_its_number_and_given_up_in_the_end() -> None:

@@ -12,7 +12,8 @@ from swarmflow.core.transitions import Transitions
 
 INQUIRE_AFTER_ROUNDS = 7.0  # before the solver is asked for the outcome
 INQUIRE_INTERVAL_ROUNDS = 3.0  # between two such questions
-GIVE_UP_ROUNDS = 48.0  # before a lock is released without an outcome
+GIVE_UP_ROUNDS = 48.0  # before a lock is released without an outcome, however often it was requested
+DEFERRED_MAX = 512  # messages that are deferred: an audit settles what further ones would have changed
 REMEMBERED_MAX = 32  # finished exchanges whose late requests are ignored
 
 
@@ -51,7 +52,7 @@ class ExchangeLock:
     state: ExchangeLockState = field(init=False, default=ExchangeLockState.UNLOCKED)
     deferred: list[tuple[ProcessId, Any]] = field(init=False, default_factory=list)  # (sender, message)
     _sides: dict[bool, Exchange] = field(init=False, default_factory=dict)  # outward -> the exchange that holds it
-    _since: float = field(init=False, default=0.0)  # when the last lock was taken
+    _since: dict[Exchange, float] = field(init=False, default_factory=dict)  # when each of them took its first side
     _inquire_at: float = field(init=False, default=0.0)  # when the outcome is asked for, or asked for again
     _finished: dict[Exchange, None] = field(init=False, default_factory=dict)  # the latest ones, in order
 
@@ -81,7 +82,8 @@ class ExchangeLock:
             return False
         for side in sides:
             self._sides[side] = exchange
-        self._since, self._inquire_at = now, now + INQUIRE_AFTER_ROUNDS * self.round_s
+        self._since.setdefault(exchange, now)
+        self._inquire_at = now + INQUIRE_AFTER_ROUNDS * self.round_s
         self._move(ExchangeLockState.LOCKED)
         return True
 
@@ -90,6 +92,7 @@ class ExchangeLock:
         held = [side for side, holder in self._sides.items() if holder == exchange]
         for side in held:
             del self._sides[side]
+        self._since.pop(exchange, None)
         if held and not self._sides:
             self._move(ExchangeLockState.UNLOCKED)
         self._finished[exchange] = None
@@ -101,9 +104,14 @@ class ExchangeLock:
         """Return whether the solver is to be asked for the outcome."""
         return self.locked and now >= self._inquire_at
 
-    def expired(self, now: float) -> bool:
-        """Return whether the lock has been held for so long that it is to be released without an outcome."""
-        return now - self._since >= GIVE_UP_ROUNDS * self.round_s
+    def expired(self, now: float) -> list[Exchange]:
+        """Return the exchanges that have held a side for so long that it is to be released without an outcome."""
+        return [exchange for exchange, since in self._since.items() if now - since >= GIVE_UP_ROUNDS * self.round_s]
+
+    def defer(self, sender: ProcessId, message: Any) -> None:  # noqa: ANN401
+        """Keep a message until no side is locked, unless there are too many."""
+        if len(self.deferred) < DEFERRED_MAX:
+            self.deferred.append((sender, message))
 
     def inquire(self, now: float) -> list[Exchange]:
         """Return the exchanges whose outcome is to be asked for; the next time is after INQUIRE_INTERVAL_ROUNDS."""

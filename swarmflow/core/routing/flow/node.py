@@ -129,7 +129,7 @@ class NodeBase(ABC):
             case _:
                 deferred = False
         if deferred:
-            self.lock.deferred.append((sender, message))
+            self.lock.defer(sender, message)
         return deferred
 
     def handle_deferred(self, now: float) -> list[FlowSend]:
@@ -164,16 +164,15 @@ class NodeBase(ABC):
         return [] if message.answer else [self.books.audit(sender, outward, True, "asked")]
 
     def watch(self, now: float) -> list[FlowSend]:
-        """Ask for overdue outcomes, give up expired locks, and audit links whose changes have settled."""
-        sends = []
+        """Give up expired locks, ask for overdue outcomes, and audit links whose changes have settled."""
+        sends: list[FlowSend] = []
+        for exchange in self.lock.expired(now):
+            self.lock.release(exchange)
+            self._suspect_all(now)
+            sends += self.handle_deferred(now)
         if self.lock.overdue(now):
-            if self.lock.expired(now):
-                for exchange in self.lock.exchanges:
-                    self.lock.release(exchange)
-                self._suspect_all(now)
-            else:
-                others = [exchange for exchange in self.lock.inquire(now) if exchange.solver != self.view.me]
-                sends += [FlowSend(exchange.solver, Inquire(exchange), "the outcome is overdue") for exchange in others]
+            others = [exchange for exchange in self.lock.inquire(now) if exchange.solver != self.view.me]
+            sends += [FlowSend(exchange.solver, Inquire(exchange), "the outcome is overdue") for exchange in others]
         for (node, outward), since in list(self.books.suspects.items()):
             settle_s = (SETTLE_ROUNDS if outward else RECEIVER_SETTLE_FACTOR * SETTLE_ROUNDS) * self.round_s
             if now - since < settle_s or self._unsettled(node, outward):
