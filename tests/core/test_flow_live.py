@@ -89,6 +89,21 @@ def test_a_former_neighbour_unlocks_a_side_that_is_locked_for_its_exchange_on_an
     assert not part.node.lock.locked
 
 
+def test_a_process_that_comes_back_to_its_stage_is_not_taken_for_repeating_what_it_asked_before() -> None:
+    after, flow = negotiation("p10"), process("t0")
+    for now in (0.0, 60.0):
+        after.open(ROSTER.without(process("p00")), now)
+        after.open(ROSTER, now)
+        part = negotiating.negotiation("p00", "flow", ROSTER, now)
+        part.received(process("p10"), Negotiate(1, Label(4, ((flow, 1.0, 0),), 4, 4)), now)
+        part.received(flow, Negotiate(-1, ReserveUnits(flow, 1, 1)), now)
+        for action in part.tick(now):
+            if isinstance(action, Send) and isinstance(action.message, Negotiate) and action.to == after.me:
+                after.received(part.me, action.message, now)
+        assert after.node is not None
+        assert after.node.inflow == {(part.me, flow): 1}
+
+
 def test_messages_of_processes_that_are_not_known_yet_are_kept() -> None:
     new = process("p25")
     made = negotiation("p10")

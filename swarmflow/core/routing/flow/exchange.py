@@ -112,13 +112,13 @@ class OpenExchange:
 class Solver:
     """The part of a relay that solves exchanges."""
 
-    def __init__(self, view: View, random: Random, round_s: float, worth: float = 0.0) -> None:
+    def __init__(self, view: View, random: Random, round_s: float, worth: float = 0.0, numbered: int = 0) -> None:
         self.worth = worth  # the share of a window's cost that an exchange has to save to count as a gain
         self.view = view
         self.random = random
         self.round_s = round_s
         self.open: OpenExchange | None = None
-        self.made = 0  # number of the latest own exchange
+        self.made = numbered  # number of the latest own exchange
         self.gained = False  # whether the last exchange saved enough
         self.participation = Participation.SOME  # in the last exchange
         self._weighed_s = (0.0, 0.0)  # link costs of the windows solved since `weighed`: before, and at least

@@ -42,12 +42,12 @@ class OpenHandover:
 class Handovers:
     """The handovers of one data node. Each traces and reports its own flows; the first data node, by id, decides."""
 
-    def __init__(self, view: View, round_s: float, worth: float = 0.0) -> None:
+    def __init__(self, view: View, round_s: float, worth: float = 0.0, numbered: int = 0) -> None:
         self.view = view
         self.round_s = round_s
         self.worth = worth  # the share of a path's cost that a handover has to save
         self.path_cost = 0.0  # the present cost of a path
-        self.number = 0  # of the latest trace
+        self.number = numbered  # of the latest trace
         self.open: OpenHandover | None = None
         self._tries = 0  # traces in a row because a path had changed
         self._trace_at: float | None = None  # when the next trace begins; None: no trace is scheduled
@@ -57,7 +57,7 @@ class Handovers:
         self._until = 0.0  # when the latest trace is reported even if paths are missing
         self._reports: dict[ProcessId, OwnFlows] = {}  # the latest one of each data node
         self._decide_at = INFINITE  # when handovers are decided; infinite: no new report has arrived
-        self._exchanges = 0  # number of the latest own exchange
+        self._exchanges = numbered  # number of the latest own exchange
         self._outcomes: dict[Exchange, dict[ProcessId, ApplyExchange]] = {}  # of the last exchange
 
     @property

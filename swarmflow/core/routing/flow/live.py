@@ -56,8 +56,11 @@ class FlowNegotiation(NegotiationBase[FlowRelay | FlowSource]):
     def _update_view(self, view: View, now: float) -> list[Action]:
         node = self.node
         if node is None:
-            trainer = self.stage == TRAINER
-            self.node = FlowSource(view, ROUND_S, WORTH) if trainer else FlowRelay(view, self.random, ROUND_S, WORTH)
+            numbered = round(1000 * now)  # above the numbers of a former machine on this stage, or on another one
+            if self.stage == TRAINER:
+                self.node = FlowSource(view, ROUND_S, WORTH, numbered)
+            else:
+                self.node = FlowRelay(view, self.random, ROUND_S, WORTH, numbered)
             self.router.outflow = self.node.outflow
             return []
         former, linked = node.view.linked, view.linked

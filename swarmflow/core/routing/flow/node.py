@@ -31,17 +31,20 @@ RECEIVER_SETTLE_FACTOR = 1.7  # times SETTLE_ROUNDS for the receiving end: it au
 
 
 class NodeBase(ABC):
-    """The state and the messages that relays and data nodes have in common."""
+    """The state and the messages that relays and data nodes have in common.
 
-    def __init__(self, view: View, round_s: float = 1.0) -> None:
+    numbered: the last number that an earlier machine of this process may have used; others remember its messages.
+    """
+
+    def __init__(self, view: View, round_s: float = 1.0, numbered: int = 0) -> None:
         self.view = view
         self.round_s = round_s  # seconds: the usual time of a message between neighbours
         self.books = Books(view.me, view.capacity)
         self.lock = ExchangeLock(round_s)
         # Neighbours that are dead, serve another stage, or have no link any more: outcomes may still name them.
         self.former: dict[ProcessId, None] = {}
-        self.reservations = Reservations(round_s)
-        self.reliable = ReliableDelivery(round_s)
+        self.reservations = Reservations(round_s, numbered)
+        self.reliable = ReliableDelivery(round_s, numbered)
 
     @property
     def inflow(self) -> dict[Link, int]:

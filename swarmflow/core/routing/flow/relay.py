@@ -48,10 +48,10 @@ class FlowRelay(NodeBase):
     random: of this node alone. worth: the share of a window's cost that an exchange has to save to count as a gain.
     """
 
-    def __init__(self, view: View, random: Random, round_s: float = 1.0, worth: float = 0.0) -> None:
-        super().__init__(view, round_s)
+    def __init__(self, view: View, random: Random, round_s: float = 1.0, worth: float = 0.0, numbered: int = 0) -> None:
+        super().__init__(view, round_s, numbered)
         self.labels = Labels(view.cost)
-        self.solver = Solver(view, random, round_s, worth)
+        self.solver = Solver(view, random, round_s, worth, numbered)
         self.calls = ExchangeCalls(self.solver, random, round_s)
         self._announced: Label | None = None  # the latest label that was sent
         self._announced_at = -LABEL_INTERVAL_CALM_ROUNDS * round_s  # when it was sent

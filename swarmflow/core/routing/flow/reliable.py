@@ -27,15 +27,15 @@ class ReliableDelivery:
     """The reliable messages of one node: those that it has sent, and the numbers of those that it has received."""
 
     round_s: float  # of the negotiation
-    made: int = field(init=False, default=0)  # own messages so far: the last number
+    last_number: int = 0  # of the latest own message
     sent: dict[int, Unacknowledged] = field(init=False, default_factory=dict)  # by number
     _received: dict[tuple[ProcessId, int], None] = field(init=False, default_factory=dict)  # (sender, number)
 
     def wrap(self, send: FlowSend, now: float) -> FlowSend:
         """Wrap a message so that it is repeated until it is acknowledged."""
-        self.made += 1
-        wrapped = FlowSend(send.to, Reliable(self.made, send.message), send.reason)
-        self.sent[self.made] = Unacknowledged(wrapped, now)
+        self.last_number += 1
+        wrapped = FlowSend(send.to, Reliable(self.last_number, send.message), send.reason)
+        self.sent[self.last_number] = Unacknowledged(wrapped, now)
         return wrapped
 
     def acknowledged(self, message: Ack) -> None:

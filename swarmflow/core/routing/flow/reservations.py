@@ -32,8 +32,8 @@ class Reservations:
     """The requests that this node has sent, and the answers that it has given."""
 
     round_s: float  # of the negotiation
+    last_number: int = 0  # of the latest own request
     pending: dict[int, PendingReservation] = field(init=False, default_factory=dict)  # own requests, by number
-    last_number: int = field(init=False, default=0)  # of the latest own request
     _answers: dict[tuple[ProcessId, int], UnitsReserved] = field(init=False, default_factory=dict)  # by asker, number
 
     def request(self, to: ProcessId, source: ProcessId, count: int, now: float, reason: str) -> FlowSend:

@@ -42,10 +42,11 @@ class FlowSource(NodeBase):
     worth: the share of a path's cost that a handover has to save.
     """
 
-    def __init__(self, view: View, round_s: float = 1.0, worth: float = 0.0) -> None:
-        super().__init__(view, round_s)
+    def __init__(self, view: View, round_s: float = 1.0, worth: float = 0.0, numbered: int = 0) -> None:
+        super().__init__(view, round_s, numbered)
+        self._numbered = numbered
         self.labels = Labels(view.cost)
-        self.handovers = Handovers(view, round_s, worth)
+        self.handovers = Handovers(view, round_s, worth, numbered)
         self.others: dict[ProcessId, Price] = {}  # the latest price of each other data node
         self._announced: Price | None = None  # the latest price that was sent
         self._announce_at = 0.0  # when the label and the price are repeated
@@ -96,7 +97,7 @@ class FlowSource(NodeBase):
                 return self.handovers.inquired(sender, message.exchange)
             case ExchangeTurn():
                 first = list(self.labels.known)  # of the first stage
-                chosen = (self.handovers.number + self.reservations.last_number + len(first)) % max(1, len(first))
+                chosen = self._numbers_used % max(1, len(first))
                 taken = [FlowSend(sender, ExchangeTurnTaken(), "taken")]
                 return [*taken, FlowSend(first[chosen], message, "the turn goes around the ring")] if first else taken
             case RetraceFlows():
@@ -181,6 +182,11 @@ class FlowSource(NodeBase):
     def held(self) -> int:
         """Return the number of own flows."""
         return sum(self.books.outflow.values())
+
+    @property
+    def _numbers_used(self) -> int:
+        """Return the number of own traces and reservations so far."""
+        return self.handovers.number + self.reservations.last_number - 2 * self._numbered
 
     @property
     def _wanted(self) -> int:
