@@ -9,7 +9,7 @@ from swarmflow.core.protocol.events import ForwardComputed, LossComputed, Tick
 from swarmflow.core.protocol.messages.negotiation import Times
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Ref
 from swarmflow.core.routing.compute_timer import ComputeTimer
-from swarmflow.core.routing.flow.costs import FlowCosts, changed
+from swarmflow.core.routing.flow.costs import REPEAT_S, FlowCosts, changed
 from swarmflow.core.routing.flow.node_types import View
 from swarmflow.core.routing.flow.units import SLACK, units
 from tests.core.samples import microbatch, process
@@ -39,9 +39,9 @@ def view(stage: int, before: tuple[str, ...], after: tuple[str, ...], stages: in
 def test_both_ends_of_a_link_reckon_with_the_same_cost() -> None:
     here = FlowCosts(lambda: 2.0, {B: 5.0}.get)
     there = FlowCosts(lambda: 4.0, lambda _: None)
-    for send in here.announce(view(1, (), ("b",))):
+    for send in here.announce(view(1, (), ("b",)), 0.0):
         there.learn(A, send.message)
-    for send in there.announce(view(2, ("a",), ())):
+    for send in there.announce(view(2, ("a",), ()), 0.0):
         here.learn(B, send.message)
     assert here.of(view(1, (), ("b",)))[B] == there.of(view(2, ("a",), ()))[A] == pytest.approx((2.0 + 4.0) / 2 + 5.0)
 
@@ -50,11 +50,19 @@ def test_times_are_announced_again_when_they_have_changed_by_a_tenth() -> None:
     tensor_s_to = {B: 5.0}
     costs = FlowCosts(lambda: 2.0, tensor_s_to.get)
     seen = view(1, ("a",), ("b",))
-    assert [send.to for send in costs.announce(seen)] == [A, B]
+    assert [send.to for send in costs.announce(seen, 0.0)] == [A, B]
     tensor_s_to[B] = 5.4
-    assert costs.announce(seen) == []
+    assert costs.announce(seen, 0.0) == []
     tensor_s_to[B] = 5.6
-    assert [(send.to, send.message) for send in costs.announce(seen)] == [(B, Times(2.0, 5.6))]
+    assert [(send.to, send.message) for send in costs.announce(seen, 0.0)] == [(B, Times(2.0, 5.6))]
+
+
+def test_times_are_announced_again_after_a_while_to_those_that_may_not_have_got_them() -> None:
+    costs, seen = FlowCosts(lambda: 2.0, {B: 5.0}.get), view(1, ("a",), ("b",))
+    sent = costs.announce(seen, 0.0)
+    assert costs.announce(seen, REPEAT_S - 1.0) == []
+    assert costs.announce(seen, REPEAT_S) == sent
+    assert costs.announce(seen, REPEAT_S + 1.0) == []
 
 
 def test_of_a_stranger_the_mean_of_the_others_is_taken() -> None:

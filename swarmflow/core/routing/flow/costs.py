@@ -14,6 +14,7 @@ UNKNOWN_S = -1.0  # stands for a time that is not measured, in messages
 PRIOR_S = 1e-3  # the least cost of a link, and its cost before any measurement
 CHANGED = 0.1  # relative change of a time before it is sent again, and of a cost before it is used
 NOTEWORTHY_S = 1e-4  # a smaller change of a time is never sent
+REPEAT_S = 240.0  # after which all times are sent again: a receiver may not have known the sender yet
 
 
 @dataclass(slots=True)
@@ -28,6 +29,7 @@ class FlowCosts:
     tensor_s: Callable[[ProcessId], float | None]  # transfer time to a peer of the next stage; None: not measured
     reported: dict[ProcessId, Times] = field(init=False, default_factory=dict)  # latest times from each neighbour
     _announced: dict[ProcessId, Times] = field(init=False, default_factory=dict)  # latest times sent to each neighbour
+    _repeat_s: float = field(init=False, default=REPEAT_S)  # when all times are sent again
 
     def learn(self, sender: ProcessId, times: Times) -> None:
         """Store the times that a neighbour has measured."""
@@ -38,8 +40,14 @@ class FlowCosts:
         self.reported.pop(process, None)
         self._announced.pop(process, None)
 
-    def announce(self, view: View) -> list[FlowSend]:
-        """Return messages with own times that have changed by a tenth, to the neighbours whose costs depend on them."""
+    def announce(self, view: View, now: float) -> list[FlowSend]:
+        """Return messages with own times that have changed by a tenth, to the neighbours whose costs depend on them.
+
+        After REPEAT_S all are sent again.
+        """
+        if now >= self._repeat_s:
+            self._announced.clear()
+            self._repeat_s = now + REPEAT_S
         compute_s = self.compute_s()
         own_s = UNKNOWN_S if compute_s is None else compute_s
         sends = []
@@ -50,7 +58,7 @@ class FlowCosts:
             announced = self._announced.get(node, Times(UNKNOWN_S, UNKNOWN_S))
             if _differ(announced.compute_s, times.compute_s) or _differ(announced.tensor_s, times.tensor_s):
                 self._announced[node] = times
-                sends.append(FlowSend(node, times, "it has changed"))
+                sends.append(FlowSend(node, times, "it has changed, or may have been lost"))
         return sends
 
     def of(self, view: View) -> dict[ProcessId, float]:

@@ -265,7 +265,7 @@ class LiveGwtf(NegotiationBase[GwtfNode]):
             sends += node.met(replace(node.view, capacity=wanted))
             if isinstance(node, GwtfSource):
                 _resize(node.sink, wanted)
-        return self._deliver(self.costs.announce(node.view)) + self._send(sends, now)
+        return self._deliver(self.costs.announce(node.view, now)) + self._send(sends, now)
 
     def _send(self, sends: list[FlowSend], now: float) -> list[Action]:
         """Send messages of the machine to those that are still neighbours: in order what changes flows."""

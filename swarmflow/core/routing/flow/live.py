@@ -115,7 +115,7 @@ class FlowNegotiation(NegotiationBase[FlowRelay | FlowSource]):
         costs = self.costs.of(self.node.view)
         if changed(self.node.view.cost, costs):
             self.node.costs_changed(costs, now, calm=calm)
-        sends = self.costs.announce(self.node.view)
+        sends = self.costs.announce(self.node.view, now)
         if (wanted := self._units(self.node.view)) != self.node.view.capacity:
             sends += self.node.resize(wanted, now)
         return sends
