@@ -25,6 +25,7 @@ from swarmflow.core.protocol.messages.negotiation import (
     Reliable,
     ReserveUnits,
     Times,
+    UnitsReserved,
 )
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.flow.annealing import Annealing
@@ -32,6 +33,7 @@ from swarmflow.core.routing.flow.books import Books
 from swarmflow.core.routing.flow.costs import FlowCosts
 from swarmflow.core.routing.flow.exchange_lock import DEFERRED_MAX, GIVE_UP_ROUNDS, ExchangeLock
 from swarmflow.core.routing.flow.labels import WIDE, Labels
+from swarmflow.core.routing.flow.node import FORMER_MAX
 from swarmflow.core.routing.flow.node_types import COST_MAX_S, INFINITE, FlowSend, View, link_cost_s
 from swarmflow.core.routing.flow.owners import Handover, changes, cheapest_owners
 from swarmflow.core.routing.flow.plausibility import is_plausible
@@ -226,6 +228,25 @@ def test_an_outcome_books_no_link_to_a_process_that_has_moved_to_the_other_side(
     assert relay.lock.acquire(exchange, (False, True), 0.0)
     assert relay.apply(ApplyExchange(exchange, ((B, D, 1),), ((C, D, 1),)), 1.0)
     assert (relay.inflow, relay.outflow) == ({(B, D): 1}, {})
+
+
+def test_a_relay_keeps_nothing_of_the_processes_that_have_left() -> None:
+    view = View(A, 0, 3, 9, before=(B,), beside=(), after=(C,), cost={B: 1.0, C: 1.0})
+    relay = FlowRelay(view, Random(0))
+    for number in range(FORMER_MAX + 9):
+        trainer, peer = ProcessId("trainer", number), ProcessId("peer", number)
+        relay.met(replace(view, before=(trainer,), after=(peer,), cost={trainer: 1.0, peer: 1.0}), 0.0)
+        label = Label(9, ((trainer, 1.0, 0),), 9, 9)
+        relay.handle(peer, label, 0.0)
+        relay.handle(trainer, ReserveUnits(trainer, 1, number), 0.0)
+        relay.tick(0.0)
+        relay.handle(peer, UnitsReserved(trainer, 0, number + 1, label, busy=True), 0.0)
+        relay.labels.take(peer, 1)
+        relay.gone(peer, 0.0)
+        relay.gone(trainer, 0.0)
+        relay.tick(0.0)
+    assert (relay.avoid, relay.labels.taken, relay.books.sources) == ({}, {}, [])
+    assert len(relay.former) == FORMER_MAX
 
 
 def test_an_audit_leaves_the_smaller_number_at_both_ends() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.messages.negotiation import Audit, Counts
@@ -84,6 +84,13 @@ class Books:
                 found = True
             self.suspects.pop((node, outward), None)
         return found
+
+    def forget_idle(self, gone: Container[ProcessId]) -> None:
+        """Forget those of the data nodes that are gone and have no unit here any more."""
+        for source in self.sources:
+            if source in gone and not self._in.get(source) and not self._out.get(source):
+                self._in.pop(source, None)
+                self._out.pop(source, None)
 
     def fits(self, inflow: Counts, outflow: Counts) -> bool:
         """Return whether these changes, one a link, leave none below 0, and the node no fuller than it is or may be."""

@@ -42,6 +42,7 @@ class Labels:
     def forget(self, node: ProcessId) -> None:
         """Remove a node that is dead."""
         self.known.pop(node, None)
+        self.taken.pop(node, None)
 
     @property
     def width(self) -> int:

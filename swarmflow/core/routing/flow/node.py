@@ -27,6 +27,7 @@ from swarmflow.core.routing.flow.reliable import ReliableDelivery
 from swarmflow.core.routing.flow.reservations import Reservations
 
 SETTLE_ROUNDS = 14.0  # after which a changed link is audited
+FORMER_MAX = 512  # former neighbours that outcomes may still name
 RECEIVER_SETTLE_FACTOR = 1.7  # times SETTLE_ROUNDS for the receiving end: it audits only if the sending end has not
 
 
@@ -43,6 +44,7 @@ class NodeBase(ABC):
         self.lock = ExchangeLock(round_s)
         # Neighbours that are dead, serve another stage, or have no link any more: outcomes may still name them.
         self.former: dict[ProcessId, None] = {}
+        self.avoid: dict[ProcessId, float] = {}  # node that was locked -> when it may be asked again
         self.reservations = Reservations(round_s, numbered)
         self.reliable = ReliableDelivery(round_s, numbered)
 
@@ -198,7 +200,10 @@ class NodeBase(ABC):
     def forget(self, process: ProcessId, now: float) -> None:
         """Remove the links of a former neighbour, its reservations and its exchanges."""
         self.former[process] = None
+        if len(self.former) > FORMER_MAX:
+            del self.former[next(iter(self.former))]
         self.books.forget(process, now)
+        self.avoid.pop(process, None)
         self.reservations.drop_requests_to(process)
         self.reliable.forget(process)
         for exchange in self.lock.exchanges:

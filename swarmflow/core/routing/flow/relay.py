@@ -58,7 +58,6 @@ class FlowRelay(NodeBase):
         self._compared_at = -LABEL_INTERVAL_ROUNDS * round_s  # when the label was last compared with the announced one
         self._refresh = LABEL_REPEAT_ROUNDS  # before an unchanged label is repeated
         self._active_at = 0.0  # when a reservation was last requested or handled here
-        self._avoid: dict[ProcessId, float] = {}  # node that was locked -> when it may be asked again
         self._stuck_since: dict[ProcessId, float] = {}  # data node -> since when its loose units have no next hop
         self._orphans_since: dict[ProcessId, float] = {}  # data node -> since when it has orphans here
         # data node -> (number of its latest trace, next hops of the units that no message of this trace has followed)
@@ -109,6 +108,7 @@ class FlowRelay(NodeBase):
         for source in self.books.sources:
             sends += self._extend(source, now)
             sends += self._release_orphans(source, now)
+        self.books.forget_idle(self.former)
         sends += self._announce(now)
         sends += self.watch(now)
         sends += self.calls.repeat(now)
@@ -119,6 +119,7 @@ class FlowRelay(NodeBase):
         """Handle the death of a process that this node knows."""
         self.forget(process, now)
         self.labels.forget(process)
+        self._traced.pop(process, None)
         self.solver.gone(process)
         self.view = self.solver.view = self.view.without(process)
         self.calls.changed(now)
@@ -232,7 +233,7 @@ class FlowRelay(NodeBase):
     def _units_reserved(self, sender: ProcessId, message: UnitsReserved, now: float) -> None:
         self.labels.received(sender, message.label)
         if message.busy:
-            self._avoid[sender] = now + AVOID_ROUNDS * self.round_s
+            self.avoid[sender] = now + AVOID_ROUNDS * self.round_s
         self.answered(sender, message, now)
 
     def _extend(self, source: ProcessId, now: float) -> list[FlowSend]:
@@ -247,7 +248,7 @@ class FlowRelay(NodeBase):
         for path in self.labels.paths(source):
             if loose <= 0:
                 break
-            if self._avoid.get(path.node, 0.0) > now:
+            if self.avoid.get(path.node, 0.0) > now:
                 continue
             count = min(loose, path.units)
             self.labels.take(path.node, count)

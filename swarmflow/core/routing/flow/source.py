@@ -52,7 +52,6 @@ class FlowSource(NodeBase):
         self._announce_at = 0.0  # when the label and the price are repeated
         self._refresh = LABEL_REPEAT_ROUNDS  # between two repetitions
         self._pause_until = 0.0  # until when no flow is reserved
-        self._avoid: dict[ProcessId, float] = {}  # node that was locked -> when it may be asked again
 
     def received(self, sender: ProcessId, message: Any, now: float) -> list[FlowSend]:  # noqa: ANN401
         """Handle a message that the base class does not handle."""
@@ -233,7 +232,7 @@ class FlowSource(NodeBase):
         for path in self.labels.paths(self.view.me):
             if left <= 0:
                 break
-            if self._avoid.get(path.node, 0.0) > now:
+            if self.avoid.get(path.node, 0.0) > now:
                 continue
             count = min(left, path.units)
             self.labels.take(path.node, count)
@@ -257,6 +256,6 @@ class FlowSource(NodeBase):
     def _units_reserved(self, sender: ProcessId, message: UnitsReserved, now: float) -> None:
         self.labels.received(sender, message.label)
         if message.busy:
-            self._avoid[sender] = now + AVOID_ROUNDS * self.round_s
+            self.avoid[sender] = now + AVOID_ROUNDS * self.round_s
         if self.answered(sender, message, now):
             self.handovers.changed(now)
