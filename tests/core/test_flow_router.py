@@ -86,6 +86,14 @@ def test_a_flow_that_is_held_up_is_left_for_a_much_shorter_path() -> None:
     assert sent(made, 0) == [Z]
 
 
+def test_a_flow_is_followed_though_an_unmeasured_peer_may_be_as_fast() -> None:
+    router = FlowRouter(Shortest(), {(X, SOURCE): 1})
+    router.begin_epoch((X, *(process(f"unmeasured{n}") for n in range(9))))
+    router.shortest.links.record_service(X, 0.01, SOON)
+    transferred(router, X, 0.3, SOON)
+    assert {choice.process for _ in range(20) if (choice := router.choose((), SOURCE))} == {X}
+
+
 def test_a_flow_to_a_process_that_does_not_serve_the_stage_carries_nothing() -> None:
     made = dispatcher({(process("stranger"), SOURCE): 4})
     assert sent(made, 0) == [Z]

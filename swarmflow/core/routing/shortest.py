@@ -228,6 +228,11 @@ class Shortest:
         peer = self._peers.get(process)
         return None if peer is None else peer.delay_s
 
+    @property
+    def usual_s(self) -> float:
+        """The delay that is expected through an unmeasured peer."""
+        return self._typical.delay_s
+
     def record_downstream(self, process: ProcessId, downstream_s: float) -> None:
         """Record the time of the best path beyond the peer, forth and back."""
         peer = self._own_estimate(process)

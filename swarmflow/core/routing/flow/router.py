@@ -65,7 +65,8 @@ class FlowRouter:
             return nearest
         delays = [(self.shortest.delay_s(process), process) for process in self._free(source) if process not in exclude]
         best = min(((delay_s, process) for delay_s, process in delays if delay_s is not None), default=None)
-        if best is None or best[0] > FLOW_DELAY_MAX * (self.shortest.delay_s(nearest.process) or 0.0):
+        nearest_s = self.shortest.delay_s(nearest.process)
+        if best is None or best[0] > FLOW_DELAY_MAX * (self.shortest.usual_s if nearest_s is None else nearest_s):
             self.otherwise += 1
             return nearest
         self.followed += 1
