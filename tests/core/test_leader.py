@@ -10,7 +10,7 @@ from swarmflow.core.commit.step_summary import waits_for
 from swarmflow.core.machines.leader import Leader
 from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.protocol.actions import Action, WriteCheckpoint
-from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
+from swarmflow.core.protocol.events import CheckpointWritten, Lost, Mishandled, Received, Tick
 from swarmflow.core.protocol.messages import (
     Committed,
     Done,
@@ -198,6 +198,34 @@ def test_the_last_one_of_a_stage_is_let_go_when_its_state_is_safe() -> None:
     assert bench.leader.waiting_for == "a peer for stage 0"
     [(_, granted)] = messages(bench.join(B), Granted)
     assert (granted.version, granted.donors) == (1, (ME,))
+
+
+def test_the_state_of_leavers_is_saved_when_the_step_starts_over_and_not_given_up() -> None:
+    bench = Bench()
+    bench.serve(A, B)
+    bench.commit()
+    bench.hear(A, Drain())
+    bench.hear(B, Drain())
+    actions = bench.leader.handle(Mishandled(process("x"), "raised"), 0.0)
+    assert [write.version for write in of_type(actions, WriteCheckpoint)] == [1]
+    assert bench.leader.version == 1
+    released = messages(written(bench.leader, CheckpointWritten(1, ok=True), 0.0), Released)
+    assert [to for to, _ in released] == [A, B]
+
+
+def test_the_last_one_of_a_stage_stays_while_the_disk_takes_no_copy() -> None:
+    bench = Bench()
+    bench.serve(A)
+    bench.hear(A, Drain())
+    bench.commit()
+    failed = written(bench.leader, CheckpointWritten(1, ok=False, reason="the disk is full"), 0.0)
+    assert bench.leader.version == 1
+    assert not messages(failed, Released)
+    assert bench.leader.waiting_for == "a copy of stage 0, whose last peers want to leave: a.0001"
+    bench.now = 1000.0
+    [again] = of_type(bench.leader.handle(Tick(), bench.now), WriteCheckpoint)
+    assert again.version == 1
+    assert [to for to, _ in messages(written(bench.leader, CheckpointWritten(1, ok=True), 1000.0), Released)] == [A]
 
 
 def test_a_leaving_trainer_still_gets_its_last_result() -> None:

@@ -21,6 +21,7 @@ from swarmflow.core.machines.leading import (
     going_ahead,
     joining,
     judging,
+    leaving,
     opening,
     planning,
     plausibility,
@@ -281,7 +282,7 @@ class Leader(LeaderState):
             out += judging.judge(self, step, now)
             if self.fate:
                 return out
-            return [*out, *opening.restart(self, now), *departures.let_go(self)]  # without who wants to leave
+            return [*out, *opening.restart(self, now), *leaving.let_go(self)]  # without who wants to leave
         if step.phase is StepPhase.COMMITTED:
             closed = between_steps.close(self, step, now)
             begun = self.step is not None and self.step.phase is StepPhase.COMPLETE  # ahead, and done by now

@@ -213,9 +213,9 @@ class Membership:
         return any(e.stays_with(version) for e in entries)
 
     def lost(self, version: int) -> list[int]:
-        """Return the stages that no staying peer serves, and that none can be expected to serve soon."""
-        empty = (stage for stage in range(self.plan.stages) if not self.served(stage, version))
-        return [stage for stage in empty if not any(map(_coming, self._stages[stage].entries.values()))]
+        """Return the stages whose state no peer holds, and that none can be expected to hold soon."""
+        stages = (stage.entries.values() for stage in self._stages)
+        return [n for n, entries in enumerate(stages) if not any(e.holds(version) or _coming(e) for e in entries)]
 
     def _trusted(self, entries: list[MemberRecord]) -> list[MemberRecord]:
         """Return those of a stage's peers that are not suspended; all of them where there are no others."""

@@ -209,8 +209,15 @@ def _is_spared(entry: MemberRecord, mates: Sequence[MemberRecord]) -> bool:
     return ready or (bool(others) and entry.phase is not MemberPhase.READY)
 
 
-def lacking(membership: Membership, empty: list[int]) -> str:
-    """Return what stages without a ready peer wait for, as a person reads it."""
-    deserted = [stage for stage in empty if not membership.peers(stage)]
-    text = ", ".join(str(stage) for stage in deserted or empty)
-    return f"a peer for stage {text}" if deserted else f"the peers of stage {text}, which are loading"
+def lacking(membership: Membership, empty: list[int], version: int) -> str:
+    """Return what stages without a ready peer that stays wait for, as a person reads it."""
+    if deserted := [stage for stage in empty if not membership.peers(stage)]:
+        return f"a peer for stage {_listed(deserted)}"
+    if leavers := [e for stage in empty for e in membership.peers(stage) if e.holds(version)]:
+        stages = _listed(sorted({e.member.stage for e in leavers}))
+        return f"a copy of stage {stages}, whose last peers want to leave: {_listed(e.process for e in leavers)}"
+    return f"the peers of stage {_listed(empty)}, which are loading"
+
+
+def _listed(items: Iterable[object]) -> str:
+    return ", ".join(map(str, items))

@@ -7,10 +7,11 @@ from dataclasses import replace
 from swarmflow.core.commit.step import Step
 from swarmflow.core.durability.versions import shared
 from swarmflow.core.machines.leading import certifying, moves
-from swarmflow.core.machines.leading.departures import let_go, settle_findings
+from swarmflow.core.machines.leading.departures import settle_findings
 from swarmflow.core.machines.leading.grants import grant, keep_donors
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState, ValidationState
+from swarmflow.core.machines.leading.leaving import let_go
 from swarmflow.core.machines.leading.opening import try_open
 from swarmflow.core.machines.leading.saving import catch_up, goodbye, keep, save, settle, spread, stop_now, stopped
 from swarmflow.core.membership.member_phase import MemberPhase
@@ -132,7 +133,6 @@ def on_checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: fl
         return actions + _last_written(leader, event)
     if leader.phase is LeaderPhase.SAVING:
         leader.move(LeaderPhase.GATHERING)
-        return actions + (let_go(leader) if event.ok else []) + try_open(leader, now)
     return actions + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
 
 

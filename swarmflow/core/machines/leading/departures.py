@@ -8,13 +8,13 @@ from swarmflow.core.commit.step import Step
 from swarmflow.core.machines.leading.going_ahead import lose_member
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.machines.leading.leaving import absence_s, forget, is_alone, let_go, tell_needed
 from swarmflow.core.machines.leading.opening import try_open
-from swarmflow.core.machines.leading.saving import save, spread
+from swarmflow.core.machines.leading.saving import spread
 from swarmflow.core.membership.duties import Pauses
-from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
 from swarmflow.core.protocol.actions import Action, Count, Forget, Log, Send
-from swarmflow.core.protocol.messages import Drain, Evicted, Left, MemberFailed, Needed, Released, Suspect
+from swarmflow.core.protocol.messages import Drain, Evicted, Left, MemberFailed, Suspect
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 
@@ -23,77 +23,12 @@ def on_drain(leader: LeaderState, known: MemberRecord, message: Drain, now: floa
     """Let a process go: at once, or after the step that it takes part in."""
     known.draining = True
     leader.membership.changed(known)
-    needed = _needed(leader, known) if _alone(leader, known) else []
+    needed = tell_needed(leader, known) if is_alone(leader, known) else []
     needed += spread(leader, now)  # what it keeps, others are to keep
     if known.process in leader.serving and known.process != leader.me.process:
         text = f"{known.process} leaves after this step"
         return [Log("info", text, EventKind.LEAVING, known.process, known.member.stage), *needed]
     return needed + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
-
-
-def let_go(leader: LeaderState) -> list[Action]:
-    """Release the draining members; one with whom a stage would be lost, or a copy of one, only after others have it.
-
-    It goes by itself when its time is over.
-    """
-    actions: list[Action] = []
-    if leader.phase in (LeaderPhase.FINISHED, LeaderPhase.UNMEASURED, LeaderPhase.VALIDATING):
-        return []  # told to go as soon as the output is written, or the result is known
-    serving = leader.serving
-    for entry in [e for e in leader.membership.known.values() if e.draining and e.process not in serving]:
-        if _alone(leader, entry) and leader.step is None and leader.safe.durable < leader.version:
-            actions += [*save(leader), *_needed(leader, entry, saving=True)]
-            leader.move(LeaderPhase.SAVING)
-            leader.waits_for = f"a copy of stage {entry.member.stage}, whose last peer wants to leave"
-            continue
-        if stages := _kept_alone(leader, entry):
-            actions += _wait_for_copies(leader, entry, stages)
-            continue
-        _forget(leader, entry.process)
-        actions.append(Send(entry.process, Released()))
-    return actions
-
-
-def _alone(leader: LeaderState, entry: MemberRecord) -> bool:
-    """Return whether no other peer holds this one's stage and means to stay."""
-    return entry.role == "peer" and not leader.membership.served(entry.member.stage, leader.version)
-
-
-def _kept_alone(leader: LeaderState, entry: MemberRecord) -> list[int]:
-    """Return the stages that nobody who stays has on disk, of the version that the run would go back to."""
-    copies, whole = leader.safe.copies, leader.safe.copies.newest_whole()
-    if whole is None or whole.version <= leader.safe.durable:
-        return []
-    staying = {other.process for other in leader.membership.known.values() if not other.draining}
-    return copies.kept_alone(whole, entry.process, staying)
-
-
-def _wait_for_copies(leader: LeaderState, entry: MemberRecord, stages: list[int]) -> list[Action]:
-    """Say, once, what a draining process waits for."""
-    if entry.only_copies == stages:
-        return []
-    entry.only_copies = stages
-    text = f"{entry.process} leaves when others have its copy of stage {', '.join(map(str, stages))}"
-    return [Log("info", text, EventKind.LEAVING, entry.process, entry.member.stage)]
-
-
-def _needed(leader: LeaderState, entry: MemberRecord, saving: bool = False) -> list[Action]:
-    """Tell a draining peer, once for each reason, what it waits for and what would be lost."""
-    before, entry.needed = entry.needed, (leader.version, saving)
-    if before == entry.needed or entry.phase is not MemberPhase.READY:
-        return []
-    wait_s = _absence_s(leader)
-    return [Send(entry.process, Needed(leader.version, min(leader.safe.durable, leader.version), saving, wait_s))]
-
-
-def _absence_s(leader: LeaderState) -> float:
-    """Return how long to wait for a peer with the only state of a stage: as long as its steps take again.
-
-    Who waits as long as the other choice would take is never more than twice as late as with the better one. No less
-    than a person needs to start it again.
-    """
-    steps = max(0, leader.version - leader.safe.durable)
-    return max(leader.timeouts.memory_s, steps * leader.last.seconds if leader.last is not None else 0.0)
 
 
 def on_left(leader: LeaderState, process: ProcessId, message: Left, now: float) -> list[Action]:
@@ -104,7 +39,7 @@ def on_left(leader: LeaderState, process: ProcessId, message: Left, now: float) 
     if known is None or held is None or held.stage != known.member.stage or not leader.recovery.memories.possible(held):
         leader.recovery.absent.back(process.name)
     else:
-        leader.recovery.absent.left(process.name, held, now + _absence_s(leader))
+        leader.recovery.absent.left(process.name, held, now + absence_s(leader))
         return gone(leader, process, "it left, with its state in its folder", now)
     return try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else []
 
@@ -158,7 +93,7 @@ def gone(leader: LeaderState, process: ProcessId, reason: str, now: float) -> li
     if known is None or process == leader.me.process:
         return []
     stage = known.member.stage
-    _forget(leader, process)
+    forget(leader, process)
     leader.safe.disturbed()
     actions: list[Action] = [
         Log("warning", f"{process} is gone: {reason}", EventKind.DIED, process, stage),
@@ -250,15 +185,6 @@ def bar(leader: LeaderState, process: ProcessId, reason: str, now: float) -> lis
 
 def evict(leader: LeaderState, process: ProcessId, reason: str) -> list[Action]:
     """Have a process join again."""
-    _forget(leader, process)
+    forget(leader, process)
     log = Log("warning", f"{process} has to join again: {reason}", EventKind.EXCLUDED, process)
     return [Send(process, Evicted(reason)), log]
-
-
-def _forget(leader: LeaderState, process: ProcessId) -> None:
-    leader.safe.copies.leave(process)
-    leader.safe.snapshots.leave(process)
-    leader.recovery.memories.leave(process)
-    leader.recipients.pop(process, None)
-    leader.faults.suspicions.forget(process)
-    leader.membership.leave(process)

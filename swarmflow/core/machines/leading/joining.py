@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.durability.memories import holds
-from swarmflow.core.machines.leading.departures import gone, let_go
+from swarmflow.core.machines.leading.departures import gone
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
+from swarmflow.core.machines.leading.leaving import let_go
 from swarmflow.core.machines.leading.opening import reconsider_version, try_open
 from swarmflow.core.machines.leading.roots import agreed, holders
 from swarmflow.core.machines.leading.saving import next_copies

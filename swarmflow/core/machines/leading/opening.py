@@ -15,6 +15,7 @@ from swarmflow.core.durability.versions import NO_DISK, durable_snapshot
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import ROOTS_EVERY, LeaderState
+from swarmflow.core.machines.leading.leaving import let_go
 from swarmflow.core.machines.leading.saving import finish, stop_now
 from swarmflow.core.membership import placement
 from swarmflow.core.membership.member_phase import MemberPhase
@@ -103,16 +104,20 @@ def _pause(leader: LeaderState, lack: str) -> list[Action]:
 
 
 def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
-    """Stages without a ready peer: wait for those that load; move a spare; go back to a version that is on disk."""
-    actions: list[Action] = []
-    membership = leader.membership
+    """Get each stage a ready peer that stays: wait for those that load, move a spare, or go back to what is on disk.
+
+    The state of a stage whose peers all want to leave is saved first.
+    """
+    actions, membership = let_go(leader), leader.membership
+    if leader.phase is LeaderPhase.SAVING:
+        return actions
     lost = membership.lost(leader.version)
     if leader.version != leader.safe.durable and lost:
         if leader.safe.durable < leader.safe.landing <= leader.version:
             leader.waits_for = f"version {leader.safe.landing} to be on disk, to go back to that one"
-            return []
+            return actions
         away = leader.recovery.absent.awaited(lost, leader.version, leader.name, now)
-        return _await(leader, away) if away else _roll_back(leader, lost, now)
+        return actions + (_await(leader, away) if away else _roll_back(leader, lost, now))
     for stage in lost:
         idle = sorted(membership.idle(), key=lambda entry: entry.phase is MemberPhase.BARRED)  # those put out come last
         outside = (Move(entry.process, stage, placement.DESERTED) for entry in idle if entry.may_serve(stage))
@@ -121,7 +126,7 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
             entry = membership.known[move.process]
             actions += grant(leader, entry, move.stage, move.reason)
             entry.stands_in = 0 <= entry.wish != move.stage
-    reason = placement.lacking(membership, empty)
+    reason = placement.lacking(membership, empty, leader.version)
     if out := leader.faults.unbelieved.present(now):
         reason += "".join(f"; {name} is kept out: it {why}" for name, why in out)
     return actions + _wait(leader, reason, "info")
