@@ -8,7 +8,7 @@ from swarmflow.core.protocol.actions import Abandon, Exit, Send, Validate, Write
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, Progressed, SaveAsked, Validated
 from swarmflow.core.protocol.messages import Committed, Done, Drain, Finished, Granted, Prepared, StateRoot, StepResult
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Microbatch
-from tests.core.samples import messages, microbatch, of_type, written
+from tests.core.samples import messages, microbatch, of_type, process, written
 from tests.core.test_leader import SETTINGS, A, B, Bench
 
 
@@ -144,3 +144,22 @@ def test_a_death_amid_the_validation_has_it_measured_on_the_others() -> None:
     assert result.validation_loss is None
     assert bench.leader.phase == "gathering"
     assert messages(bench.leader.handle(Validated(1, 1.5), 0.0), StepResult) == []
+
+
+def test_who_takes_no_part_in_a_validation_and_dies_does_not_make_it_begin_again() -> None:
+    bench = Bench(replace(SETTINGS, validate_every=1))
+    bench.serve(A)
+    bench.commit()
+    bench.join(B)
+    assert not of_type(bench.leader.handle(Lost(B, "killed"), 0.0), Validate)
+    assert bench.leader.phase == "validating"
+
+
+def test_a_validation_amid_which_one_peer_after_the_other_dies_is_left_out() -> None:
+    bench = Bench(replace(SETTINGS, validate_every=1))
+    peers = [process(f"p{number}") for number in range(7)]
+    bench.serve(*peers)
+    bench.commit()
+    again = [len(of_type(bench.leader.handle(Lost(peer, "killed"), 0.0), Validate)) for peer in peers[:5]]
+    assert again == [1, 1, 1, 1, 0]
+    assert bench.leader.phase == "running"

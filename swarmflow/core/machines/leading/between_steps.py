@@ -21,6 +21,8 @@ from swarmflow.core.protocol.messages import state_name
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Roster
 
+DEATHS_MAX = 4  # over which a validation begins again: where peers die all the time it would never end
+
 
 def close(leader: LeaderState, step: Step, now: float) -> list[Action]:
     """Close a committed step: count it, and go on."""
@@ -61,8 +63,11 @@ def measure(leader: LeaderState, now: float) -> list[Action]:
     """Have the validation loss measured by the peers present; a version that has lost a stage has none."""
     if not all(leader.membership.served(stage, leader.version) for stage in range(leader.plan.stages)):
         return _next(leader, now)
+    deaths = leader.measuring.deaths + 1 if leader.phase is LeaderPhase.UNMEASURED else 0
+    if deaths > DEATHS_MAX:
+        return _leave_out(leader, f"{deaths} peers died during the validation of version {leader.version}", now)
     leader.move(LeaderPhase.VALIDATING)
-    leader.measuring = ValidationState(leader.membership.roster(leader.version))
+    leader.measuring = ValidationState(leader.membership.roster(leader.version), deaths=deaths)
     return [Validate(leader.version, leader.measuring.roster)]
 
 
@@ -78,14 +83,16 @@ def see_validation(leader: LeaderState, now: float) -> list[Action]:
     reason = f"no validation batch of version {leader.version} has come back for {now - measuring.duty.since_s:.0f} s"
     if all(stages) and stages != measuring.roster.stages:
         roster = Roster(stages, measuring.roster.trainers)
-        leader.measuring = ValidationState(roster, measuring.proven)
+        leader.measuring = ValidationState(roster, measuring.proven, measuring.deaths)
         text = f"{reason}: it is measured on {roster.size - len(roster.trainers)} peers that gave some"
         return [Log("warning", text, EventKind.VALIDATED), Validate(leader.version, roster)]
-    return [
-        Log("warning", f"{reason}: it is left out", EventKind.VALIDATED),
-        Abandon("validation"),
-        *_next(leader, now),
-    ]
+    return _leave_out(leader, reason, now)
+
+
+def _leave_out(leader: LeaderState, reason: str, now: float) -> list[Action]:
+    """Go on without the validation loss of this version."""
+    log = Log("warning", f"{reason}: it is left out", EventKind.VALIDATED)
+    return [log, Abandon("validation"), *_next(leader, now)]
 
 
 def on_validated(leader: LeaderState, event: Validated, now: float) -> list[Action]:

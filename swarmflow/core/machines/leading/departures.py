@@ -106,7 +106,7 @@ def gone(leader: LeaderState, process: ProcessId, reason: str, now: float) -> li
     actions += lose_member(leader, process, reason, ready=ready)
     if leader.phase is LeaderPhase.GATHERING:
         actions += try_open(leader, now)
-    elif leader.phase is LeaderPhase.VALIDATING:
+    elif leader.phase is LeaderPhase.VALIDATING and process in leader.measuring.roster.peer_ids:
         leader.move(LeaderPhase.UNMEASURED)
     return actions
 

@@ -12,7 +12,7 @@ class LeaderPhase(StrEnum):
 
     GATHERING = "gathering"  # no step is open: it waits for what the next one needs
     RUNNING = "running"  # a step is open
-    UNMEASURED = "unmeasured"  # a peer died during the validation, which begins again
+    UNMEASURED = "unmeasured"  # a peer that took part in the validation died: it begins again
     VALIDATING = "validating"  # the validation loss of the committed version is being measured
     SAVING = "saving"  # a version has to be on disk before the leader goes on or exits
     FINISHED = "finished"  # all steps are committed: the last version and the model are being written
@@ -36,11 +36,11 @@ LEADER = Transitions(
         },
         LeaderPhase.UNMEASURED: {
             LeaderPhase.VALIDATING: "every stage is served",
-            LeaderPhase.GATHERING: "the version has lost a stage and is not measured",
+            LeaderPhase.GATHERING: "the version has lost a stage, or one peer too many, and is not measured",
         },
         LeaderPhase.VALIDATING: {
             LeaderPhase.GATHERING: "the loss is measured, or left out",
-            LeaderPhase.UNMEASURED: "a peer died",
+            LeaderPhase.UNMEASURED: "a peer that measures it died",
         },
         LeaderPhase.SAVING: {
             LeaderPhase.GATHERING: "the version is on disk, or could not be written",

@@ -41,6 +41,7 @@ class ValidationState:
 
     roster: Roster = field(default_factory=Roster)  # the peers that measure
     proven: set[ProcessId] = field(default_factory=set)  # through which batches have come back
+    deaths: int = 0  # over which it has begun again
     batches: int = field(init=False, default=0)  # that have come back
     duty: Duty = field(init=False, default_factory=Duty)
 
