@@ -127,7 +127,7 @@ class GradientSums:
             self.world.witness(self.process, weights.stage, weights.version, weights.parameters, gradient)
         hashed = StateHashed(weights.version, weights.parameters)
         self.world.deliver(self.process, Applied(action.epoch))
-        if action.hashed:
+        if action.hashed and not self.device.stalls.swallow(HashState(weights.version)):
             self.device.answer(hashed)
 
     def hash(self, action: HashState) -> None:

@@ -9,6 +9,7 @@ from swarmflow.core.protocol.actions import (
     Action,
     Apply,
     FormMicrobatch,
+    HashState,
     LoadState,
     RunBackward,
     RunForward,
@@ -29,6 +30,7 @@ STALLS: dict[str, tuple[type[Action], ...]] = {
     "reduce": (SumPiece, StorePiece),  # a peer brings its stage's all-reduce to a halt
     "seal": (Seal,),  # a peer withholds Prepared
     "update": (Apply,),  # a peer withholds Committed
+    "hash": (HashState,),  # a peer reports no root of its state
     "load": (LoadState,),  # a peer's load never ends
     "validate": (Validate,),  # a trainer's validation never ends
     "save": (WriteCheckpoint,),  # a trainer's checkpoint is never written

@@ -9,9 +9,10 @@ import pytest
 
 from swarmflow.core.machines.leading import progress
 from swarmflow.core.membership.duties import Duty, Pauses
-from swarmflow.core.protocol.actions import Action, Log, Rejoin
+from swarmflow.core.protocol.actions import Action, Log, Rejoin, WriteCheckpoint
 from swarmflow.core.protocol.events import Lost, Tick
 from swarmflow.core.protocol.messages import (
+    Committed,
     Done,
     Evicted,
     Granted,
@@ -24,11 +25,13 @@ from swarmflow.core.protocol.messages import (
     Prepare,
     Prepared,
     Ready,
+    ReportRoot,
+    StateRoot,
 )
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, ProcessId
 from tests.core.samples import member, messages, microbatch, of_type, process
-from tests.core.test_leader import ME, OTHER, A, B, Bench, C
+from tests.core.test_leader import ME, OTHER, SETTINGS, A, B, Bench, C
 
 D = process("d")
 
@@ -209,6 +212,50 @@ def test_who_was_put_out_comes_back_early_only_where_it_may_serve_and_nobody_is_
     assert messages(bench.join(again, 1), Postponed), "somebody loads stage 1"
     bench.leader.handle(Lost(D, "reset"), 0.0)
     assert [granted.stage for _, granted in messages(bench.join(again, 1), Granted)] == [1]
+
+
+# --- who reports no root ---------------------------------------------------------------------------------------------
+
+
+def finishing(silent: ProcessId, *others: ProcessId) -> Bench:
+    """A run whose last step is committed, and of whose peers one has not reported the root of the last version."""
+    bench = Bench(replace(SETTINGS, steps=1), timeouts=Timeouts(stall_s=60.0))
+    bench.serve(silent, *others)
+    bench.committing()
+    for peer in (silent, *others):
+        bench.hear(peer, Committed(Epoch(0, 0), 1))
+    for peer in others:
+        bench.hear(peer, StateRoot(0, 1, "root"))
+    return bench
+
+
+def beats(bench: Bench, until_s: float, *peers: ProcessId) -> list[Action]:
+    actions: list[Action] = []
+    while bench.now < until_s:
+        bench.now += 1.0
+        actions += [action for peer in peers for action in bench.hear(peer, Heartbeat())]
+    return actions
+
+
+def test_who_reports_no_root_is_asked_again_and_put_out_where_its_stage_agrees_without_it() -> None:
+    bench = finishing(B, A)
+    assert messages(beats(bench, 125.0, A, B), ReportRoot) == [(B, ReportRoot(1))]
+    actions = beats(bench, 375.0, A, B)
+    assert [to for to, _ in messages(actions, Evicted)] == [B]
+    assert [write.last for write in of_type(actions, WriteCheckpoint)] == [True]
+
+
+def test_a_slow_hash_that_ends_after_the_second_question_puts_nobody_out() -> None:
+    bench = finishing(B, A)
+    beats(bench, 350.0, A, B)
+    assert of_type(bench.hear(B, StateRoot(0, 1, "root")), WriteCheckpoint)
+    assert not messages(beats(bench, 600.0, A, B), Evicted)
+
+
+def test_who_alone_serves_its_stage_and_reports_no_root_is_waited_for_with_a_reason() -> None:
+    bench = finishing(A)
+    assert not messages(beats(bench, 400.0, A), Evicted)
+    assert "a.0001 of stage 0: it does not report the root of its state" in bench.leader.waiting_for
 
 
 # --- who sums for another stage ---------------------------------------------------------------------------------------

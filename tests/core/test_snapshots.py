@@ -133,6 +133,17 @@ def test_a_version_that_nobody_has_written_when_the_next_is_committed_is_given_u
     assert not bench.hear(A, TAKEN), "too late"
 
 
+def test_a_version_on_whose_state_the_peers_have_not_agreed_is_given_up_for_that() -> None:
+    bench = Bench(EVERY_STEP)
+    bench.serve(A)
+    for _ in range(2):
+        epoch = bench.leader.epoch
+        bench.committing()
+        actions = bench.hear(A, Committed(epoch, epoch.step + 1))
+    [text] = [log.text for log in of_type(actions, Log) if "is not kept" in log.text]
+    assert text == "version 1 is not kept: of a stage, the peers have not agreed on the state"
+
+
 def test_where_no_peer_of_a_stage_can_write_the_version_is_copied_from_memory() -> None:
     bench = Bench(EVERY_STEP)
     bench.serve(A)

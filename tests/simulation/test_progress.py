@@ -61,6 +61,14 @@ def test_a_peer_that_breathes_and_does_nothing_is_put_out_for_a_while(seed: int,
     assert "not let in for" in "\n".join(world.log), "its next life is told why it has to wait"
 
 
+def test_a_peer_that_hashes_nothing_does_not_keep_a_run_from_its_end() -> None:
+    world = LONG.start(0)
+    victims = stall_at(world, "hash", "peer")
+    check(world)
+    [line] = [line for line in world.log if "is gone" in line]
+    assert f"{victims[0]} is gone: it does not report the root of its state" in line
+
+
 def test_who_was_put_out_serves_again_after_the_pause() -> None:
     world = replace(LONG, settings=replace(LONG.settings, steps=60)).start(0)
     victims = stall_at(world, "seal", "peer")

@@ -224,10 +224,11 @@ class Leader(LeaderState):
     @property
     def waiting_for(self) -> str:
         """What the run waits for, as a person can act on it."""
+        doing = self.waits_for or str(self.phase)
         if self.phase is LeaderPhase.RUNNING and self.step is not None:
-            still = progress.standing_still(self)
-            return f"{waits_for(self.step)}; {still}" if still else waits_for(self.step)
-        return self.waits_for or str(self.phase)
+            doing = waits_for(self.step)
+        still = progress.standing_still(self)
+        return f"{doing}; {still}" if still else doing
 
     # --- time ---------------------------------------------------------------------------------------------------------
 

@@ -56,6 +56,7 @@ class MemberRecord:
     surveyed_s: float = field(init=False, default=-math.inf)  # when the last one was reported or given up
     summary: PeerSummary | None = field(init=False, default=None)  # the last one
     duty: Duty = field(init=False, default_factory=Duty)  # what it owes now
+    root_duty: Duty = field(init=False, default_factory=Duty)  # the root of its state, beside that
     needed: tuple[int, bool] = field(init=False, default=(-1, False))  # why it cannot go yet, as it was sent last
     only_copies: list[int] = field(init=False, default_factory=list)  # stages for whose other copies it waits to leave
     stands_in: bool = field(init=False, default=False)  # not on the stage that it asked for, which had others

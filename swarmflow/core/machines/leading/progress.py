@@ -12,7 +12,7 @@ from statistics import median
 from swarmflow.core.commit.announcing import announce
 from swarmflow.core.commit.step import Step
 from swarmflow.core.commit.step_phase import StepPhase
-from swarmflow.core.machines.leading import between_steps
+from swarmflow.core.machines.leading import between_steps, roots
 from swarmflow.core.machines.leading.departures import gone, keep_out, stage_is_lost_with
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
@@ -20,14 +20,15 @@ from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.duties import FIRST_FACTOR, Duty
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.membership.members import MemberRecord
-from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Rejoin
+from swarmflow.core.protocol.actions import Abandon, Action, Count, Log, Rejoin, Send
 from swarmflow.core.protocol.events import CheckpointWritten, Progressed
+from swarmflow.core.protocol.messages import ReportRoot
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.link_rates import plausible_rates
 
 FEED, OFFER, WORK, REPORT = "feed", "offer", "work", "report"
-REDUCE, UPDATE, LOAD, WRITE = "reduce", "update", "load", "write"
+REDUCE, UPDATE, ROOT, LOAD, WRITE = "reduce", "update", "root", "load", "write"
 TRANSFER_FACTOR = 2.0  # of the least time: who asks another for a part of a state gives it a minute before the next
 _TASKS = {StepPhase.WORKING: WORK, StepPhase.PREPARING: REDUCE}  # of a member, by the phase of the step
 _DOES = {
@@ -37,6 +38,7 @@ _DOES = {
     REPORT: "reports nothing of a microbatch that another stage says it has had",
     REDUCE: "does not get on with the all-reduce",
     UPDATE: "does not apply the update",
+    ROOT: "does not report the root of its state",
     LOAD: "does not get on with loading its stage",
 }
 
@@ -58,6 +60,7 @@ def see(leader: LeaderState, now: float) -> list[Action]:
         if duty.task and duty.task != REDUCE and _is_overdue(leader, entry, now):
             witness = unreported.get(entry.process) if duty.task == REPORT else None
             actions += _missed(leader, entry, now) if witness is None else _separate(leader, entry, witness, now)
+    actions += _see_roots(leader, now)
     return actions + _see_saving(leader, now) + between_steps.see_validation(leader, now)
 
 
@@ -82,9 +85,37 @@ def _see_behind(leader: LeaderState, now: float) -> list[Action]:
     return [action for process in late for action in gone(leader, process, "it has not begun the step", now)]
 
 
+def _see_roots(leader: LeaderState, now: float) -> list[Action]:
+    """Check who owes the root of its state, without which no version is certified, written or the last one."""
+    actions: list[Action] = []
+    awaited, version, step = roots.awaited(leader), leader.version, leader.step
+    for entry in list(leader.membership.known.values()):
+        duty = entry.root_duty
+        owes = awaited and entry.role == "peer" and entry.holds(version) and version not in entry.roots
+        owes = owes and (step is None or not _owes_update(step, entry))
+        if not owes and not duty.task:
+            continue
+        duty.see(ROOT if owes else "", (max(entry.roots, default=-1),), now)
+        if owes and now > duty.due_s(TRANSFER_FACTOR * leader.timeouts.stall_s):
+            actions += _missed_root(leader, entry, now)
+    return actions
+
+
+def _missed_root(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action]:
+    """Ask a peer for its root again, and put it out the next time, where its stage can agree without it."""
+    duty, again = entry.root_duty, Send(entry.process, ReportRoot(leader.version))
+    reason = f"{_DOES[ROOT]}, and has not for {now - duty.since_s:.0f} s"
+    duty.miss(now)
+    if duty.misses == 1:
+        return [again]  # the last time it may have had the update before to make
+    if any(leader.version in mate.roots for mate in leader.membership.ready(entry.member.stage, leader.version)):
+        return pause(leader, entry.process, reason, now)
+    return [again, *_stands_still(entry, ROOT)]
+
+
 def slept(leader: LeaderState, seconds: float) -> None:
     """Do not count the time in which this process slept: it could not see the others' progress."""
-    duties = [entry.duty for entry in leader.membership.known.values()]
+    duties = [duty for entry in leader.membership.known.values() for duty in (entry.duty, entry.root_duty)]
     for duty in (*duties, leader.safe.duty, leader.measuring.duty):
         duty.since_s += seconds
     if leader.step is not None:
@@ -148,9 +179,9 @@ def pause(leader: LeaderState, process: ProcessId, reason: str, now: float) -> l
 
 def standing_still(leader: LeaderState) -> str:
     """Return, as a person reads it, which processes do nothing and cannot be spared; empty: none."""
-    missed = (entry for entry in leader.membership.known.values() if entry.duty.misses)
-    found = [entry for entry in missed if entry.duty.task in (FEED, OFFER, WORK, UPDATE)]
-    return "; ".join(_alone(e) for e in sorted(found, key=lambda entry: entry.process))
+    known = sorted(leader.membership.known.values(), key=lambda entry: entry.process)
+    missed = [(entry, duty) for entry in known for duty in (entry.duty, entry.root_duty) if duty.misses]
+    return "; ".join(_alone(e, duty.task) for e, duty in missed if duty.task in (FEED, OFFER, WORK, UPDATE, ROOT))
 
 
 def _unfed(leader: LeaderState) -> Counter[ProcessId]:
@@ -247,11 +278,12 @@ def _missed(leader: LeaderState, entry: MemberRecord, now: float) -> list[Action
     step, again = leader.step, list[Action]()
     if step is not None and duty.task == UPDATE and step.phase is not StepPhase.COMMITTING:
         again = announce(step.open_step, (entry.member,), leader.plan.shared)  # it may not have heard of the commit
-    return [
-        *again,
-        Log("warning", f"the run waits for {_alone(entry)}", EventKind.WAITING, entry.process, entry.member.stage),
-        Count("standstills"),
-    ]
+    return [*again, *_stands_still(entry, duty.task)]
+
+
+def _stands_still(entry: MemberRecord, task: str) -> list[Action]:
+    text = f"the run waits for {_alone(entry, task)}"
+    return [Log("warning", text, EventKind.WAITING, entry.process, entry.member.stage), Count("standstills")]
 
 
 def _separate(leader: LeaderState, entry: MemberRecord, witness: ProcessId, now: float) -> list[Action]:
@@ -286,9 +318,9 @@ def _has_mate(leader: LeaderState, entry: MemberRecord) -> bool:
     return any(entry.duty.task != UPDATE or not _owes_update(step, mate) for mate in known)
 
 
-def _alone(entry: MemberRecord) -> str:
+def _alone(entry: MemberRecord, task: str) -> str:
     where = f" of stage {entry.member.stage}" if entry.role == "peer" else ""
-    return f"{entry.process}{where}: it {_DOES[entry.duty.task]}, and nobody can do so in its place"
+    return f"{entry.process}{where}: it {_DOES[task]}, and nobody can do so in its place"
 
 
 # --- saves ------------------------------------------------------------------------------------------------------------

@@ -58,6 +58,12 @@ def ask(leader: LeaderState) -> list[Action]:
     return [Send(entry.process, ReportRoot(leader.version)) for entry in ready if leader.version not in entry.roots]
 
 
+def awaited(leader: LeaderState) -> bool:
+    """Return whether roots of the run's version are missing. With the next update they are not to be had any more."""
+    decided = leader.step is not None and leader.step.decision is not None
+    return leader.rooted == leader.version and not is_certified(leader) and not decided
+
+
 def holders(leader: LeaderState, stage: int, version: int) -> list[MemberRecord]:
     """Return the peers of a stage at a version, also where their last update is not closed yet."""
     ready = (entry for entry in leader.membership.peers(stage) if entry.phase is MemberPhase.READY)

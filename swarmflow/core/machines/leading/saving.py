@@ -49,7 +49,8 @@ def settle(leader: LeaderState, now: float) -> list[Action]:
     if taken is None and version == leader.version:
         return save(leader)  # it is in memory until the next commit
     if taken is None:
-        text = f"version {version} is not kept: of a stage, no peer has written it to its disk"
+        lack = "no peer has written it to its disk" if certified else "the peers have not agreed on the state"
+        text = f"version {version} is not kept: of a stage, {lack}"
         return [Log("warning", text, EventKind.CHECKPOINT)]
     log = Log("info", f"version {version} is on the disks of its peers", EventKind.CHECKPOINT)
     named = leader.safe.copies.take(taken)
