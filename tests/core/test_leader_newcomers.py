@@ -96,8 +96,33 @@ def test_all_waits_for_one_that_follows_come_to_two_seconds_before_they_grow() -
     assert times.hold_s(0, 60.0) == 0.0, "a download is not waited for"
     assert sum(times.hold_s(tries, 0.1) for tries in range(9)) < 2.5
     assert max(times.hold_s(tries, 60.0) for tries in range(5)) <= 0.05 * 60.0
-    assert times.hold_s(10, 60.0) == times.join_hold_max_s, "or it would never take part"
-    assert times.hold_s(10_000, 0.1) == times.join_hold_max_s
+    assert times.hold_s(9, 60.0) == times.join_hold_max_s, "or it would never take part"
+    assert times.hold_s(4, 6000.0) == times.join_hold_max_s
+    assert times.hold_s(10, 60.0) == times.hold_s(10_000, 0.1) == 0.0, "the longest wait was in vain"
+
+
+def test_who_says_all_the_time_that_it_is_ready_and_never_is_holds_up_few_steps() -> None:
+    bench = Bench(replace(SETTINGS, steps=100), timeouts=Timeouts(silence_s=1e6, stall_s=1e6))
+    bench.serve(A)
+    bench.join(B)
+    bench.commit()
+    waits = []
+    for number in range(1, 20):
+        known, epoch = bench.leader.membership.known[B], Epoch(0, number)
+        for _ in range(12):
+            bench.hear(B, Ready(0, 0, "root", 4, known.grants))
+        bench.now += 60.0
+        done_s = bench.now
+        actions = bench.hear(A, Done(microbatch(0, epoch), 0, FIRST_ATTEMPT, 2.0, 1))
+        while not (prepared := messages(actions, Prepare)):
+            bench.now = bench.leader.next_deadline()
+            actions = bench.leader.handle(Tick(), bench.now)
+        waits.append(bench.now - done_s)
+        bench.hear(A, Prepared(epoch, prepared[0][1].ballot, (("stage-0", 1.0, "x"),)))
+        bench.hear(A, Committed(epoch, number + 1))
+    assert max(waits[:4]) <= 0.06 * 60.0, "each step counts once"
+    assert max(waits) == TIMEOUTS.join_hold_max_s
+    assert waits[10:] == [0.0] * 9
 
 
 def test_a_load_that_failed_is_granted_again() -> None:

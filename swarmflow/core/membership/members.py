@@ -41,7 +41,7 @@ class MemberRecord:
     version: int = field(init=False, default=-1)  # that it holds, or loads
     draining: bool = field(init=False, default=False)  # it means to leave
     hopeful: bool = field(init=False, default=True)  # a donor had what it loads, when it was granted its stage
-    tries: int = field(init=False, default=0)  # how often it was ready and out of date, since it took part last
+    tries: int = field(init=False, default=0)  # steps that closed without it since it was ready too late, 0: it was not
     roots: dict[int, str] = field(init=False, default_factory=dict)  # of its state, by version, as it reports them
     claim: Ready | None = field(init=False, default=None)  # what it has loaded, until it is known what that should be
     made: str = field(init=False, default="")  # the root of the run's first version, as it has made that itself

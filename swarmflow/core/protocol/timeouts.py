@@ -81,11 +81,11 @@ class Timeouts:
 
         A peer that still loads is not waited for. step_s: what the last step took, without such a wait. Where fetching
         an update takes longer than a step leaves time for it, the peer would never be in time: after PATIENT_TRIES it
-        is waited for longer each time.
+        is waited for longer each time, and no more once the longest wait was in vain.
         """
-        if tries == 0:
-            return 0.0
         share_s = JOIN_HOLD_SHARE * step_s * 2.0 ** min(max(0, tries - PATIENT_TRIES), 64)
+        if tries == 0 or (tries > PATIENT_TRIES and share_s >= 2 * self.join_hold_max_s):
+            return 0.0
         return min(max(self.join_hold_s * 0.5 ** min(tries - 1, 64), share_s), self.join_hold_max_s)
 
     def problems(self) -> list[str]:

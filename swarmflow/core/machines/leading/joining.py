@@ -155,7 +155,7 @@ def on_ready(leader: LeaderState, known: MemberRecord, message: Ready, now: floa
         return []
     decided = leader.step is not None and leader.step.decision is not None
     if message.version not in (leader.version, leader.version + decided):
-        known.tries += 1
+        known.tries = max(known.tries, 1)  # each step that closes without it counts once
         return grant(leader, known, known.member.stage, f"version {message.version} is out of date")
     stage = known.member.stage
     right = agreed(leader, stage, message.version)
