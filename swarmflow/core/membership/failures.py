@@ -65,10 +65,10 @@ class Failures:
             return ""
         return f"step {failure.version}: {failure.text}, for the {len(alike) + 1}th time"
 
-    @property
-    def exponent(self) -> int:
-        """For the next try: below all for which a gradient was too large, but for what those left out said."""
-        believed = [f.exponent for f in self.found if f.exponent is not None and not self._is_out(f.culprits)]
+    def exponent(self, version: int) -> int:
+        """For the next try at a version: below all for which a gradient was too large, as members not left out said."""
+        found = [f for f in self.found if f.version == version and not self._is_out(f.culprits)]
+        believed = [f.exponent for f in found if f.exponent is not None]
         return min(believed) - EXPONENT_STEP if believed else DEFAULT_EXPONENT
 
     def forget(self, name: str) -> None:

@@ -104,7 +104,7 @@ def _failed(leader: LeaderState, step: Step, failure: StepFailure, now: float) -
         membership.suspended.pop(process, None)
     membership.suspended |= {process: None for process in failures.left_out if process in membership.known}
     if exponent is not None:
-        leader.exponent = failures.exponent
+        leader.exponent = failures.exponent(leader.version)
     return actions
 
 

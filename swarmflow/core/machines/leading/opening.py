@@ -188,6 +188,7 @@ def restore(leader: LeaderState, restoring: Restoring, now: float) -> list[Actio
     actions: list[Action] = []
     leader.recovery.decide()
     leader.version, leader.safe.known = decision.version, restoring.known
+    leader.exponent = leader.faults.failures.exponent(leader.version)  # what another version needed does not count
     leader.commit, leader.name = None, ""
     leader.certified = durable_snapshot(leader.safe) if decision.memory is None else decision.memory.certified
     if decision.memory is not None:
