@@ -27,7 +27,7 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, ProcessId, Snapshot
-from tests.core.samples import commits, messages, microbatch, of_type
+from tests.core.samples import REPAIR, commits, messages, microbatch, of_type
 from tests.core.test_leader import ME, OTHER, SETTINGS, TIMEOUTS, A, B, Bench, C
 
 
@@ -99,6 +99,20 @@ def test_all_waits_for_one_that_follows_come_to_two_seconds_before_they_grow() -
     assert times.hold_s(9, 60.0) == times.join_hold_max_s, "or it would never take part"
     assert times.hold_s(4, 6000.0) == times.join_hold_max_s
     assert times.hold_s(10, 60.0) == times.hold_s(10_000, 0.1) == 0.0, "the longest wait was in vain"
+
+
+def test_the_time_of_a_repair_is_none_for_which_a_step_has_waited() -> None:
+    bench = Bench(timeouts=Timeouts(silence_s=1e6, stall_s=1e6))
+    bench.serve(A, B)
+    bench.commit()
+    assert bench.leader.step is not None
+    epoch = bench.leader.epoch
+    assert messages(bench.hear(B, Done(microbatch(0, epoch), 0, FIRST_ATTEMPT, 2.0, 1)), Prepare)
+    bench.leader.handle(Lost(B, "killed"), bench.now)
+    assert bench.leader.step.phase == "working"
+    bench.now = 300.0
+    assert messages(bench.hear(A, Done(microbatch(0, epoch), 0, REPAIR, 2.0, 1, ballot=1)), Prepare)
+    assert bench.leader.ballots.held_s == 0.0
 
 
 def test_who_says_all_the_time_that_it_is_ready_and_never_is_holds_up_few_steps() -> None:

@@ -288,8 +288,10 @@ class Leader(LeaderState):
             closed = between_steps.close(self, step, now)
             begun = self.step is not None and self.step.phase is StepPhase.COMPLETE  # ahead, and done by now
             return closed + self._advance(now) if begun else closed
+        if step.phase is StepPhase.WORKING:
+            self.ballots.complete_s = None  # a death may have taken away what was done
         if step.phase is StepPhase.COMPLETE:
-            return ballots.prepare(self, step, now) if ballots.held_long_enough(self, now) else []
+            return ballots.prepare(self, step, now) if ballots.held_long_enough(self, step, now) else []
         if step.phase is StepPhase.PREPARING and now >= self.ballots.due_s:
             return ballots.late(self, step, now)
         if step.phase is not StepPhase.PREPARED or self.safe.holds_commit(self.version):

@@ -29,7 +29,7 @@ def weigh(leader: LeaderState, now: float) -> list[Action]:
     return [*actions, Log("info", text, EventKind.RESTARTED), Count("ballots_again"), *prepare(leader, step, now)]
 
 
-def held_long_enough(leader: LeaderState, now: float) -> bool:
+def held_long_enough(leader: LeaderState, step: Step, now: float) -> bool:
     """Return whether peers that lack nothing but the last updates have had their time to take part in this one."""
     ballots = leader.ballots
     if ballots.complete_s is None:
@@ -40,7 +40,8 @@ def held_long_enough(leader: LeaderState, now: float) -> bool:
     ballots.held_until_s = ballots.complete_s + hold_s
     if now < ballots.held_until_s:
         return False
-    ballots.held_s = now - ballots.complete_s
+    if step.ballot.number == 0:
+        ballots.held_s = now - ballots.complete_s
     return True
 
 

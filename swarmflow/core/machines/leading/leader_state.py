@@ -52,7 +52,7 @@ class BallotTimes:
 
     complete_s: float | None = field(init=False, default=None)  # since when every hop is done
     held_until_s: float = field(init=False, default=0.0)  # so long the first ballot waits for peers that load
-    held_s: float = field(init=False, default=0.0)  # for which that of the last step has waited
+    held_s: float = field(init=False, default=0.0)  # for which the first ballot of the last step has waited
     due_s: float = field(init=False, default=0.0)  # when the ballot is begun anew, unless it gets on
     in_vain: int = field(init=False, default=0)  # ballots in a row that stood still
 
@@ -196,7 +196,7 @@ class LeaderState:
     def start_over(self) -> None:
         """Void the step at hand, and what was begun ahead: the next OpenStep begins with nothing."""
         self.generation += 1
-        self.step = self.ahead = None
+        self.step = self.ahead = self.ballots.complete_s = None
 
     @property
     def others(self) -> list[ProcessId]:

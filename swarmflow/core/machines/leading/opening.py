@@ -257,5 +257,4 @@ def restart(leader: LeaderState, now: float) -> list[Action]:
         leader.lineage.rename(leader.settings.new_lineage())
     leader.start_over()
     leader.rooted = -ROOTS_EVERY  # its peers may have failed since their states differ
-    leader.ballots.complete_s = None
     return stop_now(leader) if leader.stopping else try_open(leader, now)
