@@ -6,10 +6,20 @@ from dataclasses import replace
 
 from swarmflow.core.protocol.actions import Abandon, Exit, Send, Validate, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, Progressed, SaveAsked, Validated
-from swarmflow.core.protocol.messages import Committed, Done, Drain, Finished, Granted, Prepared, StateRoot, StepResult
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Microbatch
+from swarmflow.core.protocol.messages import (
+    Committed,
+    Done,
+    Drain,
+    Finished,
+    Granted,
+    KeepCopy,
+    Prepared,
+    StateRoot,
+    StepResult,
+)
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, Microbatch, Snapshot
 from tests.core.samples import messages, microbatch, of_type, process, written
-from tests.core.test_leader import SETTINGS, A, B, Bench
+from tests.core.test_leader import ME, OTHER, SETTINGS, A, B, Bench
 
 
 def test_checkpoints_are_written_at_their_versions_and_hold_the_next_commit() -> None:
@@ -23,6 +33,16 @@ def test_checkpoints_are_written_at_their_versions_and_hold_the_next_commit() ->
     commit = of_type(written(bench.leader, CheckpointWritten(1, ok=True), 0.0), Send)
     assert [send.to for send in commit] == [A]
     assert bench.leader.safe.durable == 1
+
+
+def test_a_trainer_that_joins_later_copies_what_is_on_the_leaders_disk() -> None:
+    bench = Bench(replace(SETTINGS, checkpoint_every=1))
+    bench.serve(A)
+    assert not messages(bench.join(process("t2"), role="trainer"), KeepCopy), "there is nothing yet"
+    bench.commit()
+    written(bench.leader, CheckpointWritten(1, ok=True, roots=("root",)), 0.0)
+    [(to, copy)] = messages(bench.join(OTHER, role="trainer"), KeepCopy)
+    assert (to, copy.snapshot, copy.holders) == (OTHER, Snapshot(1, ("root",)), ((ME,),))
 
 
 def test_a_copy_that_was_begun_for_a_former_leader_does_not_end_the_one_being_written() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from swarmflow.core.commit.step_phase import StepPhase
 from swarmflow.core.durability.memories import holds
+from swarmflow.core.durability.versions import shared
 from swarmflow.core.machines.leading.departures import gone
 from swarmflow.core.machines.leading.grants import grant
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
@@ -128,7 +129,9 @@ def _join_trainer(leader: LeaderState, sender: ProcessId, message: Join, now: fl
     leader.membership.enter(message, -1, now)
     leader.safe.copies.record(message.member, message.copies)
     log = Log("info", f"trainer {sender} joined", EventKind.JOINED, sender)
-    return [Connect((message.member,)), Send(sender, Welcome(leader.term)), log, *reconsider_version(leader, now)]
+    let_in: list[Action] = [Connect((message.member,)), Send(sender, Welcome(leader.term)), log]
+    copied = shared(leader.safe, leader.me, (message.member,)) if leader.safe.roots else []
+    return [*let_in, *copied, *reconsider_version(leader, now)]
 
 
 def on_copies_held(leader: LeaderState, known: MemberRecord, message: CopiesHeld, now: float) -> list[Action]:
