@@ -175,7 +175,7 @@ def test_a_lost_peer_is_told_and_remembered_for_the_next_leader() -> None:
     bench = Bench()
     bench.join()
     [(to, suspect)] = messages(bench.event(Lost(A, "reset")), Suspect)
-    assert (to, suspect.process) == (LEADER, A)
+    assert (to, suspect.process, suspect.refused) == (LEADER, A, False)
     assert not messages(bench.event(Lost(STRANGER, "reset")), Suspect)
     bench.wait(4.0)
     [(_, report)] = messages(bench.hear(Elect(2, TRAINERS[2]), THIRD), ElectionReport)
@@ -190,6 +190,7 @@ def test_it_answers_no_question_for_what_a_trainer_never_has() -> None:
     for peer, question in ((A, Recall(first, -1, gradient=True)), (B, Recall(first, 0, gradient=False))):
         actions = bench.hear(question, peer)
         assert not messages(actions, Recalled)
+        assert [(told.process, told.refused) for _, told in messages(actions, Suspect)] == [(peer, True)]
         assert of_type(actions, Forget) == [Forget(peer)]
 
 

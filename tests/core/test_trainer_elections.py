@@ -9,7 +9,7 @@ import pytest
 from swarmflow.core import latest
 from swarmflow.core.election.term_claims import TermClaims
 from swarmflow.core.machines.feeding.trainer_phase import TrainerPhase
-from swarmflow.core.protocol.actions import Count, Forget, Rejoin, TookOver
+from swarmflow.core.protocol.actions import Count, Exit, Forget, Rejoin, TookOver
 from swarmflow.core.protocol.events import BlamedError, DrainAsked, Mishandled
 from swarmflow.core.protocol.messages import (
     Assign,
@@ -87,6 +87,30 @@ def test_one_that_is_leaving_does_not_stand() -> None:
     actions = bench.lose()
     assert of_type(actions, Rejoin)
     assert not messages(actions, Elect)
+
+
+def test_one_that_is_asked_to_leave_while_it_stands_stops_as_a_leader_does() -> None:
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    bench.event(DrainAsked())
+    for peer in PEERS:
+        bench.hear(lease(peer), peer.process)
+    actions = bench.wait(3.0)
+    assert of_type(actions, TookOver)
+    assert [end.ok for end in of_type(actions, Exit)] == [True], "nothing is learnt yet"
+
+
+def test_what_was_for_the_leader_of_a_candidacy_that_was_given_up_is_not_heard_in_a_later_one() -> None:
+    bench = Bench()
+    bench.join()
+    bench.lose()
+    bench.hear(lease(PEERS[0]), A)
+    bench.hear(Drain(), A)
+    assert bench.trainer.waiting
+    bench.wait(PLAN.timeouts.candidacy_s + 1.0)
+    assert bench.trainer.lease.term == 3
+    assert not bench.trainer.waiting
 
 
 def test_one_that_is_not_elected_stands_again_in_a_later_term_and_gives_up_in_the_end() -> None:

@@ -177,7 +177,8 @@ class TrainerMachine(TrainerState):
                 return self.lead.handle(event, now) if self.lead is not None else []
         raise TypeError(f"a trainer has no use for {type(event).__name__}")
 
-    def _lost(self, event: Lost, now: float) -> list[Action]:
+    def _lost(self, event: Lost, now: float, refused: bool = False) -> list[Action]:
+        """Note a broken connection. refused: this trainer has closed it, after a message that cannot be true."""
         if event.process != self.leader or self.phase is TrainerPhase.JOINING:
             self.counter.lost(event.process)  # else a leader that comes back has to notice what it has missed
         if self.lead is not None:
@@ -190,7 +191,7 @@ class TrainerMachine(TrainerState):
         if self.epoch_view is None or event.process not in self.peers:
             return []
         self.epoch_view.suspects[event.process] = None
-        suspect = Send(self.leader, Suspect(event.process, event.reason))
+        suspect = Send(self.leader, Suspect(event.process, event.reason, refused))
         return [suspect, *lateness.on_connection_lost(self.source.dispatcher, event.process, now)]
 
     def _arrived(self, event: Received, now: float) -> list[Action]:
@@ -233,7 +234,7 @@ class TrainerMachine(TrainerState):
         if sender == self.leader and self.candidacy is None:
             return self.leave(f"the leader {sender} {reason}")
         log = Log("warning", f"{sender} is put out: it {reason}")
-        return [log, Forget(sender), *self._lost(Lost(sender, reason), now)]
+        return [log, Forget(sender), *self._lost(Lost(sender, reason), now, refused=True)]
 
     def _received(self, event: Received, now: float) -> list[Action]:
         message, sender = event.message, event.sender

@@ -50,6 +50,7 @@ def _stand(trainer: TrainerState, now: float) -> list[Action]:
     trainer.lease.term += 1
     term, steps = trainer.lease.term, trainer.settings.steps
     trainer.candidacy = Candidacy(trainer.me, term, trainer.epoch_view, now, steps)
+    trainer.waiting.clear()  # who follows in this term reports all anew
     trainer.move(TrainerPhase.STANDING)
     log = Log("warning", f"the leader {trainer.leader} is lost: standing for term {trainer.lease.term}")
     return [log, *trainer.candidacy.begin(_report(trainer), now)]
@@ -75,7 +76,8 @@ def _take_over(trainer: TrainerState, candidacy: Candidacy, now: float, elected:
     trainer.lease.follow(trainer.me.process, candidacy.term, now)
     actions: list[Action] = [TookOver(candidacy.term), Count("successions"), *began]
     waiting, trainer.waiting = trainer.waiting, []
-    return actions + [action for event in waiting for action in lead.handle(event, now)]
+    actions += [action for event in waiting for action in lead.handle(event, now)]
+    return actions + (lead.stop() if trainer.draining and not lead.stopping else [])  # it was asked to since it stands
 
 
 def _lead_on(trainer: TrainerState, candidacy: Candidacy, now: float, elected: bool) -> tuple[Leader, list[Action]]:
@@ -119,7 +121,6 @@ def on_elect(trainer: TrainerState, sender: ProcessId, message: Elect, now: floa
         return []
     lease.follow(sender, message.term, now)
     trainer.give_up_candidacy()
-    trainer.waiting.clear()
     answered: list[Action] = [Connect((message.me,)), Send(sender, _report(trainer, message.roster))]
     return answered if again else [*answered, Log("info", f"trainer {sender} leads from here on")]
 

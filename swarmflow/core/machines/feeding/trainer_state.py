@@ -69,6 +69,7 @@ class TrainerState:
         """Follow instead of standing."""
         if self.candidacy is not None:
             self.candidacy = None
+            self.waiting.clear()
             self.move(TrainerPhase.FOLLOWING)
 
     def end(self) -> None:
