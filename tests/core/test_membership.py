@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -112,12 +115,12 @@ def test_those_who_load_together_begin_with_different_donors() -> None:
     assert table.donors(1, 4, loading) == table.donors(0, 3, loading) == ()
 
 
-def settled(*sizes: int, rebalance_s: float = 60.0) -> Membership:
+def settled(*sizes: int, rebalance_s: float = 60.0, boundary_bytes: int = 0) -> Membership:
     """So many ready peers on each stage, which came at second 0."""
-    table = Membership(Plan(len(sizes), 8))
+    table = Membership(Plan(len(sizes), 8, boundary_bytes=boundary_bytes))
     for stage, size in enumerate(sizes):
         for number in range(size):
-            wish = Join("peer", "v", "run", member(f"p{stage}-{number:03}", -1), 1.0, rebalance_s)
+            wish = Join("peer", "v", "run", member(f"p{stage}-{number:03}", -1), 1.0, rebalance_s, upload_rate=1e6)
             known = table.enter(wish, stage, 0.0)
             table.mark(known, MemberPhase.READY)
             known.version = 4
@@ -151,3 +154,15 @@ def test_one_in_twenty_may_move_in_a_period() -> None:
     assert better_placed(few, 4, 159.0) == []
     assert better_placed(few, 4, 160.0) != []
     assert better_placed(many, 4, 112.0) != [], "60 s / (100 peers / 20)"
+
+
+@pytest.mark.parametrize("rebalance_s", [5e-324, 1e-6, 1.0])
+def test_a_peer_that_wants_to_be_moved_all_the_time_neither_fails_nor_has_others_moved_sooner(
+    rebalance_s: float,
+) -> None:
+    table = settled(4, 20, boundary_bytes=1000)
+    [usual] = better_placed(table, 4, 61.0)
+    restless = table.enter(replace(join("restless"), rebalance_s=rebalance_s, upload_rate=1e6), 1, 0.0)
+    table.mark(restless, MemberPhase.LOADING)
+    [move] = better_placed(table, 4, 61.0)
+    assert (move.process, move.stage) == (usual.process, usual.stage)

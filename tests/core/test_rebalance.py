@@ -30,6 +30,13 @@ def levelled(costs: list[float], stages: Stages) -> int:
     return moves
 
 
+def test_speeds_that_differ_too_much_to_be_subtracted_are_no_reason_to_fail() -> None:
+    speeds = [[1e15, 1e-9], [100.0]]
+    stages = [[StagePeer(ProcessId(f"{s}-{n}", 1), speed, True) for n, speed in enumerate(s)] for s in speeds]
+    move = rebalance((1.0, 1.0), stages)
+    assert move is None, "the slow one brings nothing, and alone it would do too little"
+
+
 @settings(max_examples=60)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=6))
 def test_equal_peers_end_evenly_however_many_there_are(sizes: list[int]) -> None:

@@ -17,6 +17,7 @@ from swarmflow.core.protocol.types import Member, Plan, ProcessId, Roster
 
 IDLE = (MemberPhase.BARRED, MemberPhase.MEASURING)  # it is granted nothing yet, and counts for no stage
 SPEED_MIN = 1e-9  # a computer is faster than that, whatever its peer says
+REBALANCE_S_MIN = 1.0  # a peer is moved no more often, whatever it says
 STATED_SHARE_MIN = 0.25  # of the stated rate of a connection, below which a measured rate counts
 LINKS_MIN = 3  # with known rates, before they tell what limits them
 UNEVEN = 0.5  # of the fastest link of a peer: its links differ where most of them are slower
@@ -140,7 +141,8 @@ class Membership:
         """Add a process that joins, on a stage (-1: a trainer)."""
         member = replace(join.member, stage=stage)
         speed = max(join.speed, SPEED_MIN)
-        terms = member, join.role, join.member.stage, speed, join.rebalance_s, now, now, join.keeps, _rate_of(join)
+        rebalance_s = max(join.rebalance_s, REBALANCE_S_MIN) if join.rebalance_s else 0.0
+        terms = member, join.role, join.member.stage, speed, rebalance_s, now, now, join.keeps, _rate_of(join)
         entry = MemberRecord(*terms, frozenset(join.unfit))
         self.known[member.process] = entry
         self.incarnations.enter(member.process)

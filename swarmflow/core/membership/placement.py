@@ -155,7 +155,7 @@ def better_placed(membership: Membership, version: int, now: float) -> list[Move
                 periods = (now - membership.moved_s) / (pace * e.rebalance_s) if e.rebalance_s else 0.0
                 movable = e.process in ready and len(ready) > 1 and e.rebalance_s <= now - e.settled_s and periods >= 1
                 row.append(PlacedPeer(e.process, e.power, movable, e.unfit))
-                at_once = max(at_once, int(periods))
+                at_once = max(at_once, int(periods)) if movable else at_once
         servers.append(row)
     rate = mean_rate([together(peer.power for peer in row) for row in servers])
     if not rates_are_known(plan, rate):

@@ -52,8 +52,10 @@ def rebalance(costs: Sequence[float], stages: Sequence[Sequence[StagePeer]]) -> 
     mean_speed = (busiest_speed + idlest_speed) / (len(stages[busiest]) + len(stages[idlest]))
     with_a_share = busiest_speed / (busiest_speed + SHARE_OF_AN_AVERAGE_PEER * mean_speed)
     best_load, best = max(LOAD_RATIO_MAX, with_a_share) * loads[busiest], None
-    for peer in sorted(stages[idlest], key=lambda peer: (peer.speed, peer.process)):
-        after = max(costs[busiest] / (busiest_speed + peer.speed), costs[idlest] / (idlest_speed - peer.speed))
+    leavers = sorted(stages[idlest], key=lambda peer: (peer.speed, peer.process))
+    for peer in leavers:
+        left = max(idlest_speed - peer.speed, leavers[0].speed)  # the difference is rounded, and may be 0
+        after = max(costs[busiest] / (busiest_speed + peer.speed), costs[idlest] / left)
         if peer.movable and busiest not in peer.unfit and after < best_load:
             best_load = after
             best = Move(peer.process, busiest, f"its load of {loads[busiest]:.3g} falls to {after:.3g}")
