@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,6 +112,22 @@ def test_a_dead_peers_microbatches_go_to_another_as_repairs() -> None:
     assert not box.returned(first, microbatch(0), FIRST_ATTEMPT, 3.0), "the dead one's answer counts no more"
     assert box.returned(to, microbatch(0), REPAIR, 3.0)
     assert not box.returned(to, microbatch(0), REPAIR, 3.0), "only the first gradient counts"
+
+
+def test_a_gradient_that_has_returned_is_asked_for_again_only_if_a_ballot_has_taken_it_away() -> None:
+    box = dispatcher(A, B)
+    [first] = sent_to(box.offer(microbatch(0), BODIES, 0.0))
+    assert box.returned(first, microbatch(0), FIRST_ATTEMPT, 1.0)
+    orphan = Denied(microbatch(0), 1, FIRST_ATTEMPT, "orphan")
+    for sender, denied in (
+        (C, orphan),
+        (first, replace(orphan, reason="unknown")),
+        (first, replace(orphan, attempt=REPAIR)),
+    ):
+        assert offers.denied(box, sender, denied, 2.0) == []
+    [message] = dict(messages(offers.denied(box, first, orphan, 2.0), Forward)).values()
+    assert (message.attempt, message.repair, message.settled) == (REPAIR, True, True)
+    assert offers.denied(box, first, orphan, 2.0) == [], "it is on its way again"
 
 
 def test_a_repair_asks_before_it_sends() -> None:

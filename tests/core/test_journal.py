@@ -218,6 +218,24 @@ def test_an_orphan_is_taken_away_with_bytes_of_its_neighbours() -> None:
     assert not machine.settling
 
 
+def test_of_what_a_ballot_takes_away_and_nobody_else_has_the_sender_hears() -> None:
+    """It may be a repair, of which the leader did not know yet as it began the ballot: the sender has its gradient."""
+    machine, denied = hops(), Denied(microbatch(0), 1, FIRST_ATTEMPT, "orphan")
+    finish(machine)
+    finish(machine, 1)
+    lost = [microbatch(0), microbatch(2)]
+    assert reconciling.disclaim(machine, lost) == [], "it is in the sum, as far as is known here"
+    reconciling.reconcile(machine, 1, ((1, FIRST_ATTEMPT),))
+    assert reconciling.disclaim(machine, lost) == [Send(UP, denied)]
+    machine.restorer.on_recalled(UP, Recalled(microbatch(0), 0, gradient=False), AGAIN)
+    holder = machine.dispatcher.flights.holder(microbatch(0))
+    assert holder is not None
+    machine.restorer.on_recalled(holder, Recalled(microbatch(0), 2, gradient=True), (Ref(14, 10),))
+    computed(machine, Replayed(microbatch(0), -1))
+    assert machine.find(microbatch(0)) is None
+    assert reconciling.disclaim(machine, lost) == [Send(UP, denied)]
+
+
 def test_a_hop_that_is_dropped_is_denied_to_who_waits_for_its_bytes_and_to_its_sender() -> None:
     machine = hops()
     receive(machine, UP, Forward(microbatch(0), 1, FIRST_ATTEMPT), (INPUT, TARGETS))

@@ -253,6 +253,16 @@ def test_a_death_revokes_the_ballot_and_a_commit_without_it_is_left() -> None:
     assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1, RESULT)), Rejoin)
 
 
+def test_who_sent_a_repair_before_the_ballot_that_a_death_has_revoked_sends_it_again() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    bench.hear(Prepare(1, EPOCH, 1, (), (), TALLY))
+    failed = MemberFailed(1, EPOCH, MATE, "killed", lost=((0, 0), (0, 1)))
+    [(to, denied)] = messages(bench.hear(failed), Denied)
+    assert (to, denied.microbatch, denied.reason) == (LEADER, microbatch(0), "orphan")
+
+
 def test_what_comes_before_its_epoch_is_kept_and_then_done() -> None:
     bench = Bench()
     bench.hear(Granted(1, 0, 0, ()))

@@ -24,6 +24,7 @@ FOUND = (  # by `python -m swarmflow.simulator.fuzz --liars`
     1_008_136,  # a leader that took over believed a report of a hop that its giver had not been given
     1_010_538,  # a liar kept its Done back, and the trainer whose microbatch it was had to go
     1_011_875,  # of two that did not agree the one was left out that had not made the step fail before
+    74_014,  # a repair came before the Prepare of the ballot amid which the other one had died, and nobody knew that
 )
 
 

@@ -209,6 +209,16 @@ class Dispatcher:
         if self.send_window.has_waiting:
             self.due_s = now
 
+    def repair(self, entry: InFlight, now: float) -> list[Action]:
+        """Send a microbatch again whose hop is lost, as soon as its bytes are here."""
+        entry.attempt, entry.repair = entry.attempt.next_repair(), True
+        if entry.data is None:
+            self.next_stage.withdraw(entry)
+            self.flights.starve(entry)
+            return []
+        self.next_stage.withdraw(entry, FlightState.WAITING)
+        return self.route(entry, now)
+
     def refill(self, microbatch: Microbatch, data: Ref, now: float) -> list[Action]:
         """Take evicted bytes back, and re-send them if that is due."""
         entry = self.flights.entries.get(microbatch)

@@ -53,7 +53,8 @@ class HopTable:
     ahead: Epoch | None = field(default=None, init=False)  # the next step, begun while this one is reduced
     ballot: int = field(default=0, init=False)  # of this epoch: the last one with which the sum was reconciled
     hops: dict[Microbatch, Hop] = field(default_factory=dict, init=False)
-    dropped: dict[Microbatch, None] = field(default_factory=dict, init=False)  # orphans that were subtracted
+    # Orphans that were subtracted: from whom each came last, and in which attempt.
+    dropped: dict[Microbatch, tuple[ProcessId, Attempt]] = field(default_factory=dict, init=False)
     dead: set[ProcessId] = field(default_factory=set, init=False)  # in this epoch, or who has handed a hop of it on
     # The lowest attempt admitted from who was told that a hop is not here, and from the dead.
     floor: dict[Microbatch, tuple[Attempt, ProcessId]] = field(default_factory=dict, init=False)

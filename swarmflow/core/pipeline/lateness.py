@@ -156,14 +156,7 @@ def _send_again(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Act
     if entry.reserving:  # the bytes were never sent
         dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
         return dispatcher.route(entry, now)
-    entry.attempt, entry.repair = entry.attempt.next_repair(), True
-    again: list[Action] = [Count("retries", "gone")]
-    if entry.data is None:
-        dispatcher.next_stage.withdraw(entry)
-        dispatcher.flights.starve(entry)
-        return again
-    dispatcher.next_stage.withdraw(entry, FlightState.WAITING)
-    return again + dispatcher.route(entry, now)
+    return [Count("retries", "gone"), *dispatcher.repair(entry, now)]
 
 
 def on_connection_lost(dispatcher: Dispatcher, process: ProcessId, now: float) -> list[Action]:

@@ -91,8 +91,10 @@ def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: floa
         return []
     if sender in entry.asked:
         return dispatcher.unanswered(entry, sender, now)
-    if (sender != entry.holder and sender not in entry.alternatives) or entry.returned:
-        return []  # a gradient that has returned is not denied any more: a newer attempt has its hop
+    if sender != entry.holder and sender not in entry.alternatives:
+        return []
+    if entry.returned:  # nothing but a ballot takes its hop out of a sum; what else is denied, a newer attempt has
+        return [Count("retries", reason), *dispatcher.repair(entry, now)] if reason == "orphan" else []
     dispatcher.next_stage.availability.denied(sender, reason, now)
     if reason == "full":
         dispatcher.router.links.record_work(sender, message.work_s, message.each_s, now)
@@ -103,7 +105,7 @@ def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: floa
     if entry.alternatives:
         return without(dispatcher, entry, sender, now)
     # A peer that lost it (its gradient was invalid, or it was cancelled) may have passed it on before.
-    entry.repair |= reason in ("unknown", "invalid")
+    entry.repair |= reason in ("unknown", "invalid", "orphan")
     # What was passed on may have been repaired downstream: an attempt of the next repair is above all of those.
     fresh = reason in ("full", "draining", "stage")
     entry.attempt = entry.attempt.next() if fresh else entry.attempt.next_repair()

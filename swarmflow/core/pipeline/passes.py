@@ -105,7 +105,7 @@ def on_replayed(hops: HopTable, event: Replayed) -> list[Action]:
         return hops.restorer.replayed(hop, event)
     if event.weight > 0:
         return _finish(hops, hop, event.gradient, _done(hops, hop))
-    hops.dropped[event.microbatch] = None
+    hops.dropped[event.microbatch] = hop.upstream, hop.attempt
     return hops.drop(hop)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.protocol.actions import Action, Send
@@ -23,6 +25,21 @@ def reconcile(hops: HopTable, ballot: int, entries: tuple[tuple[int, Attempt], .
     own = sorted(microbatch for microbatch in hops.hops if microbatch.epoch == hops.epoch)
     orphans = [hops.hops[each] for each in own if each not in listed and not hops.hops[each].orphan]
     return [action for hop in orphans for action in _disown(hops, hop)], ""
+
+
+def disclaim(hops: HopTable, lost: Iterable[Microbatch]) -> list[Action]:
+    """Tell the senders of orphans which of them are lost: of these no process has a gradient in its sum.
+
+    After a death amid a ballot a repair may arrive before the Prepare of that ballot, which cannot list it. Its sender
+    may have its gradient by now, and the leader its Done, which counts no more.
+    """
+    actions: list[Action] = []
+    for microbatch in lost:
+        hop = hops.find(microbatch)
+        source = hops.dropped.get(microbatch) if hop is None else (hop.upstream, hop.attempt)
+        if source is not None and (hop is None or hop.orphan):
+            actions.append(Send(source[0], Denied(microbatch, hops.stage, source[1], "orphan")))
+    return actions
 
 
 def reopen(hops: HopTable) -> list[Action]:

@@ -27,7 +27,7 @@ _PASS_SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.
 _STEP_END_SECONDS_BUCKETS: Final = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0)
 _STEP_SECONDS_BUCKETS: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1000.0)
 # Series that are there from the start, at 0: Prometheus takes a counter's first value for no increase.
-_DENIALS: Final = ("full", "draining", "stage", "stale", "invalid")
+_DENIALS: Final = ("full", "draining", "stage", "stale", "invalid", "orphan")
 _RETRIES: Final = ("gone", *_DENIALS)
 _REFUSALS: Final = (*get_args(FrameErrorKind), "hello", "message", "tensor", "piece")
 _OUTCOMES: Final = get_args(Outcome)

@@ -95,6 +95,8 @@ def on_member_failed(peer: PeerState, event: Received, now: float) -> list[Actio
     void = peer.reduction is None or peer.reduction.term != message.term  # a new leader begins all reductions anew
     actions = revoke(peer) if void else lose(peer, message.process)
     actions += peer.hops.gone(message.process, now, lost)
+    own = [Microbatch(peer.epoch, index) for stage, index in message.lost if stage == peer.stage]
+    actions += reconciling.disclaim(peer.hops, own)
     if not holds_gradient(peer):  # else nothing is lost of this stage: what it has accumulated stays as it is
         actions += reconciling.reopen(peer.hops)
     relayed = peer.relays.gone(message.process, now)

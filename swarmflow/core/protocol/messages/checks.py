@@ -59,7 +59,7 @@ SECONDS_MAX = 1e9
 LOSS_MAX = 1e30
 SLOWEST, FASTEST = 1.0, 1e12  # bytes/s of a link or a connection: no other rate is believed
 MEMBERS_MAX = 100_000  # of a roster
-REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid"))  # of a Denied
+REASONS = frozenset(("full", "draining", "unknown", "stale", "stage", "invalid", "orphan"))  # of a Denied
 BODIES_MAX: dict[type, int] = {
     Forward: 2,
     Backward: 1,
