@@ -141,7 +141,8 @@ def _recording(recorder: Recorder) -> Iterator[None]:
 
 def record_tree(tree: Path, first: int, seeds: int) -> list[dict[str, Any]]:
     """The records of seeds by the code of a checkout. Raises CalledProcessError."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
+    # Pretended signatures are hashes (simulator/proofs.py): the same ones in every process.
+    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 
     def share(number: int) -> list[dict[str, Any]]:
         mine = [str(seed) for seed in range(first + number, first + seeds, PROCESSES)]
