@@ -65,6 +65,7 @@ class Relays:
     _reported: dict[ProcessId, dict[ProcessId, float]] = field(default_factory=dict, init=False)  # rates by reporter
     _paths: dict[ProcessId, list[_Relay]] = field(default_factory=dict, init=False)  # relayed paths, by receiver
     _direct: dict[ProcessId, float] = field(default_factory=dict, init=False)  # rates of direct links, in bytes/s
+    _idle: dict[ProcessId, float] = field(default_factory=dict, init=False)  # rates of the best paths, of `_idle_rate`
     _free_s: dict[tuple[ProcessId, ProcessId], float] = field(default_factory=dict, init=False)  # when a link is idle
     _in_flight: dict[ProcessId, list[_Sent]] = field(default_factory=dict, init=False)  # relayed tensors, by relay
     _relayed: set[tuple[ProcessId, Microbatch, type]] = field(default_factory=set, init=False)  # sent so before
@@ -168,18 +169,21 @@ class Relays:
 
     def _find_paths(self) -> None:
         """Find the relayed paths to each near peer, and record the best rates that have changed."""
-        former, self._paths = {to: self._idle_rate(to) for to in self._direct}, {}
+        former, self._idle, self._paths = self._idle, {}, {}
         self._direct = {to: rate for to in self.near if (rate := self._rate(self.me, to)) > 0.0}
         sizes = Counter(self.near.values())
         for to in self._direct:
             if min(1 + sizes[0], sizes[self.near[to]]) <= NARROW:
                 paths = [(via, first, self._rate_onward(via, to)) for via, first in self._direct.items() if via != to]
                 self._paths[to] = [_Relay(via, first, last) for via, first, last in paths if last > 0.0]
-            if (rate := self._idle_rate(to)) != former.get(to):
+            rate = self._idle[to] = self._idle_rate(to)
+            if rate != former.get(to):
                 self.changed[to] = rate
 
     def _idle_rate(self, to: ProcessId) -> float:
         """Return the rate of the best path to a peer, in bytes/s, when nothing else is in flight."""
-        direct_s = self.boundary_bytes / self._direct[to]
-        least_s = min((self.boundary_bytes / path.rate for path in self._paths.get(to, ())), default=direct_s)
+        direct_s, paths = self.boundary_bytes / self._direct[to], self._paths.get(to)
+        if not paths:  # of most peers, and each report of a neighbour asks for all
+            return self.boundary_bytes / direct_s
+        least_s = min(self.boundary_bytes / path.rate for path in paths)
         return self.boundary_bytes / (least_s if least_s < self._latest_s(0.0, direct_s) else direct_s)
