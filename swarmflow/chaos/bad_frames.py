@@ -161,7 +161,7 @@ class Frames:
 def _whole(header: bytes, sizes: Sequence[int]) -> bytes:
     """Return a frame with bodies of zeros."""
     bodies = [memoryview(bytes(size)) for size in sizes]
-    return b"".join(frame_pieces(pack_front(0, header, sizes, LIMITS), bodies, LIMITS.body_bytes_max))
+    return b"".join(frame_pieces(pack_front(0, header, sizes, LIMITS), bodies, LIMITS.bodies_bytes_max))
 
 
 class Victim:

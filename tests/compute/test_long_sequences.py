@@ -58,7 +58,7 @@ def test_a_microbatch_of_32k_tokens_passes_two_stages(learn: bool) -> None:
 @pytest.mark.asyncio
 async def test_a_frame_carries_its_hidden_states_in_fp32() -> None:
     of = manifest(seq_len=TOKENS, microbatch_sequences=1, codec="none")
-    limits = FrameLimits(body_bytes_max=of.tensor_bytes_max)
+    limits = FrameLimits(bodies_bytes_max=of.tensor_bytes_max)
     body = codec_named("none").encode(torch.zeros(1, TOKENS, of.boundary_width))
     reader = asyncio.StreamReader()
     for piece in frame_pieces(pack_front(0, b"header", [len(body)], limits), [body], 1 << 20):
@@ -74,5 +74,5 @@ def test_links_take_the_tensors_of_a_wide_model() -> None:
     size = codec_named("none").wire_bytes((1, TOKENS, 8192), torch.float32)
     with pytest.raises(ValueError, match="over the limit"):
         check_limits(0, [size], FrameLimits())
-    check_limits(0, [size], FrameLimits(body_bytes_max=of.tensor_bytes_max))
+    check_limits(0, [size], FrameLimits(bodies_bytes_max=of.tensor_bytes_max))
     assert budget_limits(of.tensor_bytes_max).of_process >= 2 * size

@@ -21,7 +21,7 @@ from swarmflow.runtime.transport.frames import (
     read_frame,
 )
 
-LIMITS = FrameLimits(header_bytes_max=256, body_bytes_max=4096, bodies_max=3)
+LIMITS = FrameLimits(header_bytes_max=256, bodies_bytes_max=3 * 4096, bodies_max=3)
 WIDE = FrameLimits()
 
 
@@ -125,7 +125,8 @@ async def test_noise_is_refused(noise: bytes) -> None:
         (packed(0, b"h" * 257, []), 0, "header_size"),
         (packed(0, b"", [b"body"]), 0, "header_size"),
         (packed(0, b"h", [b""] * 4), 0, "body_count"),
-        (packed(0, b"h", [b"x" * 4097]), 0, "body_size"),
+        (packed(0, b"h", [b"x" * (3 * 4096 + 1)]), 0, "body_size"),
+        (packed(0, b"h", [b"x" * 4096] * 2 + [b"x" * 4097]), 0, "body_size"),
         (b"swfr\x01" + packed(0, b"h", [])[5:], 0, "format"),
         (packed(0, b"h", [])[:-1] + b"x", 0, "checksum"),
     ],
@@ -142,9 +143,27 @@ async def test_a_frame_that_stops_half_way_is_given_up() -> None:
 
 
 @pytest.mark.asyncio
+async def test_a_frame_of_which_a_byte_comes_now_and_then_is_given_up_in_time() -> None:
+    reader = asyncio.StreamReader()
+    reader.feed_data(pack_front(0, b"h" * 256, [], LIMITS)[:-256])
+
+    async def trickle() -> None:
+        for _ in range(200):
+            await asyncio.sleep(0.005)
+            reader.feed_data(b"h")
+
+    trickling = asyncio.create_task(trickle())
+    with pytest.raises(FrameRefusedError) as caught:
+        await read_frame(reader, 0, LIMITS, stall_timeout_s=0.1)
+    assert caught.value.kind == "stalled"
+    assert not trickling.done()
+    trickling.cancel()
+
+
+@pytest.mark.asyncio
 async def test_announced_sizes_allocate_nothing() -> None:
     fronts = [
-        pack_front(0, b"h", [2**40], FrameLimits(body_bytes_max=2**41)),
+        pack_front(0, b"h", [2**40], FrameLimits(bodies_bytes_max=2**41)),
         pack_front(0, b"h" * 2**20, [], FrameLimits(header_bytes_max=2**21))[:64],
     ]
     tracemalloc.start()
@@ -226,7 +245,7 @@ async def test_a_long_header_that_was_announced_takes_no_more_memory_than_has_co
     assert peak_bytes < 2**19
 
 
-@pytest.mark.parametrize(("header", "sizes"), [(b"h" * 257, []), (b"h", [4097]), (b"h", [1, 1, 1, 1])])
+@pytest.mark.parametrize(("header", "sizes"), [(b"h" * 257, []), (b"h", [4096, 8193]), (b"h", [1, 1, 1, 1])])
 def test_a_frame_that_would_be_refused_is_not_sent(header: bytes, sizes: list[int]) -> None:
     with pytest.raises(ValueError, match="over the limit"):
         pack_front(0, header, sizes, LIMITS)

@@ -25,7 +25,7 @@ from tests.runtime.nodes import End, damage_next, hostile_stream, linked, starte
 
 pytestmark = pytest.mark.asyncio
 
-LIMITS = FrameLimits(header_bytes_max=64, body_bytes_max=4096, bodies_max=2)
+LIMITS = FrameLimits(header_bytes_max=64, bodies_bytes_max=4096, bodies_max=2)
 WIDE = FrameLimits()
 GOOD = pack_front(0, b"good", [], WIDE)
 
@@ -37,7 +37,7 @@ GOOD = pack_front(0, b"good", [], WIDE)
         (GOOD + GOOD, "sequence"),
         (GOOD + pack_front(2, b"lost one", [], WIDE), "sequence"),
         (GOOD + pack_front(1, b"x" * 65, [], WIDE), "header_size"),
-        (GOOD + pack_front(1, b"x", [4097], WIDE), "body_size"),
+        (GOOD + pack_front(1, b"x", [2048, 2049], WIDE), "body_size"),
         (GOOD + pack_front(1, b"x", [1, 1, 1], WIDE), "body_count"),
         (GOOD + pack_front(1, b"x", [100], WIDE) + b"short", "truncated"),
     ],

@@ -94,6 +94,15 @@ async def test_who_gives_up_waiting_takes_nothing_even_at_the_moment_of_the_gran
     assert not budget._of_address
 
 
+async def test_those_behind_a_long_frame_that_gives_up_go_on() -> None:
+    budget = ReceiveBudget(LIMITS)
+    held = [take(budget, caller, 10) for caller in (A, C)]
+    long, short = take(budget, E, 15), take(budget, B, 1)
+    assert await granted(*held, long, short) == [True, True, False, False]
+    long.cancel()
+    assert await granted(short) == [True]
+
+
 async def test_the_limits_follow_from_the_largest_tensor() -> None:
     assert budget_limits(0) == budget_limits(1000) == BudgetLimits(*(n * IN_FLIGHT_BYTES for n in (1, 4, 16)))
     assert budget_limits(IN_FLIGHT_BYTES).of_process == 2 * IN_FLIGHT_BYTES

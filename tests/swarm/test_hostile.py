@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.asyncio, pytest.mark.swarm, pytest.mark.slow, pytest.m
 WAIT_S = 45.0
 DIAL_S = 10.0
 FOR_EVER = 100_000
-HUGE = FrameLimits(body_bytes_max=1 << 50)
+HUGE = FrameLimits(bodies_bytes_max=1 << 50)
 ANY = FrameLimits()
 
 

@@ -30,6 +30,7 @@ MAGIC = b"swfr"
 FORMAT = 2
 READ_BYTES = 1 << 18
 JOINED_BYTES_MAX = 1 << 16  # up to this size a frame is copied together, and written as one piece
+BYTES_PER_S_MIN = 1 << 12  # mean rate of a whole frame: an uplink of 5 Mb/s may send 150 at once
 
 _FRONT = struct.Struct("!4sBBHQI")
 _LENGTH = struct.Struct("!Q")
@@ -67,7 +68,7 @@ class FrameLimits:
     # name MEMBERS_MAX members (core/protocol/messages/checks.py), which leaves 335 bytes for each; a member with two
     # addresses takes 274 (docs/decisions/rosters.md).
     header_bytes_max: int = 1 << 25
-    body_bytes_max: int = 1 << 28
+    bodies_bytes_max: int = 1 << 28  # of all bodies of a frame together
     bodies_max: int = 4
 
 
@@ -102,8 +103,8 @@ def check_limits(header_bytes: int, body_sizes: Sequence[int], limits: FrameLimi
         raise ValueError(f"a header of {header_bytes} bytes is over the limit of {limits.header_bytes_max}")
     if len(body_sizes) > limits.bodies_max:
         raise ValueError(f"{len(body_sizes)} bodies are over the limit of {limits.bodies_max}")
-    if any(size > limits.body_bytes_max for size in body_sizes):
-        raise ValueError(f"a body of {max(body_sizes)} bytes is over the limit of {limits.body_bytes_max}")
+    if sum(body_sizes) > limits.bodies_bytes_max:
+        raise ValueError(f"bodies of {sum(body_sizes)} bytes are over the limit of {limits.bodies_bytes_max}")
 
 
 def pack_end(sequence: int) -> bytes:
@@ -143,9 +144,10 @@ async def read_frame(
 ) -> Frame | None:
     """Return the next frame, which must carry this sequence number; None when the stream ended between two frames.
 
-    Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece. reserve: waits
-    for memory for so many bytes, header and bodies, before they are read; at most `stall_timeout_s` too. Raises
-    FrameRefusedError when the frame is refused, OSError when the connection broke.
+    Waits for the first byte without a deadline, then at most `stall_timeout_s` for each further piece, and for the
+    whole frame as much longer as its bytes take at BYTES_PER_S_MIN: else a sender that trickles would keep what it has
+    reserved. reserve: waits for memory for so many bytes, header and bodies, before they are read; at most
+    `stall_timeout_s` too. Raises FrameRefusedError when the frame is refused, OSError when the connection broke.
     """
     start = await reader.read(_FRONT.size)
     if not start:
@@ -154,13 +156,28 @@ async def read_frame(
     header_bytes, bodies = _check_front(front, sequence, limits)
     table = await _read(reader, bodies * _LENGTH.size, stall_timeout_s)
     sizes = [size for (size,) in _LENGTH.iter_unpack(table)]
-    if any(size > limits.body_bytes_max for size in sizes):
-        raise FrameRefusedError("body_size", f"a body of {max(sizes)} bytes, the limit is {limits.body_bytes_max}")
+    size_bytes = header_bytes + sum(sizes)
+    if sum(sizes) > limits.bodies_bytes_max:
+        raise FrameRefusedError("body_size", f"bodies of {sum(sizes)} bytes, the limit is {limits.bodies_bytes_max}")
     if reserve is not None:
-        await _reserved(reserve(header_bytes + sum(sizes)), stall_timeout_s)
+        await _reserved(reserve(size_bytes), stall_timeout_s)
+    whole_s = stall_timeout_s + size_bytes / BYTES_PER_S_MIN
+    try:
+        async with asyncio.timeout(whole_s):
+            header, views = await _read_contents(reader, front + table, header_bytes, sizes, stall_timeout_s)
+    except TimeoutError:
+        raise FrameRefusedError("stalled", f"its {size_bytes} bytes had not come after {whole_s:g} s") from None
+    around = len(front) + len(table) + _CHECKSUM.size + (_BODIES_CHECKSUM_BYTES if views else 0)
+    return Frame(header, views, around + size_bytes)
+
+
+async def _read_contents(
+    reader: asyncio.StreamReader, front: bytes, header_bytes: int, sizes: Sequence[int], stall_timeout_s: float
+) -> tuple[bytes, list[memoryview]]:
+    """Return header and bodies of a frame, compared with their checksums. Raises FrameRefusedError."""
     (checksum,) = _CHECKSUM.unpack(await _read(reader, _CHECKSUM.size, stall_timeout_s))
     header = await _read(reader, header_bytes, stall_timeout_s)
-    if zlib.crc32(header, zlib.crc32(front + table)) != checksum:
+    if zlib.crc32(header, zlib.crc32(front)) != checksum:
         raise FrameRefusedError("checksum", "its front or its header is damaged")
     views, over_bodies = [], xxhash.xxh3_64()
     for size in sizes:
@@ -171,8 +188,7 @@ async def read_frame(
     trailer = await _read(reader, _BODIES_CHECKSUM_BYTES if views else 0, stall_timeout_s)
     if views and over_bodies.digest() != trailer:
         raise FrameRefusedError("damaged_body", "a body was damaged on the way; it counts as lost")
-    around = len(front) + len(table) + _CHECKSUM.size + len(trailer)
-    return Frame(header, views, around + header_bytes + sum(sizes))
+    return header, views
 
 
 def _check_front(front: bytes, sequence: int, limits: FrameLimits) -> tuple[int, int]:

@@ -92,12 +92,12 @@ class Links:
     def fit(self, tensor_bytes: int, microbatches: int) -> None:
         """Raise the limits of the streams for the tensors of a run, where they are larger than usual.
 
-        tensor_bytes: the largest body. microbatches: of a step. A repair may send all of them, and the gradients of all
-        of them, to one process, from memory that holds them already.
+        tensor_bytes: the largest body; a frame has two at most. microbatches: of a step. A repair may send all of them,
+        and the gradients of all of them, to one process, from memory that holds them already.
         """
         limits, settings = FrameLimits(), LaneSettings()
         queue_bytes = 2 * microbatches * tensor_bytes
-        self._limits = replace(limits, body_bytes_max=max(limits.body_bytes_max, tensor_bytes))
+        self._limits = replace(limits, bodies_bytes_max=max(limits.bodies_bytes_max, 2 * tensor_bytes))
         self._budget.limits = budget_limits(tensor_bytes)
         self._settings = replace(settings, queue_bytes_max=max(settings.queue_bytes_max, queue_bytes))
         for link in self._links.values():

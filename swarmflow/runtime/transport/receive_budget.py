@@ -46,7 +46,8 @@ class ReceiveBudget:
             await waiting.granted
         except asyncio.CancelledError:
             if self._waiting.pop(waiting, self) is self:  # it was granted just now
-                self.give_back(caller, size_bytes)
+                self._change(caller, -size_bytes)
+            self._grant()  # those behind a frame that was the first in the queue
             raise
 
     def give_back(self, caller: Caller, size_bytes: int) -> None:
