@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Collection
+from math import inf, nan
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
+from hivemind.dht.routing import DHTID
+from hivemind.dht.storage import DictionaryDHTValue
 from hivemind.dht.validation import DHTRecord
+from hivemind.p2p import PeerID
 from hivemind.utils import MSGPackSerializer
+from hivemind.utils.timed_storage import ValueWithExpiration
 
 from swarmflow.runtime.transport.directory import Directory
 from swarmflow.runtime.transport.identity import load_identity
 from swarmflow.runtime.transport.node import Node
+from swarmflow.runtime.transport.record_search import Found, plausible
 from swarmflow.runtime.transport.records import OwnedRecords, owner_of
 from tests.runtime.nodes import started
+
+PEERS = DHTID.generate(source="swarmflow/run/peer")
 
 
 @pytest.mark.asyncio
@@ -131,6 +140,43 @@ async def test_owned_records_whose_content_is_no_record_are_left_out(tmp_path: P
             expiry = time.time() + 60.0 + index
             assert await second.dht.store("swarmflow/run/peer", content, expiry, subkey=subkey)
             assert await Directory(first, "run").find("peer") == {}
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_no_honest_node_gives_ends_no_search(tmp_path: Path) -> None:
+    async with started(tmp_path, 2) as (first, attacker):
+        directory = Directory(first, "run")
+        assert await directory.announce("peer", {"stage": 1}, 30.0)
+        broken = DictionaryDHTValue()
+        broken.maxsize = "no number"
+        attacker.dht.protocol.storage.get = lambda key: ValueWithExpiration(broken, time.time() + 60.0)
+        assert await directory.find("peer", timeout_s=5.0) == {first.name: {"stage": 1}}
+
+
+@pytest.mark.asyncio
+async def test_values_without_records_or_that_never_expire_are_not_taken() -> None:
+    now, answers = 1000.0, dict[DHTID, ValueWithExpiration[Any]]()
+
+    async def find(peer: PeerID, keys: Collection[DHTID]) -> Found:
+        return {key: (answers[key], {}) for key in keys}
+
+    def value(*records_until_s: float) -> DictionaryDHTValue:
+        with DictionaryDHTValue().freeze() as made:
+            for number, until_s in enumerate(records_until_s):
+                made.store(number, b"", until_s)
+        return made
+
+    for found, until_s, taken in (
+        (value(1030.0, 1300.0), 1300.0, True),
+        (value(), 1030.0, False),
+        (value(1030.0), inf, False),
+        (value(1030.0, inf), 1030.0, False),
+        (value(1030.0), nan, False),
+        (b"no dictionary", 1030.0, False),
+    ):
+        answers[PEERS] = ValueWithExpiration(found, until_s)
+        result = await plausible(find, lambda: now)(PeerID(b""), [PEERS])
+        assert result == {PEERS: (answers[PEERS] if taken else None, {})}
 
 
 @pytest.mark.asyncio

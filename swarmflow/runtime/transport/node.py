@@ -32,6 +32,7 @@ from swarmflow.runtime.transport.daemon import Daemon
 from swarmflow.runtime.transport.door import Caller, address_of
 from swarmflow.runtime.transport.identity import IdentityKey, IdentityLock, load_identity
 from swarmflow.runtime.transport.p2pd import address_bytes
+from swarmflow.runtime.transport.record_search import plausible
 from swarmflow.runtime.transport.record_storage import RecordStorage
 from swarmflow.runtime.transport.records import OwnedRecords
 
@@ -269,6 +270,7 @@ async def _join(p2p: P2P, records: OwnedRecords, reached: Sequence[str], client_
     )
     # hivemind has no limits. Nobody asks for a cache, and a record that comes for it is one like all others.
     dht.protocol.storage = dht.protocol.cache = RecordStorage(records.is_checked)
+    dht.protocol.call_find = plausible(dht.protocol.call_find)
     names = [PeerID.from_base58(peer_of(text)) for text in reached]
     deadline_s = time.monotonic() + _DHT_START_TIMEOUT_S
     try:
