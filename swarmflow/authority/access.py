@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 
-from swarmflow.authority.certificates import Certificate, CertifiedKey, check_credential, check_proof, is_statement_of
+from blake3 import blake3
+
+from swarmflow.authority.certificates import (
+    PROOF_BYTES_MAX,
+    Certificate,
+    CertifiedKey,
+    check_credential,
+    check_proof,
+    is_statement_of,
+)
 from swarmflow.authority.policy import AccessPolicy
 from swarmflow.core.protocol.types import Role
 from swarmflow.errors import AuthorityError
@@ -28,7 +38,8 @@ class AccessControl:
         self._key = key
         self._now = now
         self._checked = lru_cache(maxsize=CHECKED_MAX)(self._check)
-        self._proven = lru_cache(maxsize=PROOFS_MAX)(self._check_proof)
+        # By a statement's hash, since it may be long, and its proof; the latest last.
+        self._proven = OrderedDict[tuple[bytes, bytes], Certificate | None]()
         self._prove = lru_cache(maxsize=PROOFS_MAX)(self._new_proof)
 
     @property
@@ -83,7 +94,7 @@ class AccessControl:
 
         The certificate of that trainer may have expired since; where it was revoked, nothing of it counts any more.
         """
-        certificate = self._proven(statement, proof) if proof else None
+        certificate = self._proof_of(statement, proof) if 0 < len(proof) <= PROOF_BYTES_MAX else None
         revoked = self.policy.revoked if self.policy is not None else ()
         return certificate is not None and certificate.role == "trainer" and certificate.id not in revoked
 
@@ -97,11 +108,17 @@ class AccessControl:
     def _check(self, name: str, credential: bytes) -> Certificate:
         return check_credential(credential, self.run_id, name)
 
-    def _check_proof(self, statement: bytes, proof: bytes) -> Certificate | None:
-        try:
-            return check_proof(proof, self.run_id, statement)
-        except AuthorityError:
-            return None
+    def _proof_of(self, statement: bytes, proof: bytes) -> Certificate | None:
+        key = blake3(statement).digest(), proof
+        if key not in self._proven:
+            try:
+                self._proven[key] = check_proof(proof, self.run_id, statement)
+            except AuthorityError:
+                self._proven[key] = None
+        self._proven.move_to_end(key)
+        if len(self._proven) > PROOFS_MAX:
+            self._proven.popitem(last=False)
+        return self._proven[key]
 
     def _new_proof(self, statement: bytes) -> bytes:
         return b"" if self._key is None else self._key.prove(statement)

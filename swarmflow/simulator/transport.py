@@ -194,10 +194,10 @@ class Transport:
             refs = tuple(world.store(receiver, value, size_bytes) for value, size_bytes in bodies) if bodies else ()
             found: Message | None = action.message
             if type(found) in CHECKED:
-                digest, checks = partial(_digest, bodies), there.machine.checks
-                found = checked(action.message, sender, receiver, is_signed_by, digest, checks)
+                digest = partial(_digest, bodies)
+                found = checked(action.message, sender, receiver, is_signed_by, digest, there.machine.checks)
             if found is not None and type(found) not in FROM_TRAINERS:
-                found = without_unproven(found, is_proven)
+                found = without_unproven(found, is_proven, there.machine.checks)
             message = action.message if found is None else found
             world.handle(there, Received(sender, message, refs, world.role(sender), found is not None))
         elif here.alive:

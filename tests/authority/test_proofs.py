@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swarmflow.authority.access import AccessControl
+from swarmflow.authority.certificates import PROOF_BYTES_MAX
 from tests.owners import OTHER, OWNER, RUN_ID
 
 TRAINER, PEER = OWNER.certify("trainer"), OWNER.certify("peer")
@@ -19,6 +20,15 @@ def test_only_a_trainer_of_the_run_proves_what_it_says() -> None:
     assert not access.is_proven(SAID, AccessControl(RUN_ID, PEER).prove(SAID))
     assert not access.is_proven(SAID, AccessControl(OTHER.run_id, OTHER.certify("trainer")).prove(SAID))
     assert AccessControl(RUN_ID, None).prove(SAID) == b""
+
+
+def test_what_was_checked_is_kept_without_the_statement_and_no_long_proof_is() -> None:
+    access = AccessControl(RUN_ID, None)
+    proof = TRAINER.prove(SAID)
+    assert access.is_proven(SAID, proof)
+    assert not access.is_proven(SAID * 1000, proof)
+    assert not access.is_proven(SAID, proof + bytes(PROOF_BYTES_MAX))
+    assert sum(len(part) for key in access._proven for part in key) < 2 * (32 + PROOF_BYTES_MAX)
 
 
 def test_a_proof_is_of_one_run_and_no_other_signature_is_one() -> None:

@@ -30,6 +30,7 @@ from swarmflow.core.protocol.messages import (
     StepResult,
     VersionCertified,
 )
+from swarmflow.core.protocol.messages.checks import checks_of
 from swarmflow.core.protocol.proofs import with_proofs, without_unproven
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, Plan, ProcessId, Roster
 from swarmflow.simulator.proofs import is_proven, sign
@@ -293,8 +294,9 @@ def test_a_stage_of_which_the_next_leader_hears_only_that_it_can_make_the_update
 
 
 def test_a_commit_that_a_report_quotes_with_its_step_is_what_a_trainer_has_signed() -> None:
+    checks = checks_of(taken_over.PLAN)
     told = with_proofs(report(PEERS[0], replace(OPENED, epoch=OPENED.epoch.following, commit=COMMIT)), sign)
-    assert without_unproven(told, is_proven) == told
+    assert without_unproven(told, is_proven, checks) == told
     assert isinstance(told, ElectionReport)
     forged = replace(told, opened=replace(told.opened, commit=replace(COMMIT, scale=1.0)))
-    assert without_unproven(forged, is_proven) is None
+    assert without_unproven(forged, is_proven, checks) is None

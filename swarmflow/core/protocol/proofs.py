@@ -26,6 +26,7 @@ from swarmflow.core.protocol.messages import (
     Tally,
     VersionCertified,
 )
+from swarmflow.core.protocol.messages.checks import MessageChecks
 from swarmflow.core.protocol.types import HOLDINGS_MAX, Epoch, Holding, Snapshot
 
 Sign = Callable[[bytes], bytes]
@@ -84,11 +85,14 @@ def _report_with_proofs(report: ElectionReport, sign: Sign) -> ElectionReport:
     return replace(report, opened=opened, tally=tally)
 
 
-def without_unproven(message: Message, is_proven: IsProven) -> Message | None:
+def without_unproven(message: Message, is_proven: IsProven, checks: MessageChecks) -> Message | None:
     """Return a message without what it says about the run's state and no trainer has signed.
 
-    None: it reports on a step that no trainer has opened.
+    None: it reports on a step that no trainer has opened. One that cannot be true is returned as it is: it is refused
+    for that, and what is signed of it may be as long as its sender likes.
     """
+    if type(message) not in _QUOTES or checks.wrong(message) is not None:
+        return message
     if isinstance(message, ElectionReport):
         opened, tally = message.opened, message.tally
         if not is_proven(opening_of(opened), opened.proof):

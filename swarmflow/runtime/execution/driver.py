@@ -210,7 +210,7 @@ class Driver:
         checked = self._signatures.checked(message, sender, self.me, bodies, machine.checks)
         if checked is None:
             return Received(sender, message, refs, role, signed=False)
-        proven = self._signatures.proven(checked)
+        proven = self._signatures.proven(checked, machine.checks)
         if proven is None:
             return Received(sender, message, refs, role, signed=False)
         if proven is not checked and proven != checked:

@@ -50,12 +50,12 @@ class Signatures:
             return message
         return handovers.checked(message, sender, me, self._is_signed, partial(_digest, bodies), checks)
 
-    def proven(self, message: Message) -> Message | None:
+    def proven(self, message: Message, checks: MessageChecks) -> Message | None:
         """Return a message of another process without claims about the run's state that no trainer has signed.
 
         None: nothing of it can be used.
         """
-        return message if type(message) in FROM_TRAINERS else without_unproven(message, self._access.is_proven)
+        return message if type(message) in FROM_TRAINERS else without_unproven(message, self._access.is_proven, checks)
 
     def _make(self, statement: bytes) -> bytes:
         return self._key.sign(self._run + statement)
