@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from swarmflow.core.protocol.messages import CreditAvailable, LeaderHeartbeat, OpenStep
 from swarmflow.core.protocol.messages.checks import MEMBERS_MAX
-from swarmflow.core.protocol.types import Epoch, Member, ProcessId, Roster
+from swarmflow.core.protocol.types import ADDRESSES_MAX, Epoch, Member, ProcessId, Roster
 from swarmflow.errors import FrameError
 from swarmflow.runtime.transport.frames import FrameLimits
 from swarmflow.runtime.transport.wire import Request, Wire, decode_header, encode_header, message_name
@@ -38,6 +38,23 @@ def test_what_is_no_message_has_no_name_of_its_own(data: bytes) -> None:
 
 def test_a_name_that_is_made_up_is_unknown() -> None:
     assert message_name(encode_header(CreditAvailable(2)).replace(b"CreditAvailable", b"DebitsAvailable")) == "unknown"
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [Request(1, "t" * 65), Request(1, "t", {str(n): n for n in range(17)}), Request(1, "t", {"x": "y" * (1 << 14)})],
+)
+def test_a_request_that_is_longer_than_any_honest_one_is_refused(request_: Request) -> None:
+    with pytest.raises(FrameError):
+        decode_header(encode_header(request_))
+
+
+def test_the_longest_honest_request_is_none_of_these() -> None:
+    reached = {
+        f"/dns4/{'a' * 253}/tcp/65535/p2p/{n:052}": "Name or service not known" * 20 for n in range(ADDRESSES_MAX)
+    }
+    request = Request(1 << 62, "link-trial/back", dict(reached))
+    assert decode_header(encode_header(request)) == request
 
 
 def test_the_protocols_description_names_every_message() -> None:

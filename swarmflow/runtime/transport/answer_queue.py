@@ -17,7 +17,7 @@ ANSWERING_OF_ADDRESS_MAX: Final = 24
 # Answers that are made, or wait to be written. Who asks and does not read has so many in this process' memory.
 UNWRITTEN_OF_PROCESS_MAX: Final = 24
 UNWRITTEN_OF_ADDRESS_MAX: Final = 96
-WAITING_OF_PROCESS_MAX: Final = 32  # a request is a few hundred bytes; more are refused
+WAITING_OF_PROCESS_MAX: Final = 32  # a request has REQUEST_BYTES_MAX (wire.py) at most; more are refused
 WAITING_MAX: Final = 512
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, get_args
+from typing import Annotated, Any, Final, get_args
 
 import msgspec
 
@@ -12,14 +12,21 @@ from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import FrameError
 from swarmflow.runtime.transport import flow_wire
 
+REQUEST_BYTES_MAX: Final = 1 << 14  # the longest one says of each address of a trainer why it cannot be reached
+TOPIC_MAX: Final = 64  # characters
+ARGUMENTS_MAX: Final = 16
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request outside the protocol of training: for the manifest, the status, a part of a state."""
+    """A request outside the protocol of training: for the manifest, the status, a part of a state.
+
+    Many may wait for their turn (transport/answer_queue.py), so that they are short: REQUEST_BYTES_MAX with all texts.
+    """
 
     id: int
-    topic: str
-    arguments: dict[str, int | str] = field(default_factory=dict)
+    topic: Annotated[str, msgspec.Meta(max_length=TOPIC_MAX)]
+    arguments: Annotated[dict[str, int | str], msgspec.Meta(max_length=ARGUMENTS_MAX)] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,8 @@ def decode_header(header: bytes | bytearray | memoryview) -> Wire:
         decoder = _DECODERS.get(name)
         if decoder is None:
             raise FrameError(f"there is no message {name[:40]!r}")
+        if _TYPES[name] is Request and len(header) > REQUEST_BYTES_MAX:
+            raise FrameError(f"a request of {len(header)} bytes, the limit is {REQUEST_BYTES_MAX}")
         decoded = decoder.decode(fields)
         message: Wire = flow_wire.unpack(decoded) if isinstance(decoded, flow_wire.Packed) else decoded
         return message
