@@ -63,7 +63,7 @@ async def test_the_largest_tensor_of_a_run_fits_where_usual_limits_are_too_small
         with pytest.raises(ValueError, match="body"):
             one.links.send(two.me, b"too large", [tensor], lane="bulk")
         for end in (one, two):
-            end.links.fit(len(tensor), 256)
+            end.links.fit(len(tensor), 256, 4)
         one.links.send(two.me, b"large", [tensor], lane="bulk")
         _, header, [body], _ = await two.messages.get()
         assert (header, len(body)) == (b"large", len(tensor))

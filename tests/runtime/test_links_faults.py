@@ -13,14 +13,15 @@ from pathlib import Path
 
 import pytest
 
+from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import FrameError
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
 from swarmflow.runtime.transport.hello import PROTOCOL_VERSION, Hello, LaneName, pack_hello, read_reply
 from swarmflow.runtime.transport.lanes import LaneSettings
-from swarmflow.runtime.transport.limits import DOOR
+from swarmflow.runtime.transport.limits import DOOR, HANDOVER_BYTES, REPORT_BYTES
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL
-from tests.owners import RUN_ID
+from tests.owners import OWNER, RUN_ID
 from tests.runtime.nodes import End, damage_next, hostile_stream, linked, started
 
 pytestmark = pytest.mark.asyncio
@@ -28,6 +29,24 @@ pytestmark = pytest.mark.asyncio
 LIMITS = FrameLimits(header_bytes_max=64, bodies_bytes_max=4096, bodies_max=2)
 WIDE = FrameLimits()
 GOOD = pack_front(0, b"good", [], WIDE)
+
+
+async def test_only_a_trainer_sends_headers_as_long_as_a_roster(tmp_path: Path) -> None:
+    async with started(tmp_path, 3) as (here, trainer, peer):
+        end, header = End(here, 1), bytes(REPORT_BYTES + 1)
+        await end.links.start()
+        one, two = End(trainer, 2), End(peer, 3, access=AccessControl(RUN_ID, OWNER.certify("peer")))
+        for sender in (one, two):
+            sender.links.set_addresses(end.me, here.addresses())
+        two.links.send(end.me, header)
+        assert await end.refusals.get() == "header_size"
+        one.links.send(end.me, header)
+        assert (await end.messages.get())[0] == one.me
+        end.links.fit(0, REPORT_BYTES // HANDOVER_BYTES, 1)
+        two.links.send(end.me, header)
+        assert (await end.messages.get())[0] == two.me
+        for each in (one, two, end):
+            await each.links.close(0.0)
 
 
 @pytest.mark.parametrize(

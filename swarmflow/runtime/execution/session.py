@@ -110,7 +110,7 @@ class Session:
 
     def fit(self, manifest: Manifest) -> None:
         """Set the limits of the links to the sizes of a run, as soon as that is known."""
-        self.links.fit(manifest.tensor_bytes_max, manifest.microbatches)
+        self.links.fit(manifest.tensor_bytes_max, manifest.microbatches, manifest.stages)
 
     def adopt(self, policy: AccessPolicy) -> None:
         """Apply this policy of the run from now on, if it is newer than the present one."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from swarmflow.runtime.transport.allowance import Allowance
 from swarmflow.runtime.transport.door import DoorLimits
+from swarmflow.runtime.transport.frames import FrameLimits
 from swarmflow.runtime.transport.hello import LANES
 from swarmflow.runtime.transport.node import CONNECTIONS_HIGH
 from swarmflow.runtime.transport.receive_budget import BudgetLimits
@@ -26,6 +28,21 @@ DOOR: Final = DoorLimits(
 # them shorter than this together.
 IN_FLIGHT_BYTES: Final = 1 << 26
 FRAMES_AT_ONCE: Final = 16  # read of one stream before others have their turn: about a millisecond of small messages
+
+
+# Only trainers send whole rosters. A peer's longest message is its report to a candidate: of the roster it has its own
+# stage and those beside it, 22,000 members with one address, and each microbatch that it has done with its handovers.
+REPORT_BYTES: Final = 1 << 22
+HANDOVER_BYTES: Final = 256
+
+
+def peer_limits(limits: FrameLimits, stages: int, microbatches: int) -> FrameLimits:
+    """Return the limits of frames from those without the certificate of a trainer, in a run of so many of each.
+
+    Bytes that decode to many small objects take 25 times their size, and 70 ms a MiB.
+    """
+    longest = max(REPORT_BYTES, microbatches * (stages + 1) * HANDOVER_BYTES)
+    return replace(limits, header_bytes_max=min(limits.header_bytes_max, longest))
 
 
 def budget_limits(tensor_bytes: int) -> BudgetLimits:

@@ -24,7 +24,7 @@ from swarmflow.runtime.transport.hello import (
 )
 from swarmflow.runtime.transport.incarnations import IncarnationTracker
 from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane, nothing
-from swarmflow.runtime.transport.limits import DOOR, FRAMES_AT_ONCE, budget_limits
+from swarmflow.runtime.transport.limits import DOOR, FRAMES_AT_ONCE, budget_limits, peer_limits
 from swarmflow.runtime.transport.link_streams import InboundStream, LinkStreams, Slot
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.precedence import Precedence
@@ -73,6 +73,7 @@ class Links:
         self._on_lost = on_lost
         self._counters = counters
         self._limits = limits or FrameLimits()
+        self._peer_limits = peer_limits(self._limits, 0, 0)  # of frames from those who are no trainers
         self._settings = settings or LaneSettings()
         self._upload = upload  # that this process' links share; None: there is no limit
         self._precedence = Precedence()
@@ -89,8 +90,8 @@ class Links:
         """Note that a peer loads from here, which gets at least this share of what is sent (see `Precedence`)."""
         self._precedence.give(share)
 
-    def fit(self, tensor_bytes: int, microbatches: int) -> None:
-        """Raise the limits of the streams for the tensors of a run, where they are larger than usual.
+    def fit(self, tensor_bytes: int, microbatches: int, stages: int) -> None:
+        """Raise the limits of the streams for a run, where its tensors or reports are larger than usual.
 
         tensor_bytes: the largest body; a frame has two at most. microbatches: of a step. A repair may send all of them,
         and the gradients of all of them, to one process, from memory that holds them already.
@@ -98,6 +99,7 @@ class Links:
         limits, settings = FrameLimits(), LaneSettings()
         queue_bytes = 2 * microbatches * tensor_bytes
         self._limits = replace(limits, bodies_bytes_max=max(limits.bodies_bytes_max, 2 * tensor_bytes))
+        self._peer_limits = peer_limits(self._limits, stages, microbatches)
         self._budget.limits = budget_limits(tensor_bytes)
         self._settings = replace(settings, queue_bytes_max=max(settings.queue_bytes_max, queue_bytes))
         for link in self._links.values():
@@ -348,8 +350,9 @@ class Links:
         sequence = 0
         while True:
             memory = FrameMemory(self._budget, stream.caller)
+            limits = self._limits if role == "trainer" else self._peer_limits
             try:
-                frame = await read_frame(reader, sequence, self._limits, self._settings.stall_timeout_s, memory.take)
+                frame = await read_frame(reader, sequence, limits, self._settings.stall_timeout_s, memory.take)
                 if frame is None or stream.dropped:
                     return "closed the connection"
                 if frame.is_end:
