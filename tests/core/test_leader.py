@@ -9,7 +9,7 @@ import pytest
 from swarmflow.core.commit.step_summary import waits_for
 from swarmflow.core.machines.leader import Leader
 from swarmflow.core.membership.settings import LeaderSettings
-from swarmflow.core.protocol.actions import Action, WriteCheckpoint
+from swarmflow.core.protocol.actions import Action, Connect, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, Mishandled, Received, Tick
 from swarmflow.core.protocol.messages import (
     Committed,
@@ -133,9 +133,12 @@ def test_peers_that_start_together_spread_and_open_the_first_step() -> None:
 )
 def test_who_does_not_fit_is_refused_with_the_reason(join: Join, why: str) -> None:
     bench = Bench()
-    [(to, refused)] = messages(bench.hear(A, join), Refused)
+    actions = bench.hear(A, join)
+    [(to, refused)] = messages(actions, Refused)
     assert to == A
     assert why in refused.reason
+    dialled = [member.process for action in actions if isinstance(action, Connect) for member in action.members]
+    assert dialled == ([A] if join.member.process == A else []), "nobody says where another process is"
     assert A not in bench.leader.membership.known
 
 

@@ -14,6 +14,7 @@ from swarmflow.core.protocol.types import ProcessId
 from swarmflow.runtime.transport.frames import FrameLimits, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, LANES, Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.lanes import LaneSettings
+from swarmflow.runtime.transport.limits import ADDRESSED_MAX
 from swarmflow.runtime.transport.links import STREAM_PROTOCOL
 from swarmflow.runtime.transport.node import Node
 from tests.owners import OTHER, RUN_ID, trainer_access
@@ -67,6 +68,19 @@ async def test_the_largest_tensor_of_a_run_fits_where_usual_limits_are_too_small
         one.links.send(two.me, b"large", [tensor], lane="bulk")
         _, header, [body], _ = await two.messages.get()
         assert (header, len(body)) == (b"large", len(tensor))
+
+
+@pytest.mark.asyncio
+async def test_the_addresses_of_names_without_end_are_not_kept_and_those_that_are_dialled_are(tmp_path: Path) -> None:
+    async with linked(tmp_path) as (one, two):
+        one.links.set_addresses("first", ["/ip4/192.0.2.1/tcp/1"])
+        one.links.send(two.me, b"dials")
+        await two.headers(1)
+        for number in range(ADDRESSED_MAX - 1):
+            one.links.set_addresses(f"name-{number}", ["/ip4/192.0.2.1/tcp/1"])
+        assert len(one.links._addresses) == ADDRESSED_MAX
+        assert two.me.name in one.links._addresses
+        assert "first" not in one.links._addresses
 
 
 @pytest.mark.asyncio

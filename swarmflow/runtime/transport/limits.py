@@ -30,6 +30,7 @@ IN_FLIGHT_BYTES: Final = 1 << 26
 FRAMES_AT_ONCE: Final = 16  # read of one stream before others have their turn: about a millisecond of small messages
 
 
+ADDRESSED_MAX: Final = 4 * CONNECTIONS_HIGH  # processes whose addresses are remembered: those that were dialled last
 # Only trainers send whole rosters. A peer's longest message is its report to a candidate: of the roster it has its own
 # stage and those beside it, 22,000 members with one address, and each microbatch that it has done with its handovers.
 REPORT_BYTES: Final = 1 << 22

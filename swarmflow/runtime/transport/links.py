@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from swarmflow.runtime.transport.hello import (
 )
 from swarmflow.runtime.transport.incarnations import IncarnationTracker
 from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane, nothing
-from swarmflow.runtime.transport.limits import DOOR, FRAMES_AT_ONCE, budget_limits, peer_limits
+from swarmflow.runtime.transport.limits import ADDRESSED_MAX, DOOR, FRAMES_AT_ONCE, budget_limits, peer_limits
 from swarmflow.runtime.transport.link_streams import InboundStream, LinkStreams, Slot
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.precedence import Precedence
@@ -79,7 +80,7 @@ class Links:
         self._precedence = Precedence()
         self._links: dict[ProcessId, LinkStreams] = {}
         self._lives = IncarnationTracker()
-        self._addresses: dict[str, tuple[str, ...]] = {}  # name -> multiaddrs to dial
+        self._addresses = OrderedDict[str, tuple[str, ...]]()  # name -> multiaddrs to dial; the latest last
         self._door = door or Door(DOOR)
         self._budget = ReceiveBudget(budget_limits(0))
         self._accepted: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # by the task that reads the stream
@@ -112,7 +113,11 @@ class Links:
 
     def set_addresses(self, to: ProcessId | str, maddrs: Sequence[str]) -> None:
         """Set where to dial a process (multiaddrs), in place of earlier addresses."""
-        self._addresses[to.name if isinstance(to, ProcessId) else to] = tuple(maddrs)
+        name = to.name if isinstance(to, ProcessId) else to
+        self._addresses[name] = tuple(maddrs)
+        self._addresses.move_to_end(name)
+        if len(self._addresses) > ADDRESSED_MAX:
+            self._addresses.popitem(last=False)
 
     def send(
         self,
@@ -191,6 +196,8 @@ class Links:
         async def open_stream() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             nonlocal challenge
             maddrs = self._addresses.get(to.name, ())
+            if maddrs:  # those that are dialled are forgotten last
+                self._addresses.move_to_end(to.name)
             stream = await self._node.open_stream(to.name, STREAM_PROTOCOL, maddrs, self._settings.open_timeout_s)
             challenge = self._lives.challenge()
             return stream

@@ -33,7 +33,9 @@ def on_join(leader: LeaderState, sender: ProcessId, message: Join, now: float) -
     reason = refusal(leader.settings, leader.plan, sender, message)
     if reason is not None:
         log = Log("info", f"refused {sender}: {reason}", EventKind.EXCLUDED, sender)
-        return [Connect((message.member,)), Send(sender, Refused(reason)), log]
+        # What it says of another process must not decide where that one is dialled.
+        itself: list[Action] = [Connect((message.member,))] if message.member.process == sender else []
+        return [*itself, Send(sender, Refused(reason)), log]
     if leader.membership.incarnations.retired(sender):
         return [Send(sender, Evicted("another life of this process has taken its place"))]
     known = leader.membership.known.get(sender)
