@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from contextlib import suppress
 from http import HTTPStatus
 from importlib.resources import files
 from ipaddress import ip_address
@@ -98,24 +97,23 @@ class PageServer:
         self._connections += 1
         try:
             async with asyncio.timeout(HEAD_S):
-                head = await reader.readuntil(b"\r\n\r\n")
+                head = await _read_head(reader)
             async with asyncio.timeout(SEND_S):
                 writer.write(await self._answer(head))
-                await writer.drain()
-        except asyncio.LimitOverrunError:
-            with suppress(OSError):
-                writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "text/plain", b"too long\n"))
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (OSError, EOFError, TimeoutError) as error:
             log.debug("a request for the page was none: %r", error)
         finally:
             self._connections -= 1
-            writer.close()
+            writer.transport.abort()  # drops an answer that is not read, which would be kept otherwise
 
-    async def _answer(self, head: bytes) -> bytes:
+    async def _answer(self, head: bytes | None) -> bytes:
         try:
             if self._connections > CONNECTIONS_MAX:
                 raise _RefusedError(HTTPStatus.SERVICE_UNAVAILABLE, "too many viewers at a time; try again")
+            if head is None:
+                raise _RefusedError(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, "too long")
             target = self._checked_target(head.decode("latin-1"))
             kind, body = await self._find(target)
         except _RefusedError as error:
@@ -169,6 +167,14 @@ class PageServer:
         if name not in self._static:
             raise _RefusedError(HTTPStatus.NOT_FOUND, "there is no such page")
         return _TYPES[name.rsplit(".", 1)[-1]], self._static[name]
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
+    """Return the head of a request; None: it is longer than HEAD_BYTES_MAX."""
+    try:
+        return await reader.readuntil(b"\r\n\r\n")
+    except asyncio.LimitOverrunError:
+        return None
 
 
 def _read_static() -> dict[str, bytes]:

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from swarmflow.errors import DataError, NetworkError
+from swarmflow.page import server as page_server
 from swarmflow.page.recording import Recording
 from swarmflow.page.server import CONNECTIONS_MAX, HEAD_BYTES_MAX, PageServer
 from swarmflow.runtime.operations.watching import LiveFeed
 from swarmflow.view.watching import Question
 from tests.page.views import PretendedRun
+from tests.unread import dropped
 
 
 async def asked(port: int, head: str) -> tuple[int, dict[str, str], bytes]:
@@ -106,6 +108,22 @@ async def test_more_connections_than_it_takes_are_refused_and_a_mistake_ends_not
             await asyncio.sleep(0)  # until the server has noticed that they are gone
         assert (await asked(port, get("/api/run")))[0] == 500
         assert (await asked(port, get("/")))[0] == 200
+    finally:
+        server.close()
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_is_not_read_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Long(PretendedRun):
+        async def run(self, after: int) -> bytes:
+            return bytes(1 << 24)
+
+    monkeypatch.setattr(page_server, "SEND_S", 0.1)
+    server = PageServer(Long())
+    port = await server.start("127.0.0.1", 0)
+    try:
+        await dropped(port, get("/api/run").encode())
+        assert not server._connections
     finally:
         server.close()
 

@@ -10,6 +10,7 @@ from typing import TypeVar
 import pytest
 
 from swarmflow.errors import NetworkError
+from swarmflow.runtime.operations import answering as operations_answering
 from swarmflow.runtime.operations import asking
 from swarmflow.runtime.operations.answering import ANSWERING_MAX, Counter, answering
 from swarmflow.runtime.operations.asking import ask_status
@@ -19,6 +20,7 @@ from swarmflow.runtime.transport.node import StreamHandler
 from swarmflow.view.watching import Question
 from tests.owners import invite_of, trainer_access
 from tests.runtime.nodes import DEADLINE_S
+from tests.unread import dropped
 
 NAME = "12D3KooWBxdvPYPDgtpQ3fByWxjCUcsMzVr83AJo4rsta18wUC2m"
 INVITE = invite_of(f"/ip4/127.0.0.1/tcp/9/p2p/{NAME}", name="mine")
@@ -94,6 +96,18 @@ async def never(question: Question | None) -> bytes:
 
 async def mistaken(question: Question | None) -> bytes:
     raise ZeroDivisionError
+
+
+@pytest.mark.asyncio
+async def test_an_answer_that_is_not_read_is_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def long(question: Question | None) -> bytes:
+        return b'"' + b"x" * (1 << 24) + b'"'
+
+    async def ask(counter: Counter) -> None:
+        await dropped(counter.port, f"{counter.token}\n".encode())
+
+    monkeypatch.setattr(operations_answering, "QUESTION_S", 0.3)
+    await answered(tmp_path, monkeypatch, long, ask)
 
 
 @pytest.mark.asyncio

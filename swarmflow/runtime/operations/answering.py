@@ -134,11 +134,12 @@ class _Desk:
             async with asyncio.timeout(QUESTION_S):
                 line = await reader.readuntil(b"\n")
                 writer.write(msgspec.json.encode(await self._reply(line, check)))
-                await writer.drain()
+                writer.close()
+                await writer.wait_closed()
         except (OSError, EOFError, TimeoutError, asyncio.LimitOverrunError) as error:
             log.debug("a question about the status was none: %r", error)
         finally:
-            writer.close()
+            writer.transport.abort()  # drops an answer that is not read, which would be kept otherwise
 
     async def _reply(self, line: bytes, check: Callable[[str], None]) -> StatusReply:
         try:
