@@ -56,11 +56,9 @@ class AccessControl:
 
         credential: as it has shown it; empty: nothing. Raises AuthorityError where it may not connect.
         """
-        certificate = self._checked(name, credential) if credential else None
+        certificate = self._certificate(name, credential)
         if certificate is not None and certificate.has_expired(self._now()):
             raise AuthorityError(f"its certificate {certificate.id} has expired: ask for a new invite")
-        if reason := self.refusal(certificate):
-            raise AuthorityError(reason)
         return certificate
 
     def refusal(self, certificate: Certificate | None) -> str:
@@ -80,8 +78,11 @@ class AccessControl:
         return (b"", b"") if self._key is None else (self._key.bind(name), self._key.sign(data))
 
     def check_trainer(self, name: str, credential: bytes, signature: bytes, data: bytes) -> None:
-        """Raises AuthorityError unless the process with this libp2p name is a trainer and has signed a statement."""
-        certificate = self.admit(name, credential)
+        """Raises AuthorityError unless the process with this libp2p name is a trainer and has signed a statement.
+
+        Its certificate may have expired since: who is in, stays.
+        """
+        certificate = self._certificate(name, credential)
         if certificate is None or certificate.role != "trainer" or not is_statement_of(certificate, data, signature):
             raise AuthorityError("it is not signed by a trainer of the run")
 
@@ -104,6 +105,13 @@ class AccessControl:
             return False
         self.policy = policy
         return True
+
+    def _certificate(self, name: str, credential: bytes) -> Certificate | None:
+        """Return the certificate of a process, which may have expired. Raises as `admit`."""
+        certificate = self._checked(name, credential) if credential else None
+        if reason := self.refusal(certificate):
+            raise AuthorityError(reason)
+        return certificate
 
     def _check(self, name: str, credential: bytes) -> Certificate:
         return check_credential(credential, self.run_id, name)

@@ -81,6 +81,15 @@ def test_a_statement_counts_from_a_trainer_that_has_signed_it() -> None:
     assert AccessControl(RUN_ID, None).sign(NAME, b"statement") == (b"", b"")
 
 
+def test_the_statement_of_a_trainer_whose_certificate_has_expired_since_counts_unless_it_was_revoked() -> None:
+    key = OWNER.certify("trainer", expires_s=1000)
+    access, signed = AccessControl(RUN_ID, PEER, lambda: 2000.0), AccessControl(RUN_ID, key).sign(NAME, b"statement")
+    access.check_trainer(NAME, *signed, b"statement")
+    access.adopt(OWNER.policy(9, "f" * 32, "invited", (key.certificate.id,)))
+    with pytest.raises(AuthorityError, match="revoked"):
+        access.check_trainer(NAME, *signed, b"statement")
+
+
 POLICY = OWNER.policy(7, "f" * 32, "invited", ("a" * 16, "b" * 16))
 
 
