@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -25,13 +25,16 @@ from swarmflow.runtime.operations.exporting import tokenizer_files
 from swarmflow.runtime.operations.finding import Description
 from swarmflow.runtime.operations.link_trial import LinkTrial
 from swarmflow.runtime.operations.own_reach import DialBack
-from swarmflow.runtime.transport.requests import Arguments
+from swarmflow.runtime.transport.allowance import Allowance, Allowances
+from swarmflow.runtime.transport.requests import BUSY, Arguments
 from swarmflow.view.links import links_of
 from swarmflow.view.run_view import view_of
 from swarmflow.view.timeline import Timeline
 from swarmflow.view.watching import Question, answer_to, brief
 from trainers.state import StateFolder
 
+PASSED_ON = "status/passed-on"  # topic of what others have asked a trainer that does not lead
+_OFTEN = Allowance(burst=16, per_s=8.0)  # of one process; a live view asks once or twice a second
 _BRIEF_S = 0.9
 _STATUS_S = 2.0  # within which the leader answers another trainer, whose caller waits (runtime/operations/asking.py)
 
@@ -42,7 +45,9 @@ class TrainerAnswers:
     Until `machine` is set, the answer to all but the tokenizer is that the trainer does not know the run.
     """
 
-    def __init__(self, session: Session, folder: StateFolder, timeline: Timeline) -> None:
+    def __init__(
+        self, session: Session, folder: StateFolder, timeline: Timeline, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.machine: TrainerMachine | None = None
         self._session = session
         self._folder = folder
@@ -50,6 +55,7 @@ class TrainerAnswers:
         self._manifest: Manifest | None = None
         self._numbers = itertools.count()  # of requests to save
         self._brief: tuple[float, dict[str, Any]] | None = None  # when it was made
+        self._allowances = Allowances(clock)  # by the name of who asks for the status
         self._saves: dict[int, asyncio.Future[Saved]] = {}  # by number, until they are answered
 
     def serve(self, manifest: Manifest) -> None:
@@ -58,6 +64,7 @@ class TrainerAnswers:
         requests = self._session.requests
         requests.serve("describe", self._describe)
         requests.serve("status", self._status)
+        requests.serve(PASSED_ON, self._passed_on, for_trainers=True)
         requests.serve("save", self._save, for_trainers=True)
         requests.serve("tokenizer", self._tokenizer)
         DialBack(self._session.node).serve(requests)
@@ -75,7 +82,7 @@ class TrainerAnswers:
             if machine.lease.lost_s is not None:
                 raise NetworkError("its trainers are electing a leader")
             arguments = {} if question is None else asdict(question)
-            answer = await self._session.requests.ask(machine.leader, "status", arguments, timeout_s=_STATUS_S)
+            answer = await self._session.requests.ask(machine.leader, PASSED_ON, arguments, timeout_s=_STATUS_S)
             return bytes(answer[0]) if answer else b""
         return self._report(question)
 
@@ -100,6 +107,15 @@ class TrainerAnswers:
 
     async def _status(self, sender: ProcessId, arguments: Arguments) -> tuple[bytes]:
         """Return the status; with arguments, those of a Question, what happened since as well."""
+        if not self._allowances.take(sender.name, _OFTEN):
+            raise NetworkError(BUSY)
+        return self._status_of(arguments)
+
+    async def _passed_on(self, sender: ProcessId, arguments: Arguments) -> tuple[bytes]:
+        """Return the status to a trainer, which limits those who ask it itself (runtime/operations/answering.py)."""
+        return self._status_of(arguments)
+
+    def _status_of(self, arguments: Arguments) -> tuple[bytes]:
         if not arguments:
             return (self._report(None),)
         try:
