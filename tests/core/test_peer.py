@@ -25,6 +25,7 @@ from swarmflow.core.protocol.actions import (
     RunReplay,
     Seal,
     Send,
+    SumPiece,
 )
 from swarmflow.core.protocol.events import (
     Applied,
@@ -34,6 +35,7 @@ from swarmflow.core.protocol.events import (
     Event,
     LossComputed,
     Lost,
+    PieceFailed,
     Received,
     Replayed,
     Sealed,
@@ -251,6 +253,19 @@ def test_a_death_revokes_the_ballot_and_a_commit_without_it_is_left() -> None:
     bench.hear(MemberFailed(1, EPOCH, MATE, "killed"))
     assert messages(bench.event(Sealed(EPOCH, 1, ())), Prepared) == []
     assert of_type(bench.hear(Commit(1, EPOCH, 1, 0.5, 0.1, RESULT)), Rejoin)
+
+
+def test_who_sent_a_piece_that_does_not_decode_is_accused() -> None:
+    bench = Bench()
+    bench.serve()
+    bench.work()
+    bench.prepare(members=(ME, MATE))
+    part = ReducePart(EPOCH, 1, "stage-0", 0)
+    assert of_type(bench.hear(part, sender=MATE, bodies=(Ref(20, 40),)), SumPiece)
+    actions = bench.event(PieceFailed(EPOCH, 1, "stage-0", 0, (Ref(20, 40),)))
+    assert [(to, suspect.process) for to, suspect in messages(actions, Suspect)] == [(LEADER, MATE)]
+    assert released(actions) == [Ref(20, 40)]
+    assert of_type(bench.hear(part, sender=MATE, bodies=(Ref(21, 40),)), SumPiece)
 
 
 def test_who_sent_a_repair_before_the_ballot_that_a_death_has_revoked_sends_it_again() -> None:

@@ -198,6 +198,26 @@ def test_integers_take_8_bytes_an_element() -> None:
     assert not machine.fits(ReducePart(EPOCH, 1, "g", 0), Ref(1, 4 * PIECE_ELEMENTS))
 
 
+def test_a_part_or_a_sum_that_does_not_decode_may_come_again() -> None:
+    a, b, c = process("a"), process("b"), process("c")
+    machine = Reduction(a, EPOCH, 1, {"g": 2 * PIECE_ELEMENTS})
+    machine.begin((Group("g", (a, b, c), ballot=1),))
+    machine.part(b, ReducePart(EPOCH, 1, "g", 0), Ref(7))
+    assert machine.part(c, ReducePart(EPOCH, 1, "g", 0), Ref(8))
+    assert machine.failed(2, "g", 0, (Ref(7),)) == ((), []), "of another reduction"
+    assert machine.failed(1, "g", 0, (Ref(7),)) == ((b,), [Release((Ref(7),))])
+    assert machine.awaits() == (b,)
+    [again] = machine.part(b, ReducePart(EPOCH, 1, "g", 0), Ref(9))
+    assert isinstance(again, SumPiece)
+    assert again.parts == (None, Ref(9), Ref(8))
+    machine.reduced(1, "g", 0, "x")
+    machine.summed(b, ReduceSum(EPOCH, 1, "g", 1, "y"), Ref(10))
+    assert machine.failed(1, "g", 1, ()) == ((b,), [])
+    assert machine.awaits() == (b,)
+    [store] = machine.summed(b, ReduceSum(EPOCH, 1, "g", 1, "z"), Ref(11))
+    assert isinstance(store, StorePiece)
+
+
 def test_what_is_void_releases_its_parts() -> None:
     a, b, c = process("a"), process("b"), process("c")
     machine = Reduction(a, EPOCH, 1, {"g": 3 * PIECE_ELEMENTS})

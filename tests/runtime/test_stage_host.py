@@ -36,6 +36,7 @@ from swarmflow.core.protocol.events import (
     InputGradientComputed,
     LossComputed,
     Overflowed,
+    PieceFailed,
     PieceReduced,
     Replayed,
     Sealed,
@@ -306,6 +307,25 @@ async def test_a_replay_of_bytes_that_do_not_decode_is_refused() -> None:
         event = await peer.ask(action)
         assert isinstance(event, ComputeFailed)
         assert "5 bytes" in event.reason
+
+
+async def test_each_piece_that_does_not_decode_is_named_and_those_that_do_are_summed_later() -> None:
+    async with peers(manifest(**SUMS["blockwise16"])) as (peer,):
+        await peer.loss(0)
+        assert peer.host.served is not None
+        sums = peer.host.served.stage.groups["own"].sums
+        good = bytes(sums.pack(0, sums.elements))
+        bad = good[:-1] + b"\xff"  # a width that no block has
+        where = (EPOCH, 1, "stage-1", 0, 0, sums.elements)
+        part, *wrong = (peer.keep(data) for data in (good, bad, bad))
+        for apart in (False, True):
+            failed = await peer.ask(SumPiece(*where, (part, *wrong), apart))
+            assert failed == PieceFailed(EPOCH, 1, "stage-1", 0, tuple(wrong))
+        assert isinstance(await peer.ask(SumPiece(*where, (None, part))), PieceReduced)
+        peer.driver.store.release((part, *wrong))
+        kept = len(peer.driver.store)
+        assert await peer.ask(StorePiece(*where, peer.keep(bad))) == PieceFailed(EPOCH, 1, "stage-1", 0)
+        assert len(peer.driver.store) == kept
 
 
 async def test_bytes_that_do_not_decode_are_nothing_to_the_hop_that_comes_after_a_discarded_one() -> None:

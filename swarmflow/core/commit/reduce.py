@@ -233,6 +233,25 @@ class Reduction:
             actions += [*self._advance(state), *self._seal_if_complete(state)]
         return actions
 
+    def failed(
+        self, ballot: int, group: str, piece: int, parts: tuple[Ref, ...]
+    ) -> tuple[tuple[ProcessId, ...], list[Action]]:
+        """Drop parts of a piece that do not decode, or its owner's sum: others may come. Return the senders, too.
+
+        ballot: in which the group's reduction began. parts: none: it is the sum.
+        """
+        state = self._groups.get(group)
+        if state is None or state.group.ballot != ballot:
+            return (), []
+        state.computing.discard(piece)
+        if not parts:
+            return (state.owner(piece),), []
+        held = state.parts[piece]
+        senders = tuple(member for member, ref in held.items() if ref in parts)
+        for sender in senders:
+            del held[sender]
+        return senders, [Release(parts)]
+
     def summed_by(self, group: str, piece: int) -> ProcessId | None:
         """Return the owner of a piece; None if there is no such piece, or no other process takes part in the sum."""
         state = self._groups.get(group)

@@ -119,7 +119,7 @@ class Reset:
 
 @dataclass(frozen=True, slots=True)
 class SumPiece:
-    """Add the parts in rank order (None: the own accumulator), into the reduced buffer -> PieceReduced.
+    """Add the parts in rank order (None: the own accumulator), into the reduced buffer -> PieceReduced or PieceFailed.
 
     apart: it is a piece of another stage, of which there is no buffer here; the event has the sum.
     """
@@ -136,7 +136,7 @@ class SumPiece:
 
 @dataclass(frozen=True, slots=True)
 class StorePiece:
-    """Copy a received sum into the reduced buffer -> PieceReduced."""
+    """Copy a received sum into the reduced buffer -> PieceReduced or PieceFailed. The sum is released."""
 
     epoch: Epoch
     ballot: int

@@ -157,6 +157,20 @@ class PieceReduced:
 
 
 @dataclass(frozen=True, slots=True)
+class PieceFailed:
+    """Bytes of a piece did not decode, and nothing was added up or stored.
+
+    parts: those of a piece that this process sums; none: it is the sum from the piece's owner.
+    """
+
+    epoch: Epoch
+    ballot: int
+    group: str
+    piece: int
+    parts: tuple[Ref, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Sealed:
     """All groups are reduced: (group, squared norm, digest; empty: a piece is not what its owner has summed)."""
 
@@ -353,6 +367,7 @@ Event = (
     | ComputedNotFinite
     | MicrobatchFormed
     | PieceReduced
+    | PieceFailed
     | Sealed
     | Applied
     | StateHashed

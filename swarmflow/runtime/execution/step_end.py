@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
@@ -15,8 +15,17 @@ from swarmflow.compute.layout import OWN
 from swarmflow.compute.sums import Sums, digest_of_pieces, digest_of_texts
 from swarmflow.core.commit import reduce
 from swarmflow.core.protocol.actions import Apply, HashState, Seal, StorePiece, SumPiece
-from swarmflow.core.protocol.events import Applied, ComputedNotFinite, PieceReduced, Sealed, StateDamaged, StateHashed
+from swarmflow.core.protocol.events import (
+    Applied,
+    ComputedNotFinite,
+    PieceFailed,
+    PieceReduced,
+    Sealed,
+    StateDamaged,
+    StateHashed,
+)
 from swarmflow.core.protocol.types import Epoch, Ref, Slice
+from swarmflow.errors import FrameError
 from swarmflow.runtime.execution.account import Account
 from swarmflow.runtime.execution.driver import Driver
 from swarmflow.runtime.execution.served import Served
@@ -67,46 +76,42 @@ class StepEnd:
             return self._sum_apart(action)
         served, name = self._serving(), _flat_name(action.group)
         own, target = served.groups(action.epoch.step)[name].sums, self._reduced(served, action.epoch, action.group)
-        parts = [own if part is None else self._driver.store.get(part) for part in action.parts]
+        parts = [(part, own if part is None else self._driver.store.get(part)) for part in action.parts]
 
         def work() -> str:
-            target.total(action.start, action.stop, parts)
+            _total(target, action.start, action.stop, parts)
             self._squares.add(action, target)
             return target.digest(action.start, action.stop)
 
-        self._do(work, lambda name: self._piece_reduced(action, name))
+        self._do_piece(action, work, lambda name: self._piece_reduced(action, name))
 
     def _sum_apart(self, action: SumPiece) -> None:
         # Of a group that has elements, whose grid tells whether this is a first step: that of none seems to be known.
         groups = self._serving().groups(action.epoch.step).values()
         like = max((group.sums for group in groups), key=lambda sums: sums.elements)
-        parts = [self._driver.store.get(part) for part in action.parts if part is not None]
+        parts = [(part, self._driver.store.get(part)) for part in action.parts if part is not None]
         elements = action.stop - action.start
 
         def work() -> tuple[Buffer, str]:
             total = like.empty(elements)
-            total.total(0, elements, parts)
+            _total(total, 0, elements, parts)
             return total.pack(0, elements), total.digest(0, elements)
 
         def done(summed: tuple[Buffer, str]) -> None:
             packed, name = summed
             self._piece_reduced(action, name, self._driver.store.add(packed))
 
-        self._do(work, done)
+        self._do_piece(action, work, done)
 
     def store_piece(self, action: StorePiece) -> None:
         """Copy a sum from its owner into the reduced buffer."""
         target, buffer = self._reduced(self._serving(), action.epoch, action.group), self._driver.store.get(action.sum)
 
-        def done(_: None) -> None:
-            self._driver.store.release((action.sum,))
-            self._piece_reduced(action)
-
         def work() -> None:
             target.put(action.start, action.stop, buffer)
             self._squares.add(action, target)
 
-        self._do(work, done)
+        self._do_piece(action, work, lambda _: self._piece_reduced(action))
 
     def seal(self, action: Seal) -> None:
         """Compute norm and digest of every reduced gradient, and compare its pieces with what their owners summed.
@@ -218,6 +223,26 @@ class StepEnd:
 
         self._compute.submit(_FIRST, timed, finished)
 
+    def _do_piece(self, action: SumPiece | StorePiece, work: Callable[[], X], done: Callable[[X], None]) -> None:
+        """Run `_do` for a piece. Where bytes of it do not decode, that is reported in place of `done`."""
+
+        def decoded() -> X | FrameError:
+            try:
+                return work()
+            except FrameError as error:
+                return error
+
+        def finished(outcome: X | FrameError) -> None:
+            if isinstance(action, StorePiece):
+                self._driver.store.release((action.sum,))
+            if isinstance(outcome, FrameError):
+                parts = outcome.parts if isinstance(outcome, _PartsError) else ()
+                self._driver.post(PieceFailed(action.epoch, action.ballot, action.group, action.piece, parts))
+            else:
+                done(outcome)
+
+        self._do(decoded, finished)
+
     def _reduced(self, served: Served, epoch: Epoch, group: str) -> Sums:
         name = _flat_name(group)
         if name not in served.reduced:  # a group without elements has no piece that comes first
@@ -226,6 +251,33 @@ class StepEnd:
 
     def _piece_reduced(self, action: SumPiece | StorePiece, name: str = "", apart: Ref | None = None) -> None:
         self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, name, apart))
+
+
+class _PartsError(FrameError):
+    """Parts of a piece do not decode."""
+
+    def __init__(self, parts: tuple[Ref, ...]) -> None:
+        super().__init__(f"{len(parts)} parts of a piece do not decode")
+        self.parts = parts
+
+
+def _total(target: Sums, start: int, stop: int, parts: Sequence[tuple[Ref | None, Sums | Buffer]]) -> None:
+    """Replace a piece by the sum of its parts. Raises _PartsError with all that do not decode."""
+    try:
+        target.total(start, stop, [addend for _, addend in parts])
+    except FrameError:
+        elements = stop - start
+        alone = target.empty(elements)
+        packed = [(ref, addend) for ref, addend in parts if ref is not None]
+        raise _PartsError(tuple(ref for ref, addend in packed if not _decodes(alone, addend))) from None
+
+
+def _decodes(piece: Sums, part: Sums | Buffer) -> bool:
+    try:
+        piece.total(0, piece.elements, [part])
+    except FrameError:
+        return False
+    return True
 
 
 class _PieceSquares:

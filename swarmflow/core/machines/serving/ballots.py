@@ -8,7 +8,16 @@ from swarmflow.core.commit.reduce import Ballot, Reduction, takes_part
 from swarmflow.core.machines.serving.peer_state import PeerState, release
 from swarmflow.core.pipeline import passes, reconciling, turnover
 from swarmflow.core.protocol.actions import Action, Apply, Connect, Count, HashState, Send
-from swarmflow.core.protocol.events import Applied, PieceReduced, Received, Replayed, Sealed, StateDamaged, StateHashed
+from swarmflow.core.protocol.events import (
+    Applied,
+    PieceFailed,
+    PieceReduced,
+    Received,
+    Replayed,
+    Sealed,
+    StateDamaged,
+    StateHashed,
+)
 from swarmflow.core.protocol.messages import (
     Commit,
     Committed,
@@ -98,13 +107,28 @@ def on_reduce_part(peer: PeerState, event: Received, now: float) -> list[Action]
     if not event.bodies:
         return reduction.part(event.sender, message, None) if isinstance(message, ReducePart) else []
     if not reduction.fits(message, event.bodies[0]):
-        if message.group not in peer.elements:  # how long another stage's gradient is, the leader alone has said
-            return [*release(event.bodies), Count("frames_refused", "piece")]
-        suspect = Suspect(event.sender, f"sent an unusable piece of {message.group[:20]}")
-        return [*release(event.bodies), Count("frames_refused", "piece"), Send(peer.leader, suspect)]
+        return [*release(event.bodies), *_refuse_piece(peer, event.sender, message.group)]
     if isinstance(message, ReducePart):
         return reduction.part(event.sender, message, event.bodies[0])
     return reduction.summed(event.sender, message, event.bodies[0])
+
+
+def _refuse_piece(peer: PeerState, sender: ProcessId, group: str) -> list[Action]:
+    """Count an unusable piece, and accuse its sender."""
+    refused = Count("frames_refused", "piece")
+    if group not in peer.elements:  # how long another stage's gradient is, the leader alone has said
+        return [refused]
+    return [refused, Send(peer.leader, Suspect(sender, f"sent an unusable piece of {group[:20]}"))]
+
+
+def on_piece_failed(peer: PeerState, event: PieceFailed, now: float) -> list[Action]:
+    """Drop what does not decode of a piece, and accuse its senders."""
+    if peer.reduction is None or event.epoch != peer.epoch:
+        return []
+    senders, actions = peer.reduction.failed(event.ballot, event.group, event.piece, event.parts)
+    for sender in senders:
+        actions += _refuse_piece(peer, sender, event.group)
+    return actions
 
 
 def on_piece_reduced(peer: PeerState, event: PieceReduced, now: float) -> list[Action]:
