@@ -300,6 +300,7 @@ class StageLoader:
             post(StateNotLoaded(action.stage, action.version, f"stage {action.stage} cannot be resumed: {error}"))
             return
         self._between.kept = None
+        served.reduced.clear()  # without an update a gradient is left, in whatever form it was stored
         self._serve(served, root, kept.capacity)
         at = served.version
         while served.version <= at:  # until a step is committed, a crash would lose the state

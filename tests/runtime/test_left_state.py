@@ -21,8 +21,8 @@ from peers.fitting import MemoryBudget
 from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from peers.loading import StageLoader
-from swarmflow.core.protocol.actions import LoadState, Reset, Resume
-from swarmflow.core.protocol.events import Applied, Event, Lost, Progressed, StateLoaded, StateNotLoaded
+from swarmflow.core.protocol.actions import LoadState, Reset, Resume, SumPiece
+from swarmflow.core.protocol.events import Applied, Event, Lost, PieceReduced, Progressed, StateLoaded, StateNotLoaded
 from swarmflow.core.protocol.messages import Held
 from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.errors import CheckpointError, NoRoomError
@@ -32,7 +32,7 @@ from swarmflow.runtime.execution.worker import Worker
 from tests.disks import flip_bit, no_more_files, small_disk
 from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.nodes import started, until
-from tests.runtime.stage_peers import Peer, RecordedEvents, peers
+from tests.runtime.stage_peers import EPOCH, Peer, RecordedEvents, peers
 from tests.runtime.test_kept_stage import APPLY, FIRST, HELD, sealed
 from tests.runtime.test_session import opened
 
@@ -178,9 +178,9 @@ async def test_threads_that_write_and_remove_at_once_leave_one_or_none(tmp_path:
 
 
 @asynccontextmanager
-async def loading(tmp_path: Path) -> AsyncIterator[tuple[Peer, StageLoader, LeftState]]:
+async def loading(tmp_path: Path, sums: str = "exact") -> AsyncIterator[tuple[Peer, StageLoader, LeftState]]:
     """A peer that serves nothing yet, and finds what an earlier life has left. Its machine is told of what it loads."""
-    of = manifest()
+    of = manifest(**SUMS[sums])
     async with started(tmp_path, 1) as [node], peers(of) as (earlier,):
         await leave(earlier, tmp_path / "left")
         session = await opened(node)
@@ -221,6 +221,19 @@ async def test_what_was_left_stays_until_a_step_is_committed_after_it(tmp_path: 
         assert LeftState(tmp_path / "left").find(RUN) == HELD
         assert isinstance(await peer.ask(APPLY), Applied)
         await until(lambda: left.held is None)
+
+
+async def test_a_state_that_goes_on_without_the_update_that_was_left_takes_part_in_the_next_all_reduce(
+    tmp_path: Path,
+) -> None:
+    async with loading(tmp_path, "blockwise16") as (peer, loader, _):
+        loader.resume(Resume(1, HELD.version))
+        await answer(peer, StateLoaded)
+        peer.driver.perform([Reset()])
+        await peer.loss(0)
+        assert peer.host.served is not None
+        elements = peer.host.served.stage.groups["own"].sums.elements
+        assert isinstance(await peer.ask(SumPiece(EPOCH, 1, "stage-1", 0, 0, elements, (None,))), PieceReduced)
 
 
 async def test_what_was_left_stays_until_another_version_is_loaded(tmp_path: Path) -> None:
