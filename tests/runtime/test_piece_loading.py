@@ -290,6 +290,83 @@ async def test_a_donor_that_is_busy_for_good_holds_nobody_up(
         assert loader.state.digest() == sound.state.digest()
 
 
+def claiming(version: int, served: Served, arguments: Arguments) -> list[bytes]:
+    """The answer with a piece, as if it were at another version."""
+    asked = arguments["group"], arguments["start"]
+    span = next(each for each in served.pieces.all() if (each.group, each.start) == asked)
+    return [
+        msgspec.json.encode({"version": version, "stop": span.stop}),
+        bytes(served.pieces.read(span, FIRST_VERSION)),
+    ]
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["beside another donor", "beside a certificate"])
+async def test_a_donor_that_claims_a_version_which_does_not_exist_is_not_believed(
+    alone: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarmflow.runtime.execution.piece_loading.AHEAD_S", 0.3)
+    run, claimed = of(), FIRST_VERSION + 2
+    [sound], loader = donors_of(run, 1), stage_of(run)
+    root = sound.hash(FIRST_VERSION)
+    async with processes(tmp_path, 3) as (reader, lying, honest):
+        given = 0
+
+        async def lie(sender: ProcessId, arguments: Arguments) -> list[bytes]:
+            nonlocal given
+            given += 1
+            return claiming(claimed, sound, arguments)
+
+        lying.session.requests.serve(TOPIC, lie)
+        serve_pieces(honest.session.requests, here(sound), ignored, never)
+        load = load_of(reader, loader)
+        if alone:
+            load.expect(FIRST_VERSION, root)
+            load.set_donors(members(lying), FIRST_VERSION)
+            with pytest.raises(NetworkError, match=f"claims version {claimed}"):
+                await load.run()
+            load.set_donors(members(lying), FIRST_VERSION)
+            with pytest.raises(NetworkError, match="nobody was named"):
+                await load.run()
+        load.set_donors(members(lying, honest), FIRST_VERSION)
+        async with asyncio.timeout(LOADED_S):
+            loader.version = await load.run()
+        assert given
+        assert (loader.version, loader.state.digest()) == (FIRST_VERSION, sound.state.digest())
+        load.set_donors(members(lying), claimed - 1)
+        assert lying.session.me in load._donors, "the run has come near to it meanwhile"
+
+
+async def test_pieces_of_a_donor_that_was_gone_before_others_told_their_version_are_fetched_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("swarmflow.runtime.execution.piece_loading.AHEAD_S", 0.3)
+    run = of()
+    [sound], loader = donors_of(run, 1), stage_of(run)
+    gone = asyncio.Event()
+    async with processes(tmp_path, 3) as (reader, lying, honest):
+
+        async def lie(sender: ProcessId, arguments: Arguments) -> list[bytes]:
+            if load.received_bytes:
+                gone.set()
+                raise NetworkError("it serves another stage now")
+            return claiming(FIRST_VERSION + 5, sound, arguments)
+
+        lying.session.requests.serve(TOPIC, lie)
+        serve_pieces(honest.session.requests, here(sound), ignored, never)
+        give = honest.session.requests._handlers[TOPIC]
+
+        async def give_later(sender: ProcessId, arguments: Arguments) -> Sequence[bytes | memoryview]:
+            await gone.wait()
+            return await give(sender, arguments)
+
+        honest.session.requests.serve(TOPIC, give_later, lane="background")
+        load = load_of(reader, loader)
+        load.set_donors(members(lying, honest), FIRST_VERSION)
+        async with asyncio.timeout(LOADED_S):
+            loader.version = await load.run()
+        assert loader.state.digest() == sound.state.digest()
+
+
 async def test_requests_of_pieces_that_are_not_there_are_refused(tmp_path: Path) -> None:
     [served] = donors_of(of(), 1)
     async with processes(tmp_path, 2) as (reader, donor):

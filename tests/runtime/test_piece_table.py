@@ -121,11 +121,11 @@ def test_a_late_request_is_made_to_one_other_donor() -> None:
     asked = table.next(slow, 1, 0.0)
     assert asked is not None
     assert table.next(quick, 1, STEAL_S) is None
-    assert not table.is_late(slow, STEAL_S)
+    assert not table.late(STEAL_S)
     stolen = table.next(quick, 1, 1.1 * STEAL_S)
     assert stolen is not None
     assert (stolen.places, stolen.have) == (asked.places, asked.have)
-    assert table.is_late(slow, 1.1 * STEAL_S)
+    assert table.late(1.1 * STEAL_S) == {slow}
     assert table.next(third, 1, 1.1 * STEAL_S) is None
 
 

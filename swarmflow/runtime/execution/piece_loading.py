@@ -24,12 +24,12 @@ from swarmflow.core.protocol.types import Member, ProcessId
 from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import FrameError, NetworkError
 from swarmflow.runtime.execution.piece_donor import LEAVES, TOPIC, PieceAnswer
-from swarmflow.runtime.execution.piece_requests import REQUESTS_MIN, PieceGiver, PieceRequest
+from swarmflow.runtime.execution.piece_requests import APART_MAX, REQUESTS_MIN, PieceGiver, PieceRequest, credible
 from swarmflow.runtime.execution.piece_table import MISSING, PieceTable
 from swarmflow.runtime.transport.requests import Arguments, BusyError, Requests
 
 BUSY_S = 5.0  # so long a load waits for a donor that is busy
-AHEAD_S = 5.0  # after so long, pieces that are at a later version than all donors are fetched anew
+AHEAD_S = 5.0  # after so long, a version that is later than all that others show is not believed
 ROOT_S = 1.0  # the longest wait for the root of a version that a commit has just made
 _POLL_S = 0.1  # after which a donor that had nothing newer is asked again
 _TIMEOUT_S = 60.0
@@ -64,6 +64,7 @@ class PieceLoad:
     _far: dict[ProcessId, Member] = field(init=False, default_factory=dict)  # not asked as long as there are near ones
     _tasks: dict[ProcessId, asyncio.Task[None]] = field(init=False, default_factory=dict)
     _refused: set[ProcessId] = field(init=False, default_factory=set)  # what they gave was not what most others have
+    _ahead: dict[ProcessId, int] = field(init=False, default_factory=dict)  # dropped, for the version that they claimed
     _writing: set[asyncio.Task[None]] = field(init=False, default_factory=set)
     _ahead_since_s: float = field(init=False, default=math.inf)  # since when pieces are at a later version than donors
     _changed: asyncio.Event = field(init=False, default_factory=asyncio.Event)
@@ -87,9 +88,10 @@ class PieceLoad:
     def set_donors(self, donors: Iterable[Member], least: int) -> None:
         """Load from these donors, which are at this version or a later one."""
         self.least = least
-        named = {
-            donor.process: donor for donor in donors if donor.stage == self.stage and donor.process not in self._refused
-        }
+        reached = max(least, self._root[0]) + APART_MAX
+        self._ahead = {process: claim for process, claim in self._ahead.items() if claim > reached}
+        refused = self._refused | self._ahead.keys()
+        named = {donor.process: donor for donor in donors if donor.stage == self.stage and donor.process not in refused}
         beside = self.near()
         near = {process: donor for process, donor in named.items() if process.name in beside}
         self._far = {process: donor for process, donor in named.items() if process not in near} if near else {}
@@ -103,11 +105,18 @@ class PieceLoad:
     @property
     def target(self) -> int:
         """The newest version that a donor has, or that a piece is at, or that the last grant has named."""
-        return max(self._table.newest, self._newest, self.least)
+        return max(self._newest, self.least, self._table.newest if self._table.newest <= self._limit else MISSING)
 
     @property
     def _newest(self) -> int:
-        return max((donor.version for donor in self._donors.values()), default=-1)
+        limit = self._limit
+        return max((donor.version for donor in self._donors.values() if donor.version <= limit), default=-1)
+
+    @property
+    def _limit(self) -> int:
+        """The latest version that is believed."""
+        late = self._table.late(time.monotonic())
+        return max(self.least, credible(self._donors.values(), late, self._root[0]))
 
     def whole_at(self, version: int) -> bool:
         """Return whether all pieces are at a version."""
@@ -118,7 +127,7 @@ class PieceLoad:
         for donor in self._donors.values():
             donor.version, donor.busy_since_s = -1, math.inf  # each is asked at least once for what it has
         fresh = set(self._donors.values())
-        self.received_bytes = 0
+        self.received_bytes, self._ahead_since_s = 0, math.inf
         try:
             while True:
                 self._changed.clear()
@@ -148,14 +157,24 @@ class PieceLoad:
         One that is busy answers each time, and may be so for ever.
         """
         now = time.monotonic()
-        return donor.version < 0 and now - donor.busy_since_s < BUSY_S and not self._table.is_late(donor, now)
+        return donor.version < 0 and now - donor.busy_since_s < BUSY_S and donor not in self._table.late(now)
 
     def _give_up_later(self) -> None:
-        """Fetch pieces anew whose version no donor has reached for a while: who gave them is gone, or has lied."""
-        now, newest = time.monotonic(), self._newest
-        if self.target <= newest:
-            self._ahead_since_s = now
-        elif now - self._ahead_since_s > AHEAD_S:
+        """Fetch pieces anew whose version no donor has reached for a while, and drop who alone still claims it."""
+        now, limit = time.monotonic(), self._limit
+        for process, donor in list(self._donors.items()):
+            if donor.claim <= limit:
+                donor.claim, donor.claimed_s = donor.version, now
+            elif now - donor.claimed_s > AHEAD_S:
+                self.failures.append(f"{process}: it claims version {donor.claim}, others have {limit - APART_MAX}")
+                self._ahead[process] = donor.claim
+                self._drop(process)
+        newest = self._newest
+        if newest < 0 or max(self._table.newest, self.least) <= newest:
+            self._ahead_since_s = math.inf
+            return
+        self._ahead_since_s = min(self._ahead_since_s, now)
+        if now - self._ahead_since_s > AHEAD_S:
             self._table.fetch_anew(self._table.later_than(newest))
 
     # --- requests -----------------------------------------------------------------------------------------------------
@@ -220,8 +239,11 @@ class PieceLoad:
         now = time.monotonic()
         if self._verifying or now < donor.idle_until_s:
             return None
-        # One that has told no version yet may bring even what is newest to a later one.
-        return self._table.next(donor, self.target + (donor.version < 0), now)
+        claimed = max(self._table.newest, *(other.version for other in self._donors.values()))
+        if donor.version < 0 or donor.version <= self._limit < claimed:
+            # It may bring even what is newest to a later version, or has no such version: then it replaces that.
+            return self._table.next(donor, COUNT_MAX, now)
+        return self._table.next(donor, self.target, now)
 
     # --- answers ------------------------------------------------------------------------------------------------------
 

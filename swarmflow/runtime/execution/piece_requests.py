@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from swarmflow.core.protocol.messages.checks import COUNT_MAX
 from swarmflow.core.protocol.types import Member
 
 REQUESTS_MAX = 24  # of one donor at a time
 REQUESTS_MIN = 2
+APART_MAX = 1  # versions between two peers of a stage: it commits no step before all have made the last update
 QUEUED_MAX = 1.5  # pieces that should wait on the way: more would hold up the donor's tensors, fewer leave it idle
 
 
@@ -18,6 +21,8 @@ class PieceGiver:
 
     member: Member
     version: int = -1  # in its last answer
+    claim: int = -1  # a version that it has told, until others have come near to it
+    claimed_s: float = 0.0  # when it had told that
     busy_since_s: float = math.inf  # from when on it has said nothing else
     idle_until_s: float = 0.0  # it had nothing newer
     window: float = 4.0  # requests at a time
@@ -43,3 +48,13 @@ class PieceRequest:
     donor: PieceGiver
     sent_s: float
     stolen: bool = False  # another donor was asked for the same
+
+
+def credible(donors: Collection[PieceGiver], late: Collection[PieceGiver], certified: int) -> int:
+    """Return the latest version that one of the donors can have, by those of the others; no limit if nothing is known.
+
+    late: what they have told last may be out of date. certified: a version of the run; -1: none is known.
+    """
+    others = sorted(donors, key=lambda donor: donor.version)[:-1]
+    known = max(certified, *(donor.version for donor in others if donor not in late), -1)
+    return COUNT_MAX if known < 0 else known + APART_MAX

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
 from contextlib import suppress
@@ -53,7 +54,7 @@ class PieceTable:
 
     def elements_behind(self, version: int) -> int:
         """Return how many elements have to be updated for all that is here to be at a version, once for each step."""
-        return sum(n * (version - at) for at, n in self._elements.items() if at >= 0)
+        return sum(n * (version - at) for at, n in self._elements.items() if 0 <= at < version)
 
     def span_of(self, request: PieceRequest) -> Span:
         """Return the span of the pieces that a request asks for."""
@@ -77,9 +78,10 @@ class PieceTable:
                 return self._ask(PieceRequest(request.places, request.have, donor, now, stolen=True))
         return None
 
-    def is_late(self, donor: PieceGiver, now: float) -> bool:
-        """Return whether a donor has owed an answer for so long that others are asked for the same."""
-        return any(request.donor is donor and now - request.sent_s > STEAL_S for request in self._asked)
+    def late(self, now: float) -> frozenset[PieceGiver]:
+        """Return the donors that have owed an answer for so long that others are asked for the same."""
+        owed = itertools.takewhile(lambda request: now - request.sent_s > STEAL_S, self._asked)
+        return frozenset(request.donor for request in owed)
 
     def ended(self, request: PieceRequest) -> None:
         """Have pieces asked for again that a request has not brought, unless they are asked for elsewhere."""
