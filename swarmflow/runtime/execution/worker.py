@@ -8,6 +8,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from swarmflow.compute.device_layer import Launched
@@ -15,7 +16,7 @@ from swarmflow.compute.device_layer import Launched
 T = TypeVar("T")
 
 LAUNCHES_MAX = 2  # one that the device is at, and one that it can go on with at once
-_END = (float("-inf"),)  # before all queued work, which is dropped
+_END = (float("-inf"),)
 
 
 class Worker:
@@ -34,6 +35,7 @@ class Worker:
         self.busy_s = 0.0  # of the thread, and of the device with what was launched
         self.finished = 0  # functions that have ended, well or not
         self._running = False
+        self._stopped = False
         self._counting = threading.Lock()
         self._free = threading.Semaphore(launches_max)
         self._launches: queue.SimpleQueue[tuple[Callable[[], None], Launched[Any], Callable[[Any], None]] | None] = (
@@ -46,14 +48,14 @@ class Worker:
 
     def submit(self, priority: tuple[float, ...], work: Callable[[], T], done: Callable[[T], None]) -> None:
         """Queue work; `done(result)` is called on the event loop."""
-        self._queue.put((priority, next(self._order), work, done))
+        self._put(priority, work, done)
 
     def launch(self, priority: tuple[float, ...], work: Callable[[], Launched[T]], done: Callable[[T], None]) -> None:
         """Queue work that may go on on a device; `done(result)` is called on the event loop when that is done."""
-        self._queue.put((priority, next(self._order), work, done))
+        self._put(priority, work, done)
 
     async def call(self, priority: tuple[float, ...], work: Callable[[], T]) -> T:
-        """Queue work and wait for its result; an error of it is raised here."""
+        """Queue work and wait for its result; an error of it is raised here, CancelledError where it is dropped."""
         future: asyncio.Future[T] = self._loop.create_future()
 
         def guarded() -> Callable[[], None]:
@@ -68,12 +70,17 @@ class Worker:
             if not future.done():
                 settled()
 
-        self.submit(priority, guarded, settle)
+        self._put(priority, guarded, settle, future.cancel)
         return await future
 
     def stop(self) -> None:
-        """End the thread after the current work."""
-        self._queue.put((_END, -1, None, None))
+        """End the thread after the current work; what is queued is dropped, as is all that comes later."""
+        self._stopped = True
+        with suppress(queue.Empty):
+            while True:
+                *_, on_dropped = self._queue.get_nowait()
+                on_dropped()
+        self._queue.put((_END, -1, None, None, None))
 
     @property
     def waiting(self) -> int:
@@ -85,10 +92,22 @@ class Worker:
         """Return whether a function runs, or the device works for one."""
         return self._running or self._launched > 0
 
+    def _put(
+        self,
+        priority: tuple[float, ...],
+        work: Callable[[], Any],
+        done: Callable[[Any], None],
+        on_dropped: Callable[[], object] = lambda: None,
+    ) -> None:
+        if self._stopped:
+            on_dropped()
+        else:
+            self._queue.put((priority, next(self._order), work, done, on_dropped))
+
     def _run(self) -> None:
         while True:
             self._free.acquire()  # before the choice: what comes in the meantime may go first
-            _, _, work, done = self._queue.get()
+            _, _, work, done, _ = self._queue.get()
             if work is None:
                 self._launches.put(None)
                 return
