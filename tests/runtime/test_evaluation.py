@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,13 +14,14 @@ import pytest
 
 from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.types import Member, ProcessId, Roster
-from swarmflow.runtime.execution.evaluation import Batch, EvaluationService, _signed, measure_loss
+from swarmflow.errors import NetworkError
+from swarmflow.runtime.execution.evaluation import QUEUED_MAX, Batch, EvaluationService, _signed, measure_loss
 from swarmflow.runtime.execution.metrics import Metrics
 from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.transport.wire import Evaluate, Response, encode_header
 from tests.owners import OWNER, RUN_ID, trainer_access
 from tests.runtime.manifests import SHAPE, manifest
-from tests.runtime.nodes import started
+from tests.runtime.nodes import DEADLINE_S, started, until
 from tests.runtime.stage_peers import EPOCH, RecordedEvents, peers
 from tests.runtime.test_admission import PEER, opened
 
@@ -60,6 +62,32 @@ async def test_only_what_a_trainer_has_signed_is_computed(tmp_path: Path) -> Non
         loss, targets = msgspec.json.decode(body, type=tuple[float, int])
         assert (loss > 0.0, targets) == (True, SHAPE[0] * SHAPE[1])
         assert not any(future.done() for future in forged)
+        await server.close(0.0)
+        await trainer.close(0.0)
+
+
+async def test_a_request_is_computed_once_a_version_and_not_too_many_wait(tmp_path: Path) -> None:
+    async with started(tmp_path, 2) as nodes, peers(manifest()) as (peer,):
+        trainer, server = await opened(nodes[0], trainer_access()), await opened(nodes[1], AccessControl(RUN_ID, PEER))
+        server.links.set_addresses(trainer.me, trainer.node.addresses())
+        service, served = EvaluationService(server, peer.host), peer.host.served
+        bodies = [memoryview(peer.driver.store.get(ref)) for ref in (peer.hidden(0), peer.tokens(0))]
+        assert served is not None
+        go = threading.Event()
+        peer.compute.submit((-1.0,), lambda: go.wait(DEADLINE_S), lambda _: None)
+        await until(lambda: peer.compute.working and not peer.compute.waiting)
+
+        def waiting_after(ask: int) -> int:
+            service.handle(signed_by(trainer.access, *trainer.me, ask), bodies)
+            return peer.compute.waiting
+
+        ask, answer = trainer.requests.expect(server.me)
+        assert [waiting_after(ask), waiting_after(ask), waiting_after(ask + 1)] == [1, 1, 2]
+        assert [waiting_after(ask + 2 + more) for more in range(QUEUED_MAX)][-3:] == [QUEUED_MAX] * 3
+        served.version += 1  # as an update does that was queued before
+        go.set()
+        with pytest.raises(NetworkError, match="is over"):
+            await answer
         await server.close(0.0)
         await trainer.close(0.0)
 

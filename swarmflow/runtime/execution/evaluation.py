@@ -23,6 +23,7 @@ from swarmflow.runtime.transport.wire import Evaluate, Response, encode_header
 BATCHES_AT_A_TIME = 4  # on their way, so that the stages work beside each other
 TRIES_PER_BATCH = 3  # the first included
 LOSS_MAX = 1e30  # of a batch: so many of them can be added up
+QUEUED_MAX = 4 * BATCHES_AT_A_TIME  # at a peer; more than one trainer sends, whose tries may have been given up
 TRY_TIMEOUT_S = 120.0  # for a batch to come back through all stages
 
 Batch = tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]  # inputs and targets, token ids [B, T] each
@@ -35,13 +36,16 @@ class EvaluationService:
     def __init__(self, session: Session, host: StageHost) -> None:
         self._session = session
         self._host = host
+        self._version = -1  # of the requests that were taken
+        self._taken: set[tuple[str, int, int]] = set()  # (asker, incarnation, ask) each
+        self._queued = 0
 
     def handle(self, message: Evaluate, bodies: list[memoryview]) -> None:
         """Run a batch through the stage that is served. bodies: token ids or the activation, and the targets.
 
         `message.path` has the peers of the stages that follow. A path that this process cannot be on is dropped, as is
-        a batch of another version, or one that no trainer has signed: a trainer has a deadline. Bytes that do not
-        decode are answered with an error.
+        a batch of another version, one that no trainer has signed, one that has come before, and one too many: a
+        trainer has a deadline. Bytes that do not decode are answered with an error.
         """
         stages, me = self._host.manifest.stages, self._session.me.name
         if len(message.path) >= stages or me in (message.asker, *(name for name, _ in message.path)):
@@ -52,8 +56,11 @@ class EvaluationService:
         except AuthorityError as error:
             log.debug("a validation batch in the name of %s is dropped: %s", message.asker[-6:], error)
             return
+        if not self._take(message, bodies):
+            return
 
         def done(result: Evaluated) -> None:  # on the event loop: an activation, or the LossSum of the last stage
+            self._queued -= 1
             asker = ProcessId(message.asker, message.asker_incarnation)
             if isinstance(result, FrameError):
                 self._session.links.send(asker, encode_header(Response(message.ask, str(result))))
@@ -66,6 +73,21 @@ class EvaluationService:
             # else the path goes on after the last stage or ends before it, which no honest process asks for
 
         self._host.evaluate(message, bodies, done)
+
+    def _take(self, message: Evaluate, bodies: list[memoryview]) -> bool:
+        """Return whether a request fits what is served, has not come before, and has room; record it then."""
+        served = self._host.served
+        fits = len(bodies) == 2 and 1 <= message.rows <= self._host.manifest.microbatch_sequences
+        if served is None or served.version != message.version or not fits:
+            return False
+        if message.version != self._version:
+            self._version, self._taken = message.version, set()
+        request = message.asker, message.asker_incarnation, message.ask
+        if request in self._taken or self._queued >= QUEUED_MAX:
+            return False
+        self._taken.add(request)
+        self._queued += 1
+        return True
 
 
 async def measure_loss(

@@ -296,14 +296,13 @@ class StageHost:
     def evaluate(self, message: Evaluate, bodies: list[memoryview], done: Callable[[Evaluated], None]) -> None:
         """Forward only, between steps: hand `done` the activation in wire form, (sum of losses, tokens), or an error.
 
-        A request that does not fit the served stage is not answered; the asker has a deadline.
+        The message fits the served stage.
         """
-        served, codec = self.served, codec_of(self.manifest.codec, RUN_ELEMENTS)
-        fits = len(bodies) == 2 and 1 <= message.rows <= self.manifest.microbatch_sequences
-        if served is None or served.version != message.version or not fits:
-            return
+        served, codec = self._serving(), codec_of(self.manifest.codec, RUN_ELEMENTS)
 
         def body(work: DeviceWork) -> Encoding | tuple[LossSum, int]:
+            if served.version != message.version:
+                raise FrameError(f"version {message.version} is over")
             x = self._format.input(served.stage, bodies[0], bodies[1], codec, message.rows, work)
             runner = served.runner(message.version + 1)
             if served.stage.last:
