@@ -12,11 +12,11 @@ import logging
 from collections.abc import Iterable
 from http import HTTPStatus
 from importlib.resources import files
-from ipaddress import ip_address
 from typing import Final, Protocol
 from urllib.parse import parse_qs, urlsplit
 
 from swarmflow.errors import NetworkError, SwarmflowError
+from swarmflow.hosts import is_own
 
 log = logging.getLogger(__name__)
 
@@ -134,18 +134,10 @@ class PageServer:
             raise _RefusedError(HTTPStatus.BAD_REQUEST, "this is no HTTP request")
         if parts[0] != "GET":
             raise _RefusedError(HTTPStatus.METHOD_NOT_ALLOWED, "the page is only read: use GET")
-        named = [field.partition(":")[2].strip().lower() for field in fields if field.lower().startswith("host:")]
-        if len(named) != 1 or not self._is_own(_without_port(named[0])):
+        named = [field.partition(":")[2] for field in fields if field.lower().startswith("host:")]
+        if len(named) != 1 or not is_own(named[0], self._hosts):
             raise _RefusedError(HTTPStatus.MISDIRECTED_REQUEST, "the Host header names another server")
         return parts[1]
-
-    def _is_own(self, host: str) -> bool:
-        """Return whether a host is an address, or one of the names of this server."""
-        try:
-            ip_address(host.strip("[]"))
-        except ValueError:
-            return host in self._hosts
-        return True
 
     async def _find(self, target: str) -> tuple[str, bytes]:
         """Return the type and the body of an answer."""
@@ -181,11 +173,6 @@ def _read_static() -> dict[str, bytes]:
     """Return the files of the page by name: no path of a request ever reaches the file system."""
     folder = files("swarmflow.page") / "static"
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.name.rsplit(".", 1)[-1] in _TYPES}
-
-
-def _without_port(host: str) -> str:
-    name, colon, port = host.rpartition(":")
-    return name if colon and port.isdigit() and not (host.startswith("[") and host.endswith("]")) else host
 
 
 def _after(query: str) -> int:

@@ -33,6 +33,7 @@ BASE = ("errors", "suggestions", "files", "ownership", "drafts")
 PACKAGES: dict[str, Package] = {
     "errors": Package("the errors that a user can cause"),
     "decoding": Package("what is raised where bytes of somebody else do not decode", (), ("msgspec",)),
+    "hosts": Package("which Host headers a server of this machine answers"),
     "suggestions": Package("the nearest of the allowed words to a misspelt one"),
     "boundary": Package("how what crosses the boundaries between stages is compressed by what is learnt"),
     "finetuning": Package("how a run fine-tunes a model: adapters beside frozen weights"),
@@ -112,7 +113,7 @@ PACKAGES: dict[str, Package] = {
         ("boundary", "core", "decoding", "errors", "ownership"),
         ("blake3", "msgspec"),
     ),
-    "page": Package("the page that shows a run, and its server", ("errors",)),
+    "page": Package("the page that shows a run, and its server", ("errors", "hosts")),
     "planning": Package(
         "assigns: arrangements that are worked out from a whole picture",
         ("core/protocol", "errors"),
@@ -141,6 +142,7 @@ PACKAGES: dict[str, Package] = {
                 "decoding",
                 "errors",
                 "files",
+                "hosts",
                 "authority",
                 "manifest",
                 "system",

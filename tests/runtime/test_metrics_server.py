@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import base64
 import http.client
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from swarmflow.errors import ConfigError, NetworkError
+from swarmflow.runtime.execution import metrics_server
 from swarmflow.runtime.execution.metrics import Metrics
-from swarmflow.runtime.execution.metrics_server import TOKEN_VARIABLE, Page, may_read, read_token
+from swarmflow.runtime.execution.metrics_server import CONNECTIONS_MAX, TOKEN_VARIABLE, Page, may_read, read_token
 
 TOKEN = "s3cret-token"
 
@@ -46,6 +50,45 @@ def test_a_page_is_served_while_its_role_wants_it(metrics: Metrics) -> None:
         assert b"/metrics /targets" in get(port, "/other")[2]
     assert get(port, "/targets")[0] == 404
     assert b"swarmflow_version" in get(port, "/metrics")[2]
+
+
+@pytest.mark.parametrize(
+    ("host", "token", "status"),
+    [
+        ("evil.example", None, 421),
+        ("evil.example:80", None, 421),
+        ("", None, 421),
+        ("localhost:1", None, 200),
+        ("[::1]:80", None, 200),
+        ("prometheus.example", TOKEN, 200),
+    ],
+)
+def test_a_web_site_reads_nothing_under_a_name_of_its_own(
+    metrics: Metrics, host: str, token: str | None, status: int
+) -> None:
+    port = metrics.serve(0, token=token)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection.request("GET", "/metrics", headers={"Host": host, "Authorization": f"Bearer {TOKEN}"})
+    assert connection.getresponse().status == status
+    connection.close()
+
+
+def test_clients_that_send_nothing_are_few_and_end(metrics: Metrics, monkeypatch: pytest.MonkeyPatch) -> None:
+    port = metrics.serve(0)
+    silent = [socket.create_connection(("127.0.0.1", port), timeout=10) for _ in range(CONNECTIONS_MAX)]
+    with pytest.raises((http.client.RemoteDisconnected, ConnectionError)):
+        get(port, "/metrics")
+    for each in silent:
+        each.close()
+    until_s = time.monotonic() + 10.0
+    while time.monotonic() < until_s:  # until the server has noticed that they are gone
+        with suppress(http.client.RemoteDisconnected, ConnectionError):
+            assert get(port, "/metrics")[0] == 200
+            break
+    monkeypatch.setattr(metrics_server, "REQUEST_S", 0.0)
+    with socket.create_connection(("127.0.0.1", port), timeout=5) as slow:
+        slow.sendall(b"GET /metrics HTTP/1.1\r\n")
+        assert slow.recv(1) == b""
 
 
 def test_a_page_without_an_answer_says_why_and_a_mistake_ends_nothing(metrics: Metrics) -> None:

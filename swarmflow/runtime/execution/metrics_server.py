@@ -9,8 +9,11 @@ import logging
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
+from ipaddress import ip_address
 from pathlib import Path
 from socketserver import ThreadingMixIn
 from typing import Any, Final
@@ -19,12 +22,15 @@ from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 
 from swarmflow.errors import ConfigError, NetworkError, SwarmflowError
+from swarmflow.hosts import is_own
 
 log = logging.getLogger(__name__)
 
 TOKEN_VARIABLE: Final = "SWARMFLOW_METRICS_TOKEN"
 TOKEN_BYTES_MAX: Final = 1024
 CLIENT_S: Final = 10.0  # a client that sends or reads nothing for so long is disconnected
+REQUEST_S: Final = 30.0  # as is one whose whole request takes longer
+CONNECTIONS_MAX: Final = 64  # each takes a thread; more are closed
 PLAIN: Final = "text/plain; charset=utf-8"
 
 Environment = dict[str, Any]
@@ -86,18 +92,22 @@ class MetricsServer:
         self._metrics = make_wsgi_app(registry)
         self._pages = pages
         self._token: str | None = None
+        self._names: frozenset[str] | None = None  # by which clients may ask; None: by any
         self._server: WSGIServer | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, port: int, host: str, token: str | None) -> int:
         """Serve on `host`:`port` (0: any free port), and return the port in use. token: None: everybody may read.
 
-        Raises NetworkError where the address is taken or cannot be used.
+        Where neither a token nor the network keeps others out, no web site that a user visits may have the browser ask
+        under a name of its own. Raises NetworkError where the address is taken or cannot be used.
         """
         self._token = token
         try:
             found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
             family, _, _, _, address = found[0]
+            local = token is None and ip_address(str(address[0])).is_loopback
+            self._names = frozenset(("localhost", host.lower())) if local else None
             server_class: type[WSGIServer] = _Server6 if family is socket.AF_INET6 else _Server
             server = make_server(str(address[0]), port, self._answer, server_class, _Handler)
         except (OSError, OverflowError) as error:
@@ -120,6 +130,8 @@ class MetricsServer:
         thread.join()
 
     def _answer(self, environ: Environment, start_response: StartResponse) -> Iterable[bytes]:
+        if self._names is not None and not is_own(environ.get("HTTP_HOST", ""), self._names):
+            return _plain(start_response, "421 Misdirected Request", "the Host header names another server\n")
         if self._token is not None and not may_read(environ.get("HTTP_AUTHORIZATION", ""), self._token):
             challenge = [("WWW-Authenticate", 'Bearer realm="metrics", Basic realm="metrics"')]
             return _plain(start_response, "401 Unauthorized", "the token of --metrics-token is needed\n", challenge)
@@ -153,7 +165,34 @@ def _plain(
 
 
 class _Server(ThreadingMixIn, WSGIServer):
+    """Serves a few clients at a time, each for a while."""
+
     daemon_threads = True
+    request_queue_size = CONNECTIONS_MAX
+
+    def __init__(self, *args: Any) -> None:  # noqa: ANN401
+        super().__init__(*args)
+        self._until_s: dict[Any, float] = {}  # by the socket of a client
+
+    def process_request(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
+        """Answer a client in a thread of its own, unless there are too many."""
+        if len(self._until_s) >= CONNECTIONS_MAX:
+            self.shutdown_request(request)
+            return
+        self._until_s[request] = time.monotonic() + REQUEST_S
+        super().process_request(request, client_address)
+
+    def shutdown_request(self, request: Any) -> None:  # noqa: ANN401
+        """Close the connection of a client."""
+        self._until_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def service_actions(self) -> None:
+        """End the requests that take too long, twice a second: what their threads wait for comes to an end."""
+        now_s = time.monotonic()
+        for request in [request for request, until_s in list(self._until_s.items()) if now_s > until_s]:
+            with suppress(OSError):
+                request.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ANN401
         """Ignores clients that disconnect early, or speak another protocol than HTTP."""
