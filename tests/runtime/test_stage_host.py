@@ -17,6 +17,7 @@ from swarmflow.core.protocol.actions import (
     Action,
     Apply,
     Discard,
+    HashState,
     Release,
     Reset,
     RunBackward,
@@ -408,3 +409,27 @@ async def test_of_each_kind_of_pass_what_came_first_goes_first(monkeypatch: pyte
         given = [event.microbatch.index for event in events if isinstance(event, InputGradientComputed)]
         finished = [event.microbatch.index for event in events if isinstance(event, LossComputed)]
         assert given == finished == list(order)
+
+
+async def test_a_hash_that_ends_late_says_nothing_of_the_stage_that_is_served_by_then() -> None:
+    async with peers(manifest(), count=2) as (peer, other):
+        assert other.host.served is not None
+        other.host.served.version += 1
+        go = threading.Event()
+        peer.host.end._hashers.submit(go.wait, DEADLINE_S)
+        peer.driver.perform([HashState(EPOCH.step)])
+        peer.host.served = other.host.served
+        peer.driver.perform([HashState(EPOCH.step + 1)])
+        go.set()
+        event = await peer.next()
+        assert isinstance(event, StateHashed)
+        assert event.version == EPOCH.step + 1
+        assert peer.recorded.events.empty()
+
+
+async def test_an_error_of_a_hash_is_reported() -> None:
+    async with peers(manifest()) as (peer,):
+        assert peer.host.served is not None
+        peer.host.served.pieces = None  # type: ignore[assignment]  # nothing can be hashed
+        with pytest.raises(AttributeError):
+            await peer.ask(HashState(EPOCH.step))

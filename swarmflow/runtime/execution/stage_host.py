@@ -93,7 +93,7 @@ class StageHost:
         self._account = Account(lambda outcome, seconds: settled.at(outcome).inc(seconds))
         self._layer = layer or HostLayer()
         self._workplace = Workplace(self._layer, compute, codec, driver, self._account)
-        self.end = StepEnd(driver, compute, self._serving, self._account)
+        self.end = StepEnd(driver, compute, self._serving, lambda served: served is self.served, self._account)
 
     def effects(self) -> dict[type[Any], Callable[[Any], None]]:
         """Return the effect of each kind of action."""

@@ -38,12 +38,23 @@ X = TypeVar("X")
 
 
 class StepEnd:
-    """Runs the actions of a peer's machine by which a step ends, on the stage that `serving` gives."""
+    """Runs the actions of a peer's machine by which a step ends, on the stage that `serving` gives.
 
-    def __init__(self, driver: Driver, compute: Worker, serving: Callable[[], Served], account: Account) -> None:
+    serves: returns whether a stage is the one that is served.
+    """
+
+    def __init__(
+        self,
+        driver: Driver,
+        compute: Worker,
+        serving: Callable[[], Served],
+        serves: Callable[[Served], bool],
+        account: Account,
+    ) -> None:
         self._driver = driver
         self._compute = compute
         self._serving = serving
+        self._serves = serves
         self._account = account
         self._step_end_s = 0.0
         self._hashers = ThreadPoolExecutor(1, "hash")
@@ -187,7 +198,7 @@ class StepEnd:
                 self._step_end_s = 0.0
                 self._driver.post(Applied(action.epoch))
                 for root in hashing:
-                    self._tell_root(action.epoch.step + 1, root)
+                    self._tell_root(served, action.epoch.step + 1, root)
 
         self._do(work, done)
 
@@ -195,14 +206,17 @@ class StepEnd:
         """Hash the state beside the step at hand."""
         served = self._serving()
         if served.version == action.version:
-            self._tell_root(action.version, served.begin_hash(self._hashers))
+            self._tell_root(served, action.version, served.begin_hash(self._hashers))
 
-    def _tell_root(self, version: int, root: Future[str | None]) -> None:
-        """Tell the machine the root of the state once it is hashed, or that it has none."""
+    def _tell_root(self, served: Served, version: int, root: Future[str | None]) -> None:
+        """Tell the machine the root of the state once it is hashed, or that it has none; not of one served before."""
 
         def tell(found: asyncio.Future[str | None]) -> None:
-            root = found.result()
-            self._driver.post(StateDamaged() if root is None else StateHashed(version, root))
+            if (error := found.exception()) is not None:
+                self._compute.on_error(error)
+            elif self._serves(served):
+                root = found.result()
+                self._driver.post(StateDamaged() if root is None else StateHashed(version, root))
 
         asyncio.wrap_future(root).add_done_callback(tell)
 

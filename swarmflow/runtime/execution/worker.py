@@ -29,7 +29,7 @@ class Worker:
 
     def __init__(self, name: str, on_error: Callable[[BaseException], None], launches_max: int = LAUNCHES_MAX) -> None:
         self._loop = asyncio.get_running_loop()
-        self._on_error = on_error
+        self.on_error = on_error
         self._queue: queue.PriorityQueue[Any] = queue.PriorityQueue()
         self._order = itertools.count()
         self.busy_s = 0.0  # of the thread, and of the device with what was launched
@@ -116,7 +116,7 @@ class Worker:
             try:
                 result = work()
             except BaseException as error:
-                callback, value = self._on_error, error
+                callback, value = self.on_error, error
             else:
                 if isinstance(result, Launched) and result.wait is not None:
                     self._wait_for(result.wait, result, done)
@@ -145,7 +145,7 @@ class Worker:
                 seconds = launched.seconds()
                 callback, value = done, launched.settle()
             except BaseException as error:
-                callback, value = self._on_error, error
+                callback, value = self.on_error, error
             self._end(seconds, launched=1)
             self._tell(callback, value)
 
