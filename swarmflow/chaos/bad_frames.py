@@ -43,7 +43,7 @@ PLAN = Plan(2, 4)
 EPOCH = Epoch(0, 0)
 SENDERS = 64
 LIMITS = FrameLimits()
-ANYTHING = FrameLimits(1 << 32, 1 << 62, 255)
+ANYTHING = FrameLimits(1 << 32, 1 << 72, 255)
 # What it is for are the frames of thousands of streams, and not how many a process may open.
 OPEN = replace(DOOR, process=Allowance(1 << 40, 0.0), address=Allowance(1 << 40, 0.0))
 MAGIC_BYTES, FRONT_BYTES = 4, 20
