@@ -125,7 +125,8 @@ def test_a_gradient_that_has_returned_is_asked_for_again_only_if_a_ballot_has_ta
         (first, replace(orphan, attempt=REPAIR)),
     ):
         assert offers.denied(box, sender, denied, 2.0) == []
-    [message] = dict(messages(offers.denied(box, first, orphan, 2.0), Forward)).values()
+    [(to, message)] = dict(messages(offers.denied(box, first, orphan, 2.0), Forward)).items()
+    assert to != first, "who says so again and again does not get it again and again"
     assert (message.attempt, message.repair, message.settled) == (REPAIR, True, True)
     assert offers.denied(box, first, orphan, 2.0) == [], "it is on its way again"
 

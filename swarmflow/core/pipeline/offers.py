@@ -93,8 +93,8 @@ def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: floa
         return dispatcher.unanswered(entry, sender, now)
     if sender != entry.holder and sender not in entry.alternatives:
         return []
-    if entry.returned:  # nothing but a ballot takes its hop out of a sum; what else is denied, a newer attempt has
-        return [Count("retries", reason), *dispatcher.repair(entry, now)] if reason == "orphan" else []
+    if entry.returned and reason != "orphan":
+        return []  # nothing but a ballot takes what is done out of a sum; what else is denied, a newer attempt has
     dispatcher.next_stage.availability.denied(sender, reason, now)
     if reason == "full":
         dispatcher.router.links.record_work(sender, message.work_s, message.each_s, now)
@@ -102,6 +102,8 @@ def denied(dispatcher: Dispatcher, sender: ProcessId, message: Denied, now: floa
     dispatcher.due_s = (
         -math.inf if entry.reserving else min(dispatcher.due_s, now + dispatcher.next_stage.availability.pause_s)
     )
+    if entry.returned:
+        return [Count("retries", reason), *dispatcher.repair(entry, now)]
     if entry.alternatives:
         return without(dispatcher, entry, sender, now)
     # A peer that lost it (its gradient was invalid, or it was cancelled) may have passed it on before.
