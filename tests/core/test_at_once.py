@@ -35,12 +35,12 @@ from swarmflow.core.protocol.proofs import with_proofs, without_unproven
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Epoch, Microbatch, Plan, ProcessId, Roster
 from swarmflow.simulator.proofs import is_proven, sign
 from tests.core import taken_over
+from tests.core.peer_bench import LEADER, MATE, RESULT, ROSTER
+from tests.core.peer_bench import Bench as PeerBench
 from tests.core.samples import EPOCH, LINEAGE, commits, member, messages, of_type
 from tests.core.taken_over import COMMIT, OPENED, PEERS, TRAINERS, reduced, report
 from tests.core.test_leader import ME as LEADING
 from tests.core.test_leader import SETTINGS, A, B, Bench
-from tests.core.test_peer import LEADER, MATE, RESULT, ROSTER
-from tests.core.test_peer import Bench as PeerBench
 
 DECIDED = Commit(1, EPOCH, 1, 0.5, 0.1, RESULT)
 NEXT = EPOCH.following

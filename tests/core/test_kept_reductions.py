@@ -20,8 +20,8 @@ from swarmflow.core.protocol.messages import (
 )
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Group, Plan, ProcessId, Ref, Roster, SharedWeights, tied_ends
 from swarmflow.core.routing.link_rates import LinkTable
+from tests.core.peer_bench import LEADER, MATE, ME, RESULT, TALLY, Bench
 from tests.core.samples import EPOCH, LINEAGE, REPAIR, member, messages, microbatch, of_type, process, released
-from tests.core.test_peer import LEADER, MATE, ME, RESULT, TALLY, Bench
 
 A, B, C, D, E = (process(name) for name in "abcde")
 ROSTER = Roster(((member("a"), member("b")), (member("c", 1), member("d", 1))), (member("t", -1),))

@@ -10,8 +10,8 @@ from swarmflow.core.pipeline.lateness import ASK_AFTER_S, GRADIENT_WAITS_MAX
 from swarmflow.core.protocol.actions import Action
 from swarmflow.core.protocol.messages import Accepted, Adopt, Cancel, Forward, ReserveSlot
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId
+from tests.core.dispatching import BODIES, FIRST_S, A, B, C, dispatcher, sent_to
 from tests.core.samples import messages, microbatch
-from tests.core.test_dispatcher import BODIES, FIRST_S, A, B, C, dispatcher, sent_to
 
 
 def accepted(box: Dispatcher, holder: ProcessId, index: int, queued: int, now: float) -> None:

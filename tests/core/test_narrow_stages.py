@@ -10,9 +10,9 @@ from swarmflow.core.membership.placement import is_narrow
 from swarmflow.core.membership.step_estimate import StageDemand, power_of_one, together
 from swarmflow.core.protocol.messages import MemberEntered, OpenStep
 from swarmflow.core.protocol.types import Member, Roster
+from tests.core.peer_bench import Bench as PeerBench
 from tests.core.samples import EPOCH, LINEAGE, member, messages, process
 from tests.core.test_leader import Bench as LeaderBench
-from tests.core.test_peer import Bench as PeerBench
 
 PEER = power_of_one(1.0, 8.0, 100.0)
 NEED = StageDemand(1.0, 1000.0, 1.0, 1.0)

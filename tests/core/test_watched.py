@@ -10,10 +10,10 @@ from swarmflow.core.protocol.messages import Done, OpenStep, PeerSummary
 from swarmflow.core.protocol.messages.checks import checks_of
 from swarmflow.core.protocol.timeline import EventKind
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, Plan, Roster
+from tests.core.peer_bench import LEADER
+from tests.core.peer_bench import Bench as PeerBench
 from tests.core.samples import EPOCH, LINEAGE, REPAIR, member, messages, microbatch, of_type, process
 from tests.core.test_leader import Bench as LeaderBench
-from tests.core.test_peer import LEADER
-from tests.core.test_peer import Bench as PeerBench
 
 A, B, C, LAST = process("a"), process("b"), process("c"), process("last")
 PLAN = Plan(stages=2, microbatches=4)
