@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -20,6 +19,7 @@ from swarmflow.authority.certificates import (
 from swarmflow.authority.policy import AccessPolicy
 from swarmflow.core.protocol.types import Role
 from swarmflow.errors import AuthorityError
+from swarmflow.latest import Latest
 
 PROOFS_MAX = 64  # that are made, or checked, once: many processes quote the same
 CHECKED_MAX = 4096  # credentials whose signatures need not be checked again: a process opens several streams
@@ -39,7 +39,7 @@ class AccessControl:
         self._now = now
         self._checked = lru_cache(maxsize=CHECKED_MAX)(self._check)
         # By a statement's hash, since it may be long, and its proof; the latest last.
-        self._proven = OrderedDict[tuple[bytes, bytes], Certificate | None]()
+        self._proven = Latest[tuple[bytes, bytes], Certificate | None](PROOFS_MAX)
         self._prove = lru_cache(maxsize=PROOFS_MAX)(self._new_proof)
 
     @property
@@ -118,14 +118,13 @@ class AccessControl:
 
     def _proof_of(self, statement: bytes, proof: bytes) -> Certificate | None:
         key = blake3(statement).digest(), proof
-        if key not in self._proven:
-            try:
-                self._proven[key] = check_proof(proof, self.run_id, statement)
-            except AuthorityError:
-                self._proven[key] = None
-        self._proven.move_to_end(key)
-        if len(self._proven) > PROOFS_MAX:
-            self._proven.popitem(last=False)
+        if key in self._proven:
+            self._proven.move_to_end(key)
+            return self._proven[key]
+        try:
+            self._proven[key] = check_proof(proof, self.run_id, statement)
+        except AuthorityError:
+            self._proven[key] = None
         return self._proven[key]
 
     def _new_proof(self, statement: bytes) -> bytes:

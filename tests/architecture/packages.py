@@ -33,6 +33,7 @@ BASE = ("errors", "suggestions", "files", "ownership", "drafts")
 PACKAGES: dict[str, Package] = {
     "errors": Package("the errors that a user can cause"),
     "decoding": Package("what is raised where bytes of somebody else do not decode", (), ("msgspec",)),
+    "latest": Package("tables of which the latest entries are kept"),
     "hosts": Package("which Host headers a server of this machine answers"),
     "suggestions": Package("the nearest of the allowed words to a misspelt one"),
     "boundary": Package("how what crosses the boundaries between stages is compressed by what is learnt"),
@@ -54,7 +55,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "core/routing": Package(
         "which peer is next: routers, measured links, negotiated flows",
-        ("core", "core/protocol"),
+        ("latest", "core", "core/protocol"),
         ("numpy",),
         virtual=True,
     ),
@@ -64,15 +65,15 @@ PACKAGES: dict[str, Package] = {
         virtual=True,
     ),
     "core/membership": Package(
-        "who takes part, at which stage, and who is put out", ("core", "core/protocol"), virtual=True
+        "who takes part, at which stage, and who is put out", ("latest", "core", "core/protocol"), virtual=True
     ),
     "core/commit": Package(
         "how a step commits: its members, its ledger, its ballots, its all-reduce",
-        ("core", "core/protocol", "core/routing", "core/pipeline", "core/membership"),
+        ("latest", "core", "core/protocol", "core/routing", "core/pipeline", "core/membership"),
         virtual=True,
     ),
     "core/election": Package(
-        "how a leader is followed, lost and replaced", ("core", "core/protocol", "core/commit"), virtual=True
+        "how a leader is followed, lost and replaced", ("latest", "core", "core/protocol", "core/commit"), virtual=True
     ),
     "core/durability": Package(
         "which versions are safe, where their copies lie, how a run comes back from them",
@@ -82,14 +83,14 @@ PACKAGES: dict[str, Package] = {
     "core/machines": Package(
         "the machines of peer, leader and trainer: every exchange, put together",
         (
-            *("core", "core/protocol", "core/routing", "core/pipeline", "core/membership"),
+            *("latest", "core", "core/protocol", "core/routing", "core/pipeline", "core/membership"),
             *("core/commit", "core/election", "core/durability"),
         ),
         virtual=True,
     ),
     "authority": Package(
         "who may take part in a run, by its owner's signature: keys, certificates, policy, access control",
-        ("decoding", "errors", "files", "core/protocol"),
+        ("decoding", "errors", "files", "latest", "core/protocol"),
         ("blake3", "cryptography", "msgspec"),
     ),
     "view": Package("what those who watch a run see: its present state and its timeline", ("core",), virtual=True),
@@ -132,7 +133,10 @@ PACKAGES: dict[str, Package] = {
     "runtime": Package("acts: the network, the clock and the threads behind the decisions"),
     "runtime/transport": Package(
         "the network: libp2p's daemon, the DHT, streams, frames, requests",
-        ("decoding", "errors", "activity", "files", "ownership", "authority", "core/protocol", "core/routing"),
+        (
+            *("decoding", "errors", "activity", "files", "latest", "ownership", "authority"),
+            *("core/protocol", "core/routing"),
+        ),
         ("hivemind", "msgspec", "nacl", "numpy", "xxhash"),
     ),
     "runtime/execution": Package(

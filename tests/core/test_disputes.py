@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core import latest
+from swarmflow import latest
 from swarmflow.core.membership.disputes import MEMORY_S, Disputes, Judgement
 from swarmflow.core.protocol.events import Lost
 from swarmflow.core.protocol.messages import Committed, Evicted, Ready, StateRoot, VersionCertified

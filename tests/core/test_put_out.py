@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from swarmflow.core import latest
+from swarmflow import latest
 from swarmflow.core.durability.memories import Former
 from swarmflow.core.machines.leading.departures import bar
 from swarmflow.core.protocol.actions import Action

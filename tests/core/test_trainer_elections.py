@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from swarmflow.core import latest
+from swarmflow import latest
 from swarmflow.core.election.term_claims import TermClaims
 from swarmflow.core.machines.feeding.trainer_phase import TrainerPhase
 from swarmflow.core.protocol.actions import Count, Exit, Forget, Rejoin, TookOver

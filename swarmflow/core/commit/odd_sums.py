@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from swarmflow.core.commit.piece_owners import Owning
-from swarmflow.core.latest import Latest
 from swarmflow.core.membership.disputes import MEMORY_S
+from swarmflow.latest import Latest
 
 # With one owner after sums have differed: who lies only while there are several costs one try in so many at most.
 VERSIONS = 8

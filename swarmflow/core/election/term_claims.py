@@ -6,8 +6,8 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from swarmflow.core.commit.quorum import lies_max
-from swarmflow.core.latest import Latest
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.latest import Latest
 
 
 @dataclass(slots=True)

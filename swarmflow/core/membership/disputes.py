@@ -10,8 +10,8 @@ from collections.abc import Set
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from swarmflow.core.latest import Latest
 from swarmflow.core.protocol.types import Member
+from swarmflow.latest import Latest
 
 MEMORY_S = 3600.0  # disputes that are older are forgotten
 NOBODY: frozenset[str] = frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.latest import Latest
+from swarmflow.latest import Latest
 
 FACTOR = 10.0  # ten times the usual time without a sign of progress is standing still, as a microbatch is late by then
 FIRST_FACTOR = 8.0  # of the least time, as long as what is usual is not known

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.latest import Latest
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.latest import Latest
 
 
 @dataclass(slots=True)

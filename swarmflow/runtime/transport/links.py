@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ from swarmflow.authority.access import AccessControl
 from swarmflow.authority.certificates import Certificate
 from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import AuthorityError, FrameError
+from swarmflow.latest import Latest
 from swarmflow.runtime.transport.door import Caller, Door
 from swarmflow.runtime.transport.frames import DAMAGE, FrameLimits, FrameRefusedError, read_frame
 from swarmflow.runtime.transport.hello import (
@@ -80,7 +80,7 @@ class Links:
         self._precedence = Precedence()
         self._links: dict[ProcessId, LinkStreams] = {}
         self._lives = IncarnationTracker()
-        self._addresses = OrderedDict[str, tuple[str, ...]]()  # name -> multiaddrs to dial; the latest last
+        self._addresses = Latest[str, tuple[str, ...]](ADDRESSED_MAX)  # name -> multiaddrs to dial
         self._door = door or Door(DOOR)
         self._budget = ReceiveBudget(budget_limits(0))
         self._accepted: dict[asyncio.Task[None], asyncio.StreamWriter] = {}  # by the task that reads the stream
@@ -115,9 +115,6 @@ class Links:
         """Set where to dial a process (multiaddrs), in place of earlier addresses."""
         name = to.name if isinstance(to, ProcessId) else to
         self._addresses[name] = tuple(maddrs)
-        self._addresses.move_to_end(name)
-        if len(self._addresses) > ADDRESSED_MAX:
-            self._addresses.popitem(last=False)
 
     def send(
         self,

@@ -15,7 +15,6 @@ from swarmflow.core.durability.memories import NOTHING, Former, Memories
 from swarmflow.core.durability.recovery import Recovery
 from swarmflow.core.durability.snapshots import Snapshots
 from swarmflow.core.durability.versions import Durability
-from swarmflow.core.latest import Latest
 from swarmflow.core.machines.leading.leader_phase import LEADER, LeaderPhase
 from swarmflow.core.machines.leading.stage_plans import StagePlans
 from swarmflow.core.membership.disputes import MEMORY_S, Disputes
@@ -30,6 +29,7 @@ from swarmflow.core.protocol.messages import Commit, OpenStep, StepResult
 from swarmflow.core.protocol.timeouts import Timeouts
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Epoch, Member, Plan, ProcessId, Roster, Snapshot
 from swarmflow.core.routing.link_rates import LinkTable
+from swarmflow.latest import Latest
 
 COPY_FACTOR = 60.0  # of stall_s: an hour, in which an eighth of a link of 200 Mb/s brings 11 GB
 ROOTS_EVERY = 16  # versions: a hash takes four times as long as a checksum, and as many as 12 bytes a parameter take

@@ -25,6 +25,7 @@ from swarmflow.core.routing.flow.exchange_lock import ExchangeLock
 from swarmflow.core.routing.flow.node_types import FlowSend, Link, View
 from swarmflow.core.routing.flow.reliable import ReliableDelivery
 from swarmflow.core.routing.flow.reservations import Reservations
+from swarmflow.latest import Latest
 
 SETTLE_ROUNDS = 14.0  # after which a changed link is audited
 FORMER_MAX = 512  # former neighbours that outcomes may still name
@@ -43,7 +44,7 @@ class NodeBase(ABC):
         self.books = Books(view.me, view.capacity)
         self.lock = ExchangeLock(round_s)
         # Neighbours that are dead, serve another stage, or have no link any more: outcomes may still name them.
-        self.former: dict[ProcessId, None] = {}
+        self.former = Latest[ProcessId, None](FORMER_MAX)
         self.avoid: dict[ProcessId, float] = {}  # node that was locked -> when it may be asked again
         self.reservations = Reservations(round_s, numbered)
         self.reliable = ReliableDelivery(round_s, numbered)
@@ -200,8 +201,6 @@ class NodeBase(ABC):
     def forget(self, process: ProcessId, now: float) -> None:
         """Remove the links of a former neighbour, its reservations and its exchanges."""
         self.former[process] = None
-        if len(self.former) > FORMER_MAX:
-            del self.former[next(iter(self.former))]
         self.books.forget(process, now)
         self.avoid.pop(process, None)
         self.reservations.drop_requests_to(process)
