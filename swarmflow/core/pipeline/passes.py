@@ -127,8 +127,8 @@ def _done(hops: HopTable, hop: Hop) -> Done:
     flight = hops.dispatcher.flights.entries.get(hop.microbatch)
     successor = None if flight is None else flight.holder
     ballot = hops.ballot if hop.microbatch.epoch == hops.epoch else 0
-    known = hop.handovers, successor, ballot
-    return Done(hop.microbatch, hops.stage, hop.handovers[0].attempt, 0.0, 0, *known)
+    attempt, handovers = hop.handovers[0].attempt, hop.handovers
+    return Done(hop.microbatch, hops.stage, attempt, handovers=handovers, successor=successor, ballot=ballot)
 
 
 def _finish(hops: HopTable, hop: Hop, gradient: Ref | None, done: Done) -> list[Action]:

@@ -35,10 +35,12 @@ def disclaim(hops: HopTable, lost: Iterable[Microbatch]) -> list[Action]:
     """
     actions: list[Action] = []
     for microbatch in lost:
-        hop = hops.find(microbatch)
-        source = hops.dropped.get(microbatch) if hop is None else (hop.upstream, hop.attempt)
-        if source is not None and (hop is None or hop.orphan):
-            actions.append(Send(source[0], Denied(microbatch, hops.stage, source[1], "orphan")))
+        hop, arrival = hops.find(microbatch), hops.dropped.get(microbatch)
+        if hop is not None:
+            arrival = (hop.upstream, hop.attempt) if hop.orphan else None
+        if arrival is not None:
+            sender, attempt = arrival
+            actions.append(Send(sender, Denied(microbatch, hops.stage, attempt, "orphan")))
     return actions
 
 
