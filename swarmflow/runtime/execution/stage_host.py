@@ -281,6 +281,7 @@ class StageHost:
         served, kept_share = self._serving(), kept_share_of(self._codec(before=True))
 
         def work() -> None:
+            served.reduced.clear()  # blockwise sums of a first step are on the grid that its exponent gives
             for runner in served.runners:
                 runner.begin(EXPONENT, action.careful)
             served.runner(served.version).begin(action.exponent, action.careful, kept_share=kept_share)

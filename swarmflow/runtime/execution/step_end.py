@@ -85,11 +85,12 @@ class StepEnd:
         """Add the members' parts in rank order into the reduced buffer, or apart from it for another stage."""
         if action.apart:
             return self._sum_apart(action)
-        served, name = self._serving(), _flat_name(action.group)
-        own, target = served.groups(action.epoch.step)[name].sums, self._reduced(served, action.epoch, action.group)
+        served = self._serving()
+        own = served.groups(action.epoch.step)[_flat_name(action.group)].sums
         parts = [(part, own if part is None else self._driver.store.get(part)) for part in action.parts]
 
         def work() -> str:
+            target = _reduced(served, action.epoch, action.group)
             _total(target, action.start, action.stop, parts)
             self._squares.add(action, target)
             return target.digest(action.start, action.stop)
@@ -116,9 +117,10 @@ class StepEnd:
 
     def store_piece(self, action: StorePiece) -> None:
         """Copy a sum from its owner into the reduced buffer."""
-        target, buffer = self._reduced(self._serving(), action.epoch, action.group), self._driver.store.get(action.sum)
+        served, buffer = self._serving(), self._driver.store.get(action.sum)
 
         def work() -> None:
+            target = _reduced(served, action.epoch, action.group)
             target.put(action.start, action.stop, buffer)
             self._squares.add(action, target)
 
@@ -132,21 +134,18 @@ class StepEnd:
         also where nobody hashes it.
         """
         served = self._serving()
-        for group in action.alone:
-            served.reduced.pop(_flat_name(group), None)
-        # Taken now: the next ballot may have other members, and buffers, before the thread comes to this one.
         stage = served.runner(action.epoch.step).stage
-        sealed = [(group, stage.groups[_flat_name(group)]) for group in action.groups]
-        found = [
-            group.sums if name in action.alone else self._reduced(served, action.epoch, name) for name, group in sealed
-        ]
         summed = dict(action.pieces)
 
         def work() -> tuple[list[tuple[str, float, str]], list[ComputedNotFinite]] | None:
+            for name in action.alone:
+                served.reduced.pop(_flat_name(name), None)
             if not served.weights_are_intact():
                 return None
             results, broken = [], []
-            for (name, _), sums in zip(sealed, found, strict=True):
+            for name in action.groups:
+                alone = name in action.alone
+                sums = stage.groups[_flat_name(name)].sums if alone else _reduced(served, action.epoch, name)
                 squared = self._squares.sum(action, name, sums)
                 if math.isfinite(squared):
                     state = served.name_of(_flat_name(name))
@@ -257,12 +256,6 @@ class StepEnd:
 
         self._do(decoded, finished)
 
-    def _reduced(self, served: Served, epoch: Epoch, group: str) -> Sums:
-        name = _flat_name(group)
-        if name not in served.reduced:  # a group without elements has no piece that comes first
-            served.reduced[name] = served.groups(epoch.step)[name].sums.empty()
-        return served.reduced[name]
-
     def _piece_reduced(self, action: SumPiece | StorePiece, name: str = "", apart: Ref | None = None) -> None:
         self._driver.post(PieceReduced(action.epoch, action.ballot, action.group, action.piece, name, apart))
 
@@ -273,6 +266,18 @@ class _PartsError(FrameError):
     def __init__(self, parts: tuple[Ref, ...]) -> None:
         super().__init__(f"{len(parts)} parts of a piece do not decode")
         self.parts = parts
+
+
+def _reduced(served: Served, epoch: Epoch, group: str) -> Sums:
+    """Return the reduced buffer of a group.
+
+    For the compute thread alone, which comes to the beginnings of steps and to ballots in their order: the buffer is on
+    the grid of its step, and belongs to the members of its ballot.
+    """
+    name = _flat_name(group)
+    if name not in served.reduced:  # a group without elements has no piece that comes first
+        served.reduced[name] = served.groups(epoch.step)[name].sums.empty()
+    return served.reduced[name]
 
 
 def _total(target: Sums, start: int, stop: int, parts: Sequence[tuple[Ref | None, Sums | Buffer]]) -> None:
