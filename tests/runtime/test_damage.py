@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from swarmflow.compute.finite import NotFiniteError
+from swarmflow.compute.sums import TensorSums
 from swarmflow.core.protocol.actions import Apply, Seal
 from swarmflow.core.protocol.events import Sealed, StateDamaged
 from tests.further import more
@@ -67,6 +68,17 @@ def test_an_update_that_fails_by_itself_says_so() -> None:
     step(served, 0, reduced=True)
     with pytest.raises(NotFiniteError):
         served.update(1, math.inf, 0.1)
+
+
+@pytest.mark.parametrize("delay", [0, 1])
+def test_so_does_one_that_fails_before_it_comes_to_weights_that_stages_share(delay: int) -> None:
+    """With a delay these, too, have the parameters of the version before until the update brings them to this one."""
+    served = stage_of(manifest(**SUMS["fp32"], delay=delay))
+    for number in range(2):
+        assert step(served, number, reduced=True)
+    served.reduced["own"] = TensorSums(torch.full_like(served.groups(2)["own"].params, 1e30))
+    with pytest.raises(NotFiniteError):
+        served.update(2, 0.5, 0.01)
 
 
 @pytest.mark.parametrize(("sums", "delay"), MODES)

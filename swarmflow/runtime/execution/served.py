@@ -125,10 +125,11 @@ class Served:
         """Apply the reduced gradients of a step, and return the update for the log, if it is to be there."""
         latest, runner = self.groups(step + 1), self.runner(step)
         kept, ratios = self._kept_sums(runner) if self.log.wanted else None, {}
-        for name, group in runner.stage.groups.items():
-            reduced = self.reduced.get(name, group.sums)
+        for name, group in runner.stage.groups.items():  # all of them first: what a failing update leaves is compared
             if group is not latest[name]:
                 _succeed(group, latest[name])
+        for name, group in runner.stage.groups.items():
+            reduced = self.reduced.get(name, group.sums)
             gradient = reduced.gradient()
             ratios[name] = self.optimizer.apply(group, gradient, scale, learning_rate, step, sums)
             group.learnt(reduced, step)
