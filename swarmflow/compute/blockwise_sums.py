@@ -305,10 +305,8 @@ class BlockwiseSums:
     def _unpacked(self, data: Buffer, elements: int) -> _Piece:
         """Return a piece that was packed. Raises FrameError for what is none."""
         raw, blocks = bytes_of(data), grid_blocks(elements)
-        padded = blocks * BLOCK_ELEMENTS
         if self.first:
             before, narrow = _last(raw, 4 * elements)
-            narrow = torch.nn.functional.pad(narrow.view(torch.int32), (0, padded - elements))
         else:
             narrow, before = unpack_blocks(raw, blocks)
             narrow[elements:] = 0
@@ -316,6 +314,8 @@ class BlockwiseSums:
         count = 0 if self.first else before.numel() // _WIDE_BYTES
         if before.numel() != count * _WIDE_BYTES or count > blocks:
             raise FrameError(f"a piece of {elements} elements has {raw.numel()} bytes")
+        if self.first:  # numbers are read only of a whole piece: else they may begin at any byte
+            narrow = torch.nn.functional.pad(narrow.view(torch.int32), (0, blocks * BLOCK_ELEMENTS - elements))
         wide, where = _last(before, 4 * count)
         piece = _Piece(
             narrow,

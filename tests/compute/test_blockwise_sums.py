@@ -202,6 +202,16 @@ def test_a_piece_of_a_wrong_size_is_refused_and_any_other_is_one() -> None:
         sums.put(0, ELEMENTS, bytearray(least + 2052 * 5))
 
 
+def test_so_is_one_of_a_first_step() -> None:
+    sums, whole = BlockwiseSums(empty(), ELEMENTS), 4 * ELEMENTS + 4 * 4
+    for size in (0, whole - 4, whole - 1, whole + 1, whole + 2052):
+        assert not BLOCKWISE16.fits(0, ELEMENTS, size)
+        with pytest.raises(FrameError, match="bytes"):
+            sums.put(0, ELEMENTS, bytearray(size))
+    assert BLOCKWISE16.fits(0, ELEMENTS, whole)
+    sums.put(0, ELEMENTS, bytearray(whole))
+
+
 def test_the_core_expects_the_usual_number_of_bits() -> None:
     assert BLOCKWISE16.usual_bits == USUAL_BITS
 
