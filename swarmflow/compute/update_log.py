@@ -14,6 +14,7 @@ from swarmflow.compute.sums import Sums, TensorSums
 IDLE_S = 30.0  # after so long without a request, or a commit that says so, nobody loads any more
 KEPT_BYTES = 5  # of sums that are kept, for each parameter: two steps of 16 bits with their peaks, or one of fp32
 KEPT_BYTES_MIN = 16 << 20  # in all: a small stage may make several steps while one of its pieces is on the way
+_CHUNK_ELEMENTS = 1 << 20  # of a gradient that is copied: so much of it is on the device at a time
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,9 @@ def kept_sums(sums: Sums, own: bool) -> Sums | None:
     """Return sums to keep beyond the step; None: an update with these cannot be followed piece by piece.
 
     own: they are an accumulator that is used again. The first grid follows from all blocks together, and stored sums
-    are of an earlier life. Exact sums are kept as the fp32 gradient that the optimizer gets: half the bytes.
+    are of an earlier life. Exact sums are kept as the fp32 gradient that the optimizer gets: half the bytes. That and
+    fp32 sums are kept in the memory of the host, as a device may be filled up to its limit without them; sums on a grid
+    take half the room that is counted for them, for the first step.
     """
     if isinstance(sums, BlockwiseSums):
         if sums.first:
@@ -85,6 +88,9 @@ def kept_sums(sums: Sums, own: bool) -> Sums | None:
         return copy
     if isinstance(sums, StoredSums) or not isinstance(sums, TensorSums):
         return None
-    if sums.fixed is not None:
-        return TensorSums(sums.gradient()[0 : sums.elements])
-    return TensorSums(sums.flat.to(sums.home or sums.flat.device, copy=True)) if own else sums
+    if sums.fixed is None:
+        return TensorSums(sums.flat.to("cpu", copy=own))
+    gradient, kept = sums.gradient(), torch.empty(sums.elements)
+    for start in range(0, sums.elements, _CHUNK_ELEMENTS):
+        kept[start : start + _CHUNK_ELEMENTS] = gradient[start : start + _CHUNK_ELEMENTS]
+    return TensorSums(kept)

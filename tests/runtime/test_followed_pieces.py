@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from swarmflow.compute import update_log
 from swarmflow.compute.blocks import BLOCK_ELEMENTS, alignment, grid_blocks
@@ -18,7 +19,7 @@ from swarmflow.compute.stage import build_stage
 from swarmflow.compute.stage_pieces import SpanUpdate
 from swarmflow.compute.state_root import Span
 from swarmflow.compute.sums import TensorSums
-from swarmflow.compute.update_log import IDLE_S, UpdateLog
+from swarmflow.compute.update_log import IDLE_S, UpdateLog, kept_sums
 from swarmflow.compute.weights import init_stage
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
@@ -159,3 +160,11 @@ def test_updates_are_kept_only_while_somebody_loads(monkeypatch: pytest.MonkeyPa
     now[0] = IDLE_S + 1.0
     step(served, 7, reduced=True)
     assert served.log.since(6, 7) is None
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_what_is_kept_takes_no_memory_of_a_device_that_may_be_full(own: bool) -> None:
+    with FakeTensorMode():  # there may be no such device
+        kept = kept_sums(TensorSums(torch.zeros(8, device="cuda")), own)
+        assert isinstance(kept, TensorSums)
+        assert (kept.flat.device.type, kept.elements) == ("cpu", 8)
