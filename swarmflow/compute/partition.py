@@ -154,11 +154,11 @@ def check_family(config: Mapping[str, Any]) -> None:
         raise unsupported(whole, reason)
 
 
-def _compare(small: Mapping[str, Any]) -> str | None:
-    """What is wrong with two stages of this model, None: nothing."""
+def _compare(small: Mapping[str, Any], *, dropout: bool = False) -> str | None:
+    """What is wrong with two stages of this model, None: nothing. dropout: with its attention; nothing is dropped."""
     cut = (block_count(small) // 2,)
-    parts = [build_stage(small, cut, stage, device="cpu") for stage in range(2)]
-    whole = dissect(to_config(small)).model
+    parts = [build_stage(small, cut, stage, device="cpu", dropout=dropout) for stage in range(2)]
+    whole = dissect(to_config(small), dropout=dropout).model
     whole.to_empty(device="cpu")
     whole.tie_weights()
     ids = torch.arange(8).view(1, 8) % 32
@@ -185,15 +185,21 @@ def _compare(small: Mapping[str, Any]) -> str | None:
         return "a token sees later ones, so the next token cannot be learnt; set is_decoder to true where they have it"
     if not _is_balance(balance, whole, output, ids.numel()):
         return "the loss that balances their experts is a special one; set output_router_logits to false"
-    gradient = StageRunner(parts[1]).replay(hidden, 0, targets=ids)
+    gradient = StageRunner(parts[1]).replay(hidden, 0, targets=ids, draw=DrawKey(0, 0, 0))
     if gradient is None or not bool(gradient.isfinite().all()):
         return "their gradients are not finite"
     return None
 
 
 def check_dropout(config: Mapping[str, Any]) -> None:
-    """Computes a few blocks twice with dropout. Raises ModelError when the same key does not give the same bits."""
+    """Compares a few blocks as `check_family`, with the attention that drops out, and computes them twice with dropout.
+
+    Raises ModelError when they differ from transformers', or when the same key does not give the same bits.
+    """
+    config = with_adapters(config, None)
     small = shrink(config, _telling_blocks(config), vocab_size=32)
+    if reason := _compare(small, dropout=True):
+        raise unsupported(to_config(config), f"with model.dropout, {reason}")
     part = build_stage(small, (), 0, device="cpu", dropout=True)
     init_stage(part, seed=0)
     with torch.no_grad():

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from swarmflow.boundary import Boundary
@@ -324,18 +325,41 @@ def _keep_slice(anatomy: Anatomy, blocks: range, *, first: bool, last: bool) -> 
                 units[name] = module
             elif names is anatomy.exit or any(True for _ in module.parameters()) or isinstance(module, nn.Dropout):
                 model.set_submodule(name, Nothing() if isinstance(module, nn.Embedding) else Same())
-    whole = model.config
-    sliced = copy.deepcopy(whole)
-    for key, value in vars(whole).items():
-        if isinstance(value, list) and len(value) == len(anatomy.blocks):
-            setattr(sliced, key, value[blocks.start : blocks.stop])
-    sliced.num_hidden_layers = len(blocks)
+    sliced = _sliced(model.config, len(anatomy.blocks), blocks)
     model.set_submodule(anatomy.blocks_name, nn.ModuleList(list(anatomy.blocks)[blocks.start : blocks.stop]))
     # Blocks keep the whole configuration (a scale may depend on the depth); what loops over them gets the slice.
     for module in anatomy.base.modules():
         if isinstance(module, PreTrainedModel):
             module.config = sliced
     return units
+
+
+def _sliced(whole: PreTrainedConfig, count: int, blocks: range) -> PreTrainedConfig:
+    """Return the configuration of some of `count` blocks: lists with an entry a block have those of these blocks.
+
+    Some families compute such a list (jamba's kinds of layers), by a rule that begins at block 0 however many there
+    are: it is computed for the whole model.
+    """
+    family, sliced = type(whole), copy.deepcopy(whole)
+    sliced.num_hidden_layers = len(blocks)
+    properties = [name for name, _ in inspect.getmembers(family, lambda member: isinstance(member, property))]
+    computed: dict[str, property] = {}
+    for name in (*vars(whole), *(name for name in properties if not hasattr(PreTrainedConfig, name))):
+        value = getattr(whole, name)
+        if not isinstance(value, list) or len(value) != count:
+            continue
+        here = value[blocks.start : blocks.stop]
+        if name in vars(whole):
+            setattr(sliced, name, here)
+        else:
+            computed[name] = _constant(here)
+    if computed:
+        sliced.__class__ = type(family.__name__, (family,), computed)
+    return sliced
+
+
+def _constant(value: list[Any]) -> property:
+    return property(lambda _: value)
 
 
 def _fill_buffers(model: PreTrainedModel, device: torch.device) -> None:

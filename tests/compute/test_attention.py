@@ -11,6 +11,7 @@ from swarmflow.compute.demands import measure_activations
 from swarmflow.compute.export import ReadParameters, export_stagewise
 from swarmflow.compute.families import model_config, shrink
 from swarmflow.compute.flat_tensors import memory_of
+from swarmflow.compute.partition import check_dropout, check_family
 from swarmflow.compute.stage import Stage, build_stage
 from swarmflow.errors import ModelError
 from tests.compute.families import tiny
@@ -40,6 +41,13 @@ def test_either_gives_the_same_logits_up_to_rounding() -> None:
             hidden = stage.forward(hidden)
         found.append(hidden)
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("family", ["jamba", "bamba"])
+def test_each_block_has_the_mask_of_its_kind_where_the_configuration_computes_the_kinds(family: str) -> None:
+    """Fused attention takes no mask of a row of one document, so it does not notice another block's."""
+    check_family(model_config(tiny(family), None, "eager"))
+    check_dropout(model_config(tiny(family)))
 
 
 @pytest.mark.parametrize(
