@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transformers import GenerationConfig, PreTrainedConfig
+from transformers import GenerationConfig, PreTrainedConfig, PreTrainedModel
+from transformers.core_model_loading import build_glob_alternation
 
 from swarmflow.boundary import Boundary
 from swarmflow.compute.adapters import adapters_of, peft_config, stored_name
@@ -42,6 +43,9 @@ _STORED_AS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}  # torch's
 # (reduction group, first element, one past the last) -> the flat parameters there, as little-endian fp32 bytes
 ReadParameters = Callable[[str, int, int], bytes | bytearray | memoryview]
 
+# full name of a parameter -> the dtype that it is written in, as torch names it
+DtypeOf = Callable[[str], str]
+
 
 def export_stagewise(
     config: Mapping[str, Any],
@@ -63,18 +67,18 @@ def export_stagewise(
 
     read: stage -> reader of its flat parameters, asked for one stage after another. save_tokenizer: writes the
     tokenizer's files into the folder that it is given. dtype: of the numbers that are written, to which parameters are
-    rounded. align: as in `stage_layout`. run: its id. content: names what is exported. The folder is made beside `out`
-    and renamed; an export of the same run that is there already is replaced once the new one is whole. Raises
-    ForeignFileError, before anything is written, when something else is there; CheckpointError when it cannot be
-    written; what a reader raises.
+    rounded, but for what transformers keeps in fp32 whatever the others are in. align: as in `stage_layout`. run: its
+    id. content: names what is exported. The folder is made beside `out` and renamed; an export of the same run that is
+    there already is replaced once the new one is whole. Raises ForeignFileError, before anything is written, when
+    something else is there; CheckpointError when it cannot be written; what a reader raises.
     """
     check_replaceable(out, KIND, run)
     out = Path(os.path.realpath(out))
-    layouts, write_description = _described(config, cut, dtype, align, boundary)
+    layouts, dtype_of, write_description = _described(config, cut, dtype, align, boundary)
     try:
         with draft_of(out, run) as draft:
             write_description(draft)
-            _write_weights(layouts, read, dtype, draft, None if boundary is None else "stage")
+            _write_weights(layouts, read, dtype_of, draft, None if boundary is None else "stage")
             if save_tokenizer is not None:
                 save_tokenizer(draft)
             seal(draft, KIND, run, content)
@@ -87,22 +91,34 @@ def export_stagewise(
 
 def _described(
     config: Mapping[str, Any], cut: Sequence[int], dtype: str, align: int, boundary: Boundary | None
-) -> tuple[list[StageLayout], Callable[[Path], None]]:
-    """Return the layouts of all stages, and what writes the description of the model into a folder."""
+) -> tuple[list[StageLayout], DtypeOf, Callable[[Path], None]]:
+    """Return the layouts of all stages, the dtypes, and what writes the description of the model into a folder."""
+
+    def alike(name: str) -> str:
+        return dtype
+
     if is_graph(config):
         model = graph_model(config)
         layouts = [model.layout(cut, stage, align) for stage in range(len(cut) + 1)]
-        return layouts, lambda folder: _write_module(model, folder)
+        return layouts, alike, lambda folder: _write_module(model, folder)
     made = to_config(config)
     anatomy = dissect(made)
     if (lora := adapters_of(made)) is not None:
         layouts = [layout_of(anatomy, cut, stage, align) for stage in range(len(cut) + 1)]
         adapter = peft_config(anatomy.model, anatomy.blocks_name, lora)
-        return layouts, lambda folder: _write_adapter_config(adapter, folder)
+        return layouts, alike, lambda folder: _write_adapter_config(adapter, folder)
     layouts = [layout_of(anatomy, cut, stage, align, boundary) for stage in range(len(cut) + 1)]
+    dtype_of = _dtypes(anatomy.model, dtype)
     if boundary is not None:
-        return layouts, lambda folder: _write_stages(config, cut, boundary, folder)
-    return layouts, lambda folder: _write_config(made, type(anatomy.model).__name__, dtype, folder)
+        return layouts, dtype_of, lambda folder: _write_stages(config, cut, boundary, folder)
+    return layouts, dtype_of, lambda folder: _write_config(made, type(anatomy.model).__name__, dtype, folder)
+
+
+def _dtypes(model: PreTrainedModel, dtype: str) -> DtypeOf:
+    """Return in which dtype transformers has each parameter of a model that it loads in `dtype`."""
+    plan: dict[str, torch.dtype] = model._get_dtype_plan(getattr(torch, dtype))
+    kept = build_glob_alternation(list(plan))[0] if plan else None
+    return lambda name: "float32" if kept is not None and kept.search(name) else dtype
 
 
 def _write_adapter_config(adapter: LoraConfig, folder: Path) -> None:
@@ -141,14 +157,18 @@ def _write_stages(config: Mapping[str, Any], cut: Sequence[int], boundary: Bound
 
 
 def _write_weights(
-    layouts: Sequence[StageLayout], read: Callable[[int], ReadParameters], dtype: str, folder: Path, named: str | None
+    layouts: Sequence[StageLayout],
+    read: Callable[[int], ReadParameters],
+    dtype_of: DtypeOf,
+    folder: Path,
+    named: str | None,
 ) -> None:
     """named: the start of the files' names; None: as transformers wants them, with an index.
 
     Adapters are in one file, as peft wants them.
     """
     if layouts[0].base:
-        _write_adapters(layouts, read, dtype, folder)
+        _write_adapters(layouts, read, dtype_of, folder)
         return
     count = len(layouts)
     where: dict[str, str] = {}
@@ -157,32 +177,36 @@ def _write_weights(
         number = "" if count == 1 else f"-{layout.stage + 1:05d}-of-{count:05d}"
         file = f"{named or 'model'}{number}.safetensors"
         entries = [(group, entry) for group in _groups(layout) for entry in layout.groups[group]]
-        shapes = {name: entry.shape for _, entry in entries for name in _stored(layout, entry)}
-        writer = TensorFileWriter(folder / file, shapes, {"format": "pt"}, _STORED_AS[dtype])
+        stored = {name: entry for _, entry in entries for name in _stored(layout, entry)}
+        shapes = {name: entry.shape for name, entry in stored.items()}
+        dtypes = {name: _STORED_AS[dtype_of(entry.name)] for name, entry in stored.items()}
+        writer = TensorFileWriter(folder / file, shapes, {"format": "pt"}, dtypes)
         try:
-            _copy_stage(layout, entries, _rounded(read(layout.stage), getattr(torch, dtype)), writer)
+            _copy_stage(layout, entries, read(layout.stage), dtype_of, writer)
             writer.finish()
         finally:
             writer.abandon()
         where.update(dict.fromkeys(shapes, file))
-        total_bytes += export_item_bytes(dtype) * sum(math.prod(shape) for shape in shapes.values())
+        total_bytes += sum(ITEM_BYTES[dtypes[name]] * math.prod(shape) for name, shape in shapes.items())
     if count > 1 and named is None:
         index = {"metadata": {"total_size": total_bytes}, "weight_map": where}
         (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def _write_adapters(
-    layouts: Sequence[StageLayout], read: Callable[[int], ReadParameters], dtype: str, folder: Path
+    layouts: Sequence[StageLayout], read: Callable[[int], ReadParameters], dtype_of: DtypeOf, folder: Path
 ) -> None:
     slots = [(layout, slot) for layout in layouts for slots in layout.groups.values() for slot in slots]
     shapes = {stored_name(slot.name): slot.shape for _, slot in slots}
-    writer = TensorFileWriter(folder / ADAPTER_FILE, shapes, {"format": "pt"}, _STORED_AS[dtype])
+    dtypes = {stored_name(slot.name): _STORED_AS[dtype_of(slot.name)] for _, slot in slots}
+    writer = TensorFileWriter(folder / ADAPTER_FILE, shapes, {"format": "pt"}, dtypes)
     try:
         for layout in layouts:
-            numbers = _rounded(read(layout.stage), getattr(torch, dtype))
+            numbers = read(layout.stage)
             for group, entries in layout.groups.items():
                 for slot in entries:
-                    writer.write(stored_name(slot.name), 0, numbers(group, slot.offset, slot.stop))
+                    rounded = _rounded(numbers(group, slot.offset, slot.stop), dtype_of(slot.name))
+                    writer.write(stored_name(slot.name), 0, rounded)
         writer.finish()
     finally:
         writer.abandon()
@@ -193,16 +217,12 @@ def export_item_bytes(dtype: str) -> int:
     return ITEM_BYTES[_STORED_AS[dtype]]
 
 
-def _rounded(read: ReadParameters, dtype: torch.dtype) -> ReadParameters:
-    """Return a reader of the parameters in another dtype, rounded to the nearest."""
-    if dtype == torch.float32:
-        return read
-
-    def rounded(group: str, start: int, stop: int) -> memoryview:
-        numbers = bytes_of(bytearray(read(group, start, stop))).view(torch.float32)  # torch warns of what is read-only
-        return memory_of(numbers.to(dtype))
-
-    return rounded
+def _rounded(numbers: bytes | bytearray | memoryview, dtype: str) -> bytes | bytearray | memoryview:
+    """Return fp32 numbers in another dtype, rounded to the nearest."""
+    if dtype == "float32":
+        return numbers
+    exact = bytes_of(bytearray(numbers)).view(torch.float32)  # torch warns of what is read-only
+    return memory_of(exact.to(getattr(torch, dtype)))
 
 
 def _groups(layout: StageLayout) -> list[str]:
@@ -216,11 +236,15 @@ def _stored(layout: StageLayout, entry: TensorSlot) -> list[str]:
 
 
 def _copy_stage(
-    layout: StageLayout, entries: Sequence[tuple[str, TensorSlot]], read: ReadParameters, writer: TensorFileWriter
+    layout: StageLayout,
+    entries: Sequence[tuple[str, TensorSlot]],
+    read: ReadParameters,
+    dtype_of: DtypeOf,
+    writer: TensorFileWriter,
 ) -> None:
     for group, entry in entries:
         for start in range(entry.offset, entry.stop, PIECE_ELEMENTS):
             stop = min(start + PIECE_ELEMENTS, entry.stop)
-            numbers = read(group, start, stop)
+            numbers = _rounded(read(group, start, stop), dtype_of(entry.name))
             for name in _stored(layout, entry):
                 writer.write(name, start - entry.offset, numbers)

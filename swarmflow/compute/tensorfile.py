@@ -20,16 +20,18 @@ ITEM_BYTES = {"F32": 4, "BF16": 2, "F16": 2, "U8": 1}  # of a number, by safeten
 
 
 def header_bytes(
-    shapes: Mapping[str, tuple[int, ...]], metadata: Mapping[str, str] | None = None, dtype: str | None = None
+    shapes: Mapping[str, tuple[int, ...]],
+    metadata: Mapping[str, str] | None = None,
+    dtypes: Mapping[str, str] | None = None,
 ) -> bytes:
     """The start of a safetensors file that holds these tensors in this order, without gaps.
 
-    dtype: of all of them; None: those of a stage's state, which their names tell.
+    dtypes: of each of them, as safetensors names it; None: those of a stage's state, which their names tell.
     """
     fields: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     at = 0
     for name, shape in shapes.items():
-        stored = _dtype_of(name, dtype)
+        stored = _dtype_of(name, dtypes)
         stop = at + ITEM_BYTES[stored] * math.prod(shape)
         fields[name] = {"dtype": stored, "shape": list(shape), "data_offsets": [at, stop]}
         at = stop
@@ -44,16 +46,16 @@ def file_bytes(elements: Mapping[str, int]) -> int:
     return len(head) + sum(item_bytes(name) * count for name, count in elements.items())
 
 
-def _dtype_of(name: str, dtype: str | None) -> str:
-    if dtype is not None:
-        return dtype
+def _dtype_of(name: str, dtypes: Mapping[str, str] | None) -> str:
+    if dtypes is not None:
+        return dtypes[name]
     return "F32" if item_bytes(name) == ITEM_BYTES["F32"] else "U8"
 
 
 class TensorFileWriter:
     """Writes beside `path` and moves into place when finished; an unfinished file is removed by `abandon`.
 
-    dtype: as in `header_bytes`. Bytes may come in any order and more than once; `missing` says from
+    dtypes: as in `header_bytes`. Bytes may come in any order and more than once; `missing` says from
     where on they are not there yet. Raises CheckpointError when the disk is full or refuses.
     """
 
@@ -62,16 +64,16 @@ class TensorFileWriter:
         path: Path,
         shapes: Mapping[str, tuple[int, ...]],
         metadata: Mapping[str, str] | None = None,
-        dtype: str | None = None,
+        dtypes: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
-        self._items = {name: ITEM_BYTES[_dtype_of(name, dtype)] for name in shapes}
+        self._items = {name: ITEM_BYTES[_dtype_of(name, dtypes)] for name in shapes}
         self._using = threading.RLock()  # closed meanwhile, its descriptor could be another file's when it is written
         self._part = path.with_name(f".{path.name}.{uuid.uuid4().hex[:8]}.part")
         self._spans: list[tuple[int, int]] = []
         self._start: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
-        head = header_bytes(shapes, metadata, dtype)
+        head = header_bytes(shapes, metadata, dtypes)
         at = len(head)
         for name, shape in shapes.items():
             self._start[name], self._bytes[name] = at, self._items[name] * math.prod(shape)

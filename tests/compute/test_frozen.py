@@ -85,3 +85,19 @@ def test_they_are_exported_and_read_again(tmp_path: Path) -> None:
     again = build_stage(config, (2,), 1, device="cpu")
     load_stage(again, tmp_path / "out")
     assert torch.equal(again.groups[FROZEN].params[:4], model.get_buffer(BIAS.replace("1", "2")))
+
+
+def test_an_export_in_bf16_holds_in_fp32_what_transformers_keeps_in_fp32(tmp_path: Path) -> None:
+    """Close to each other, biases that were rounded would choose other experts."""
+    parts = stages()
+
+    def reader(stage: int) -> ReadParameters:
+        return lambda group, start, stop: memory_of(parts[stage].groups[group].params[start:stop])
+
+    export_stagewise(tiny("deepseek_v3"), CUT, reader, tmp_path / "out", dtype="bfloat16")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+    for part in parts:
+        for entry in part.layout.groups.get(FROZEN, ()):
+            group = part.groups[FROZEN]
+            assert torch.equal(model.get_buffer(entry.name), group.view(group.params, entry))
