@@ -167,12 +167,12 @@ class WeightsFolder:
         return found if all(name in self._where for names in found for name in names) else ()
 
     def _index(self) -> dict[str, str]:
-        """Tensor name -> file name."""
+        """Tensor name -> file name. As with transformers, an index beside the one file does not count."""
+        if (self.folder / _SINGLE).is_file():
+            return dict.fromkeys(self._open(_SINGLE).keys(), _SINGLE)
         index = self.folder / _INDEX
         if not index.is_file():
-            if not (self.folder / _SINGLE).is_file():
-                raise CheckpointError(f"{self.folder} has no {_SINGLE}; only safetensors are read")
-            return dict.fromkeys(self._open(_SINGLE).keys(), _SINGLE)
+            raise CheckpointError(f"{self.folder} has no {_SINGLE}; only safetensors are read")
         if index.stat().st_size > INDEX_BYTES_MAX:
             raise CheckpointError(f"{index} is larger than {INDEX_BYTES_MAX} bytes")
         try:

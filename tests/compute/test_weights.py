@@ -112,6 +112,7 @@ def test_bad_folders_are_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(CheckpointError, match="corrupt"):
         load_stage(part, tmp_path)
+    (tmp_path / "model.safetensors").unlink()
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "../secret"}}))
     with pytest.raises(CheckpointError, match="plain name"):
         load_stage(part, tmp_path)

@@ -8,9 +8,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM
 
 from swarmflow.compute.families import model_config
+from swarmflow.compute.weights import load_stage
 from swarmflow.compute.weights_folder import weights_problems
 from tests.compute.families import tiny
 from tests.compute.models import config_of, stages_of, whole_model
@@ -64,6 +67,16 @@ def test_whole_weights_are_let_through_and_so_is_a_folder_without_any(folder: Pa
     assert weights_problems(config_of(FAMILY), folder) == []
     (tmp_path / "empty").mkdir()
     assert weights_problems(config_of(FAMILY), tmp_path / "empty") == []
+
+
+def test_of_one_file_and_an_index_beside_it_the_file_is_read_as_by_transformers(folder: Path) -> None:
+    config = config_of(FAMILY)
+    whole_model(config, stages_of(config, (), seed=1)).save_pretrained(folder / "one")
+    (folder / "one" / "model.safetensors").rename(folder / "model.safetensors")
+    (stage,) = stages_of(config, ())
+    load_stage(stage, folder)
+    expected = dict(AutoModelForCausalLM.from_pretrained(folder).named_parameters())
+    assert all(torch.equal(values, expected[name]) for name, values, _ in stage.named_parameters())
 
 
 @pytest.mark.parametrize("what", DAMAGE)
