@@ -32,6 +32,9 @@ _TRIAL_TOKENS = 64
 _TRIALS = 5
 WHOLE_GROUPS_WORTH = 1.1  # how much slower the slowest stage may be, for blocks that share weights to be on one
 _KINDS_WITHIN = 8  # blocks: hybrid families repeat their kinds of blocks sooner
+# Keys of lengths above which a family computes otherwise (longrope's frequencies, llama4's temperature), and how many
+# tokens more than that a row then has, at least.
+_LENGTHS = {"original_max_position_embeddings": 1, "floor_scale": 0}
 
 
 @dataclass(frozen=True)
@@ -220,13 +223,14 @@ def _is_balance(found: Tensor | None, whole: PreTrainedModel, output: ModelOutpu
     return torch.allclose(found, balance.coefficient * own.float() * tokens, rtol=1e-4)
 
 
-def check_packing(config: Mapping[str, Any]) -> None:
+def check_packing(config: Mapping[str, Any], seq_len: int) -> None:
     """Compares a few blocks on a row of two documents with the same on each of them alone.
 
-    Raises ModelError when a document sees something of the other one, or is computed at other positions.
+    seq_len: tokens of a row of the run; lengths that it exceeds are within the documents of this row too. Raises
+    ModelError when a document sees something of the other one, or is computed at other positions.
     """
     config = with_adapters(config, None)
-    small = shrink(config, _telling_blocks(config), vocab_size=32)
+    small, exceeded = _exceeding(shrink(config, _telling_blocks(config), vocab_size=32), seq_len, 6)
     part = build_stage(small, (), 0, device="cpu")
     init_stage(part, seed=0)
     ids = torch.arange(12).view(1, 12) * 5 % 32
@@ -239,7 +243,21 @@ def check_packing(config: Mapping[str, Any]) -> None:
     except Exception as error:  # a family may take no positions
         raise _without_packing(config, one_line(error)) from error
     if not apart:
-        raise _without_packing(config, "a document sees the one before it")
+        where = f", where data.seq_len is above {min(exceeded)}" if exceeded else ""
+        raise _without_packing(config, f"a document depends on the others{where}")
+
+
+def _exceeding(config: Mapping[str, Any], seq_len: int, trial: int) -> tuple[dict[str, Any], list[int]]:
+    """Return a configuration that has `trial` for each length that a row of seq_len exceeds, and these lengths."""
+    changed, exceeded = dict(config), list[int]()
+    for key, value in config.items():
+        if isinstance(value, dict):
+            changed[key], within = _exceeding(value, seq_len, trial)
+            exceeded += within
+        elif key in _LENGTHS and isinstance(value, int | float) and value + _LENGTHS[key] <= seq_len:
+            changed[key] = trial
+            exceeded.append(int(value))
+    return changed, exceeded
 
 
 def _without_packing(config: Mapping[str, Any], reason: str) -> ModelError:

@@ -57,7 +57,7 @@ def check_model(config: RunConfig, measure: bool | None = None) -> ModelCheck:
         lambda: check_positions(model, config.data.seq_len),
         lambda: _check_stages(section, model),
         lambda: _check_boundary(section, model),
-        lambda: check_packing(model) if config.data.packing == "bfd" else None,
+        lambda: check_packing(model, config.data.seq_len) if config.data.packing == "bfd" else None,
     ]
     for check in fits:
         try:

@@ -13,12 +13,14 @@ import torch
 from transformers import AutoTokenizer, DataCollatorForSeq2Seq
 
 from swarmflow.compute.codec import codec_named, encode_tokens
+from swarmflow.compute.families import model_config
 from swarmflow.compute.grouped_stage import PackedInput
 from swarmflow.compute.partition import check_packing
 from swarmflow.compute.runner import StageRunner
 from swarmflow.errors import FrameError, ModelError
 from swarmflow.runtime.execution.microbatch_format import TokenFormat
 from swarmflow.targets import IGNORED
+from tests.compute.families import tiny
 from tests.compute.models import config_of, stages_of, whole_model
 from tests.runtime.manifests import manifest
 from tests.trainers.conversations import MARKED, PLAIN, VOCAB, conversations, save_tokenizer, write_records
@@ -26,6 +28,7 @@ from tests.trainers.test_documents import B, T, opened
 from trainers.data import Batch, Corpus
 
 CUT = (1, 3)
+LONGROPE = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 4, "long_factor": [4.0] * 4}
 
 
 def config(family: str) -> dict[str, Any]:
@@ -104,10 +107,26 @@ def test_the_loss_is_that_of_transformers(tmp_path: Path, family: str, packing: 
 
 
 def test_families_that_cannot_keep_documents_apart_are_refused() -> None:
-    check_packing(config_of("llama"))
+    check_packing(config_of("llama"), 32)
     sizes = {"hidden_size": 32, "n_head": 4, "n_layer": 2, "vocab_size": 61}
     with pytest.raises(ModelError, match=r'data.packing = "bfd": models of type bloom cannot keep'):
-        check_packing({"model_type": "bloom", **sizes})
+        check_packing({"model_type": "bloom", **sizes}, 32)
+
+
+@pytest.mark.parametrize(
+    ("family", "changed", "longest"),
+    [
+        ("phi3", {"original_max_position_embeddings": 16, "rope_parameters": LONGROPE, "sliding_window": None}, 16),
+        ("llama4_text", {"floor_scale": 16, "attn_scale": 1.0, "no_rope_layers": [1, 0, 1, 0]}, 15),
+    ],
+)
+def test_families_that_compute_long_rows_otherwise_are_refused_for_these(
+    family: str, changed: dict[str, Any], longest: int
+) -> None:
+    config = model_config({**tiny(family), **changed})
+    check_packing(config, longest)
+    with pytest.raises(ModelError, match=r"depends on the others, where data\.seq_len is above 1"):
+        check_packing(config, longest + 1)
 
 
 def packed(targets: list[int], positions: list[int]) -> memoryview:
