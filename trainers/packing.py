@@ -127,11 +127,12 @@ def _targets(tokens: npt.NDArray[np.int32], starts: Ints, sizes: Ints) -> Ints:
 def _best_fit(sizes: Ints, seq_len: int) -> tuple[Ints, Ints]:
     """Return the fragments of all rows, and the edges of the rows among them: best fit decreasing.
 
-    Fragments of one size go in their order; of the rows with the least room that is enough, into the oldest. Rows are
-    in the order of their first fragments in the corpus, and so are fragments within a row.
+    Fragments of one size go in their order; of the rows with the least room that is enough, into the one that has had
+    this room for the longest time. Rows are in the order of their first fragments in the corpus, and so are fragments
+    within a row.
     """
     rows: list[list[int]] = []
-    with_room: dict[int, deque[int]] = {}  # room -> rows, the oldest first
+    with_room: dict[int, deque[int]] = {}  # room -> rows, in the order in which they came to have it
     rooms: list[int] = []  # those that some row has, rising
     for fragment in np.argsort(-sizes, kind="stable"):
         size = int(sizes[fragment])
