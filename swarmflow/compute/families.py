@@ -372,7 +372,10 @@ def _run_on_meta(model: PreTrainedModel, blocks: nn.ModuleList, calls: list[str]
                 vars(module).update(attributes)
                 module._buffers.clear()
                 module._buffers.update(buffers)
-    raise unsupported(model.config, f"their parts cannot be told apart ({one_line(failures[0])})") from failures[0]
+    why = f"their parts cannot be told apart ({one_line(failures[0])})"
+    if '"rope_type": "dynamic"' in model.config.to_json_string():
+        why = 'rope_type "dynamic" looks at positions; set it to "default", the same within max_position_embeddings'
+    raise unsupported(model.config, why) from failures[0]
 
 
 def without_balance(model: PreTrainedModel) -> dict[str, Any]:

@@ -76,6 +76,14 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "whole numbers": ({"model_type": "deepseek_v4", **EXPERTS}, r"no gradient trains \(model\.layers\.0"),
     "values without a rule": ({"model_type": "apertus", **GROUPED}, r"act_fn\.beta has no rule that fills it"),
     "head's own bias": ({"model_type": "bert", **PLAIN, "is_decoder": True}, r"cls\.predictions\.bias belongs to no"),
+    "rotary frequencies that depend on the values of positions": (
+        {
+            "model_type": "llama",
+            **GROUPED,
+            "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0},
+        },
+        'rope_type "dynamic" looks at positions; set it to "default"',
+    ),
     "experts' own loss": (
         {"model_type": "doge", **EXPERTS, "output_router_logits": True},
         "balances their experts is a special one; set output_router_logits to false",
