@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
 
-import msgspec
+from swarmflow.clean_text import clean
 
 _CHECK_WIDTH = 10
 
@@ -21,7 +22,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result of one check. found, advice: a sentence each, without a full stop."""
+    """The result of one check. found, advice: a sentence each, without a full stop; others' text may stand in both."""
 
     check: str  # its name, one word
     level: Level
@@ -30,8 +31,8 @@ class Diagnosis:
 
     def lines(self) -> str:
         """Return it for a person, the advice on a line of its own."""
-        line = f"{self.level:<5} {self.check:<{_CHECK_WIDTH}} {self.found}"
-        return f"{line}\n{'':<6}{'':<{_CHECK_WIDTH}} -> {self.advice}" if self.advice else line
+        line = f"{self.level:<5} {self.check:<{_CHECK_WIDTH}} {clean(self.found)}"
+        return f"{line}\n{'':<6}{'':<{_CHECK_WIDTH}} -> {clean(self.advice)}" if self.advice else line
 
 
 def ok(check: str, found: str, advice: str = "") -> Diagnosis:
@@ -53,4 +54,4 @@ def as_json(diagnoses: Sequence[Diagnosis]) -> str:
     """Return all of them for programs: an object with `ok`, whether none is a failure, and the list `checks`."""
     passed = all(diagnosis.level is not Level.FAIL for diagnosis in diagnoses)
     document = {"ok": passed, "checks": [asdict(diagnosis) for diagnosis in diagnoses]}
-    return msgspec.json.format(msgspec.json.encode(document)).decode()
+    return json.dumps(document, indent=2)  # in ASCII: a terminal may show it

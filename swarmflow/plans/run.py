@@ -45,7 +45,7 @@ def main(fleet: Fleet, strategy: str, compare: bool, files: PlanFiles) -> None:
     others = [each for each in STRATEGIES if each != strategy] if compare else []
     found = [planned(problem, each, fleet.seed) for each in (strategy, *others)]
     bound_s = lower_bound_s(problem)
-    console = Console(highlight=False)
+    console = _console()
     for part in summary(fleet, found, bound_s):
         console.print(part, soft_wrap=isinstance(part, str))
     if files.json is not None:
@@ -62,7 +62,7 @@ def check_cut_file(file: Path | None) -> None:
 
 def show_cut(found: FoundCut, file: Path | None) -> None:
     """Print a cut, and write it. Raises ConfigError where the file cannot be written."""
-    console = Console(highlight=False)
+    console = _console()
     for part in cut_summary(found):
         console.print(part, soft_wrap=isinstance(part, str))
     if file is not None:
@@ -87,6 +87,10 @@ def as_json(fleet: Fleet, found: Sequence[Planned], bound_s: float) -> dict[str,
             for each in found
         ],
     }
+
+
+def _console() -> Console:
+    return Console(highlight=False, markup=False, emoji=False)  # names of machines may look like markup
 
 
 def _write(path: Path, found: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
+from swarmflow.clean_text import clean
 from swarmflow.plans.comparison import Planned
 from swarmflow.plans.fleet import Fleet
 
@@ -36,7 +37,7 @@ def summary(fleet: Fleet, found: Sequence[Planned], bound_s: float) -> Iterator[
     else:
         yield "who serves which stage is written by --json FILE"
     if spare or fleet.spare:
-        yield f"in no pipeline: {', '.join([*spare, *fleet.spare])}"
+        yield f"in no pipeline: {', '.join(map(clean, [*spare, *fleet.spare]))}"
 
 
 def _strategies(found: Sequence[Planned], bound_s: float) -> Table:
@@ -61,5 +62,5 @@ def _pipelines(fleet: Fleet, found: Planned) -> Table:
     for stage in range(fleet.problem.stages):
         table.add_column(str(stage))
     for pipeline in found.arrangement.pipelines:
-        table.add_row(*(fleet.names[device] for device in pipeline))
+        table.add_row(*(clean(fleet.names[device]) for device in pipeline))
     return table

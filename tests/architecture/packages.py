@@ -215,8 +215,8 @@ PACKAGES: dict[str, Package] = {
     "plans": Package(
         "plans for a user: the stages of given machines, strategies beside each other, the cut of a model",
         (
-            *("compute", "config", "core/protocol", "decoding", "errors", "files", "images", "manifest", "ownership"),
-            *("planning", "policies", "preparation", "quantities", "simulator"),
+            *("clean_text", "compute", "config", "core/protocol", "decoding", "errors", "files", "images", "manifest"),
+            *("ownership", "planning", "policies", "preparation", "quantities", "simulator"),
         ),
         ("matplotlib", "msgspec", "numpy", "rich"),
     ),
@@ -235,7 +235,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "doctor": Package(
         "examines whether this machine can serve a run",
-        ("compute", "decoding", "errors", "files", "manifest", "runtime", "system"),
+        ("clean_text", "compute", "decoding", "errors", "files", "manifest", "runtime", "system"),
         ("msgspec", "torch", "uvloop"),
     ),
     "commands": Package(

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from swarmflow.compute.demands import stage_memory
-from swarmflow.doctor.diagnosis import Diagnosis, Level
+from swarmflow.doctor.diagnosis import Diagnosis, Level, as_json, fail
 from swarmflow.doctor.examination import Checkup, examine
 from swarmflow.doctor.swarm import check_invite, check_stages, check_trainer, judge_clock, judge_link, judge_reach
 from swarmflow.local.forkserver import ForkServer
@@ -126,6 +126,18 @@ def test_an_invite_that_has_expired_fails() -> None:
     assert check_invite(invite, 1_000_000.0).level is Level.FAIL
     assert "for 2.0 days more" in check_invite(invite, 1_000_000.0 - 2 * 86_400).found
     assert check_invite(Invite(OWNER.public, "run", (NOBODY,)), 0.0).level is Level.OK
+
+
+def test_text_of_others_forges_no_line_of_a_diagnosis() -> None:
+    text = "\x1b]0;owned\x07\x1b[2J\nok    trainer    fine\x9b31m\u202e"
+    named = check_invite(Invite(OWNER.public, text, (NOBODY,)), 0.0)
+    refused = fail("trainer", text, text)
+    assert named.lines().isprintable()
+    assert all(line.isprintable() for line in refused.lines().split("\n"))
+    assert refused.lines().count("\n") == 1, "the advice"
+    shown = as_json([named, refused])
+    assert shown.replace("\n", "").isprintable()
+    assert json.loads(shown)["checks"][1]["found"] == text
 
 
 @pytest.mark.parametrize(

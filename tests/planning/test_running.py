@@ -12,6 +12,7 @@ from swarmflow.core.protocol.events import Received
 from swarmflow.core.protocol.messages import Join, LinkRateReport, Ready
 from swarmflow.core.protocol.types import Member
 from swarmflow.errors import ConfigError, NetworkError
+from swarmflow.plans.run import PlanFiles, main
 from swarmflow.plans.running import of_run
 from swarmflow.view.links import links_of
 from tests.core.samples import process
@@ -56,6 +57,15 @@ def test_who_is_fixed_beside_enough_others_is_in_no_pipeline() -> None:
     peers = [{"name": name, "stage": stage, "fixed": True} for name, stage in zip("abcd", (0, 0, 0, 1), strict=True)]
     fleet = of_run(read(peers=peers), None)
     assert (fleet.names, fleet.spare, fleet.problem.pipelines) == (("a", "d"), ("b", "c"), 1)
+
+
+def test_names_of_peers_are_shown_as_plain_text(capsys: pytest.CaptureFixture[str]) -> None:
+    names = ("\x1b[2Jx", "[/b]", "[red]y", ":smile:\u202e")
+    peers = [{"name": name, "stage": stage, "fixed": True} for name, stage in zip(names, (0, 0, 0, 1), strict=True)]
+    main(of_run(read(peers=peers), None), "megatron", False, PlanFiles())
+    out = capsys.readouterr().out
+    assert all(line.isprintable() for line in out.split("\n"))
+    assert all(shown in out for shown in ("\\x1b[2Jx", "[/b]", "[red]y", ":smile:\\u202e"))
 
 
 def test_what_is_no_answer_is_said_to_be_none() -> None:
