@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import msgspec
 import pytest
 
 from swarmflow.errors import NetworkError
 from swarmflow.runtime.operations.showing import RunDisplay
-from swarmflow.runtime.operations.status import _show
+from swarmflow.runtime.operations.status import show
 from swarmflow.runtime.operations.watching import ANSWERS_MAX, LiveFeed
 from swarmflow.terminal.process_view import ProcessView
 from swarmflow.view.timeline import Timeline
@@ -32,6 +33,21 @@ async def test_a_feed_asks_once_however_many_look_and_says_why_there_is_no_answe
     assert len(asked) == 1
     assert feed.error is not None
     assert "no JSON" in feed.error
+
+
+@pytest.mark.parametrize("as_json", [True, False])
+@pytest.mark.parametrize("answer", [b'{"run":"\xff"}', b'{"loss":1e999}', b"[1]"], ids=["bytes", "number", "list"])
+def test_a_status_that_cannot_be_read_is_an_error_of_its_trainer(answer: bytes, as_json: bool) -> None:
+    with pytest.raises(NetworkError, match="the answer of the swarm cannot be read"):
+        show(answer, as_json)
+
+
+def test_a_status_as_json_acts_on_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    status = {"run": "\x9b31m\u202e\x1b[2J"}
+    show(msgspec.json.encode(status), True)
+    shown = capsys.readouterr().out
+    assert shown.replace("\n", "").isprintable()
+    assert json.loads(shown) == status
 
 
 @pytest.mark.asyncio
@@ -125,5 +141,5 @@ async def test_a_display_asks_briefly_and_leaves_events_to_the_log_of_the_leader
 
 
 def test_the_status_shows_what_strangers_write_as_text(capsys: pytest.CaptureFixture[str]) -> None:
-    _show(view([peer(1)], phase="gathering", waiting_for=HOSTILE))
+    show(msgspec.json.encode(view([peer(1)], phase="gathering", waiting_for=HOSTILE)), False)
     assert_clean(capsys.readouterr().out)
