@@ -77,18 +77,18 @@ def write_whole(path: Path, data: bytes, *, private: bool = False) -> None:
         file.write(data)
 
 
-def write_to_user_path(path: Path, data: bytes) -> None:
+def write_to_user_path(path: Path, data: bytes, *, private: bool = False) -> None:
     """Write to a path that the user gave: a file, the file that a link leads to, a pipe or a terminal.
 
     Does not wait for the reader of a pipe: a thread writes, what nobody has read when this process ends is lost, and
-    an error is logged. Raises OSError for everything else.
+    an error is logged. private: of a file, as `write_whole`. Raises OSError for everything else.
     """
     if path.is_fifo():  # /dev/stdout may be one; where that leads to has no path
         threading.Thread(target=_into_pipe, args=(path, data), name=f"writing to {path.name}", daemon=True).start()
     elif path.exists() and not path.is_file():
         path.write_bytes(data)
     else:
-        write_whole(Path(os.path.realpath(path)), data)
+        write_whole(Path(os.path.realpath(path)), data, private=private)
 
 
 def _into_pipe(path: Path, data: bytes) -> None:

@@ -61,8 +61,8 @@ def give_invite(run: Run, invite: Invite, leads: bool) -> None:
 
 
 def write_invite(path: Path, invite: Invite) -> None:
-    """Write it to a file at once, so that others read it whole. Raises NetworkError."""
+    """Write it to a file at once, whole, that only this user may read: an invite is a secret. Raises NetworkError."""
     try:
-        write_to_user_path(path, f"{invite}\n".encode())
+        write_to_user_path(path, f"{invite}\n".encode(), private=True)
     except OSError as error:
         raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None

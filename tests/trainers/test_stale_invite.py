@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import stat
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,13 @@ from trainers.lock import FolderLock
 from trainers.process import lead_or_join, start_node
 
 DEAD = "/ip4/127.0.0.1/tcp/1/p2p/QmPsRuWLuskPrTe3gRttmenugNBDB6Y2BcFpVH8hhbN9md"
+
+
+def test_an_invite_is_for_its_user_alone(tmp_path: Path) -> None:
+    for path in (tmp_path / "new", tmp_path / "earlier"):
+        (tmp_path / "earlier").touch(0o644)
+        write_invite(path, invite_of(DEAD))
+        assert (path.read_text(), stat.S_IMODE(path.stat().st_mode)) == (f"{invite_of(DEAD)}\n", 0o400)
 
 
 @pytest.mark.asyncio
