@@ -13,6 +13,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("swarmflow")
 
+# Larger numbers of a peer that joins are refused by the leader (core/protocol/messages/checks.py).
+NUMBER_MAX = 10**9
+
 
 @click.command()
 @click.option("--join", "invite", envvar="SWARMFLOW_JOIN", help="The invite that a trainer printed.")
@@ -23,7 +26,9 @@ log = logging.getLogger("swarmflow")
     show_default=True,
     help="auto, cpu, cuda:N or mps; or several, as cuda:0,cuda:1, or all CUDA devices: a peer for each.",
 )
-@click.option("--capacity", type=click.IntRange(min=1), help="Microbatches in memory at a time; measured by default.")
+@click.option(
+    "--capacity", type=click.IntRange(1, NUMBER_MAX), help="Microbatches in memory at a time; measured by default."
+)
 @click.option("--metrics-port", type=click.IntRange(0, 65535), help="Serve Prometheus metrics here (0: any port).")
 @click.option("--metrics-host", default="127.0.0.1", show_default=True, help="The address to serve metrics on.")
 @click.option("--metrics-token", metavar="FILE", help="Metrics are for clients that send the token in this file.")
@@ -73,7 +78,7 @@ log = logging.getLogger("swarmflow")
     "--rebalance-period",
     default=60.0,
     show_default=True,
-    type=click.FloatRange(min=0),
+    type=click.FloatRange(0, NUMBER_MAX),
     help="Seconds after which it may be moved to a stage that needs it more; 0: it stays.",
 )
 @click.option(

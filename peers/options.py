@@ -14,6 +14,7 @@ from swarmflow.runtime.execution.metrics_server import read_token
 from swarmflow.runtime.transport.invite import Invite, read_invite
 from swarmflow.suggestions import did_you_mean
 
+_STAGE = re.compile(r"auto|[0-9]{1,9}")
 _DEVICES = ("auto", "cpu", "cuda", "mps")
 _DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,4})?")
 
@@ -51,7 +52,7 @@ class PeerOptions:
         """Make them from click's values. Raises ConfigError; NetworkError for the invite, given or of this machine."""
         stage, device, folder = values["stage"], values["device"], values["state_dir"]
         memory, upload = values["memory_limit"], values["upload_limit"]
-        if stage != "auto" and not (stage.isascii() and stage.isdigit()):
+        if not _STAGE.fullmatch(stage):
             raise ConfigError(
                 f"--stage {stage}: must be auto or the number of a stage, from 0{did_you_mean(stage, ['auto'])}"
             )

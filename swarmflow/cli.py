@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import math
 import os
 import resource
 import signal
@@ -36,6 +37,17 @@ class SuggestingChoice(click.Choice[Any]):
         return f"{message.removesuffix('.')}{did_you_mean(value, map(str, self.choices))}."
 
 
+class FiniteRange(click.FloatRange):
+    """click's FloatRange, which takes nan and inf, without these."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
+        """Return the number. Fails with a usage error for one that is not finite."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
+
+
 class EntryPointGroup(click.Group):
     """A group whose commands are the entry points of one group, so that the library need not import the roles.
 
@@ -60,7 +72,7 @@ class EntryPointGroup(click.Group):
             return None
         if not isinstance(command, click.Command):
             raise TypeError(f"entry point {entry_point.value} is not a click command")
-        _suggest_choices(command)
+        _narrow_types(command)
         return command
 
     def resolve_command(
@@ -129,11 +141,17 @@ def raise_file_limit() -> None:
             return
 
 
-def _suggest_choices(command: click.Command) -> None:
-    """Have the options of a command suggest values. Its module may import nothing but click, so it is done here."""
+def _narrow_types(command: click.Command) -> None:
+    """Have the options of a command suggest values, and take finite numbers alone.
+
+    Its module may import nothing but click, so it is done here.
+    """
     for parameter in command.params:
-        if type(parameter.type) is click.Choice:
-            parameter.type = SuggestingChoice(parameter.type.choices, parameter.type.case_sensitive)
+        kind = parameter.type
+        if type(kind) is click.Choice:
+            parameter.type = SuggestingChoice(kind.choices, kind.case_sensitive)
+        elif type(kind) is click.FloatRange:
+            parameter.type = FiniteRange(kind.min, kind.max, kind.min_open, kind.max_open, kind.clamp)
 
 
 def _entry_points() -> Mapping[str, importlib.metadata.EntryPoint]:

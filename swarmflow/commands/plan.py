@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,28 +12,17 @@ if TYPE_CHECKING:
 HERE = "here"
 
 
-class FiniteRange(click.FloatRange):
-    """click's FloatRange, which takes nan and inf, without these."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401
-        """Return the number. Fails with a usage error for one that is not finite."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
-            self.fail(f"{value} is not a finite number.", param, ctx)
-        return number
-
-
 @click.command()
 @click.argument("scenario", required=False, type=click.Path(dir_okay=False))
 @click.option("--join", "invite", help="Instead: of the run of this invite; `here`: of the one of this machine.")
 @click.option("--latency", type=click.Path(dir_okay=False), help="CSV of latencies in s, a row a machine that sends.")
 @click.option("--bandwidth", type=click.Path(dir_okay=False), help="CSV of bandwidths in Mb/s, of the same machines.")
 @click.option("--stages", type=click.IntRange(min=1), help="Of the model, for machines of tables.")
-@click.option("--activation-mb", type=FiniteRange(min=0), help="Of a microbatch, on the wire; for tables.")
-@click.option("--gradient-mb", type=FiniteRange(min=0), help="Of a stage, as it is exchanged; for tables.")
+@click.option("--activation-mb", type=click.FloatRange(min=0), help="Of a microbatch, on the wire; for tables.")
+@click.option("--gradient-mb", type=click.FloatRange(min=0), help="Of a stage, as it is exchanged; for tables.")
 @click.option(
     "--microbatches",
-    type=FiniteRange(min=0, min_open=True),
+    type=click.FloatRange(min=0, min_open=True),
     help="That a link carries one after the other. Default: of a scenario an even share of an iteration; for tables 1.",
 )
 @click.option(

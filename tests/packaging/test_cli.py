@@ -10,7 +10,11 @@ from pathlib import Path
 import click
 import pytest
 
+from peers.command import NUMBER_MAX
 from swarmflow import cli
+from swarmflow.core.protocol.messages import Join
+from swarmflow.core.protocol.messages.checks import checks_of
+from swarmflow.core.protocol.types import Member, Plan, ProcessId
 from swarmflow.errors import ConfigError, NetworkError
 
 Raiser = Callable[[BaseException], None]
@@ -93,6 +97,28 @@ def test_a_misspelt_command_option_or_value_is_a_usage_error_with_the_nearest_on
 ) -> None:
     assert cli.main(arguments) == 2
     assert capsys.readouterr().err.endswith(line)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["peer", "--rebalance-period", "inf"],
+        ["peer", "--rebalance-period", "2e9"],
+        ["peer", "--capacity", "10000000000"],
+        ["peer", "--stage", "5000000000"],
+        ["peer", "--stage", "9" * 5000],
+        ["peer", "--drain-seconds", "nan"],
+        ["health", "--stalled-max", "nan"],
+    ],
+)
+def test_a_number_that_means_nothing_is_a_usage_error(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
+    assert cli.main(arguments) == 2
+    assert arguments[1] in capsys.readouterr().err
+
+
+def test_a_leader_believes_the_largest_numbers_of_a_peers_options() -> None:
+    asked = Join("peer", "1", "run", Member(ProcessId("a", 1), NUMBER_MAX - 1, NUMBER_MAX), 1.0, NUMBER_MAX)
+    assert checks_of(Plan(2, 4)).wrong(asked) is None
 
 
 def test_a_commands_integer_is_the_exit_code(monkeypatch: pytest.MonkeyPatch) -> None:
