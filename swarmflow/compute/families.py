@@ -316,6 +316,8 @@ def _roles(model: PreTrainedModel, blocks_name: str) -> _Roles:
     ]
     blocks = model.get_submodule(blocks_name)
     assert isinstance(blocks, nn.ModuleList)
+    if not len(blocks):
+        raise ModelError(f"this model of type {config.model_type} has no blocks: give it at least one")
     calls: list[str] = []
 
     def note(name: str) -> Callable[[nn.Module, object], None]:

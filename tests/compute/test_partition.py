@@ -75,6 +75,8 @@ def test_a_configuration_survives_json_and_itself() -> None:
         ({"model_type": "vit"}, "not a causal"),
         ({"model_type": "llama", "hidden_size": 30, "num_attention_heads": 4, "num_hidden_layers": 2}, "30"),
         ({"model_type": "llama", "hidden_size": "big"}, "hidden_size"),
+        ({"model_type": "gpt2", "n_layer": 0}, "this model of type gpt2 has no blocks"),
+        ({"model_type": "llama", "num_hidden_layers": 0}, "this model of type llama has no blocks"),
         ({"model_type": "longcat_flash", "num_layers": 2}, "longcat_flash are not supported: their blocks are not one"),
     ],
 )
