@@ -72,10 +72,13 @@ def _text(path: Path) -> str:
 
 def _lines(path: Path) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
-    for number, text in enumerate(_text(path).splitlines(), 1):
+    for number, text in enumerate(_text(path).splitlines(keepends=True), 1):
+        if not text.endswith("\n"):
+            break  # a crash has left it half-written
         try:
             line = json.loads(text)
-            lines.append({**line, "step": int(line["step"]), "time": float(line["time"])})
-        except (ValueError, KeyError, TypeError):
+            seconds = {"seconds": float(line["seconds"])} if "seconds" in line else {}
+            lines.append({**line, **seconds, "step": int(line["step"]), "time": float(line["time"])})
+        except (ValueError, KeyError, TypeError, OverflowError):
             raise DataError(f"{path}, line {number}: no step of a run's log (docs/json-log.md)") from None
     return lines

@@ -150,6 +150,14 @@ async def test_the_log_of_a_run_is_a_recording_of_its_curves(tmp_path: Path) -> 
 
 
 @pytest.mark.asyncio
+async def test_a_line_that_a_crash_left_half_written_is_no_step(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    log.write_text('{"step": 0, "time": 10.0}\n{"step": 1, "ti')
+    recorded = json.loads(await Recording.of_steps(log).recording())
+    assert [step["step"] for step in recorded["steps"]] == [0]
+
+
+@pytest.mark.asyncio
 async def test_of_a_log_with_a_roll_back_the_last_lines_count(tmp_path: Path) -> None:
     log = tmp_path / "log.jsonl"
     steps = (0, 1, 2, 3, 1, 2)
@@ -169,7 +177,14 @@ async def test_a_feed_has_a_name_of_its_own_for_viewers_of_a_former_one() -> Non
     assert names[0] == names[1] != names[2]
 
 
-@pytest.mark.parametrize("text", ["", "x\n", "{}\n", "[1]\n", '{"step": "x", "time": 1}\n'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "x\n", "{}\n", "[1]\n"),
+        *(f"{json.dumps({'step': 1, 'time': 1, **wrong})}\n" for wrong in ({"step": "x"}, {"seconds": "x"})),
+        '{"step": 1e999, "time": 1}\n',
+    ],
+)
 def test_what_is_no_log_and_no_recording_is_one_line(text: str, tmp_path: Path) -> None:
     file = tmp_path / "file"
     file.write_text(text)
