@@ -44,11 +44,7 @@ class _SwarmCollector(Collector):
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._stages: list[tuple[str, list[Peer]]] = [
-            (str(number), [peer for peer in _items(stage, "peers") if isinstance(peer, Mapping)])
-            for number, stage in enumerate(_items(view, "stages"))
-            if isinstance(stage, Mapping)
-        ]
+        self._stages = peers_of(view)
         self._summaries = {stage: [_summary(peer) for peer in peers] for stage, peers in self._stages}
 
     def collect(self) -> Iterator[Metric]:
@@ -104,7 +100,7 @@ class _SwarmCollector(Collector):
 
     def _of_links(self) -> Iterator[Metric]:
         """Yield the times of the links that the step's microbatches took, by the stage that they lead to."""
-        at = {peer.get("id"): stage for stage, peers in self._stages for peer in peers}
+        at = {name: stage for stage, peers in self._stages for peer in peers if isinstance(name := peer.get("id"), str)}
         links: dict[str, list[tuple[float, str, str]]] = {}
         for link in _items(self._view, "links"):
             if not isinstance(link, Sequence) or len(link) != 4 or not isinstance(link[1], str):
@@ -146,6 +142,15 @@ class _SwarmCollector(Collector):
         peers.sort(key=lambda each: (_number(_summary(each[1]).get("metrics_port")) > 0, each[0]))
         own = list({labels: (labels, peer) for labels, peer in reversed(peers[:PEERS_MAX])}.values())
         return own, [peer for _, peer in peers[PEERS_MAX:]]
+
+
+def peers_of(view: View) -> list[tuple[str, list[Peer]]]:
+    """Return the number of each stage, and its peers; what is no stage or no peer is left out."""
+    return [
+        (str(number), [peer for peer in _items(stage, "peers") if isinstance(peer, Mapping)])
+        for number, stage in enumerate(_items(view, "stages"))
+        if isinstance(stage, Mapping)
+    ]
 
 
 def _gauge(family: Family, samples: Iterable[tuple[Sequence[str], float]]) -> Metric:

@@ -9,6 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
+from swarmflow.monitoring.swarm_metrics import peers_of
+
 CONTENT_TYPE: Final = "application/json"
 _NAME = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(\.[A-Za-z0-9-]{1,63})*\.?")
 LABEL_CHARACTERS_MAX: Final = 64
@@ -23,8 +25,8 @@ def targets(view: Mapping[str, Any]) -> bytes:
     run = str(view.get("run", ""))[:LABEL_CHARACTERS_MAX]
     hosts: dict[str, str] = {}
     found = []
-    for stage in view.get("stages", ()):
-        for peer in stage.get("peers", ()):
+    for _, peers in peers_of(view):
+        for peer in peers:
             host, summary = peer.get("address"), peer.get("summary")
             port = summary.get("metrics_port") if isinstance(summary, dict) else None
             if not isinstance(host, str) or type(port) is not int or not 0 < port < 65536:
@@ -39,6 +41,8 @@ def targets(view: Mapping[str, Any]) -> bytes:
 
 def _host(text: str) -> str:
     """Return a host as it stands in a target; empty where the text is none."""
+    if "%" in text:  # what follows an IPv6 address may be any text, and has no meaning on another machine
+        return ""
     try:
         return f"[{text}]" if ip_address(text).version == 6 else text
     except ValueError:

@@ -98,6 +98,7 @@ def test_ten_thousand_peers_have_a_bounded_number_of_series() -> None:
         {"summary": None, "phase": 'x"} 1\nswarmflow_swarm_version 99', "id": 'a"} 1\nswarmflow_swarm_version 99\n'},
         {"id": "x" * 10_000},
         {"id": None},
+        {"id": [1]},
     ],
 )
 def test_what_a_peer_makes_up_changes_no_other_series(hostile: dict[str, Any]) -> None:

@@ -31,7 +31,9 @@ def test_addresses_are_written_as_prometheus_reads_them(address: str, target: st
     assert hosts(view([{**peer("a", port=9400), "address": address}])) == [target]
 
 
-@pytest.mark.parametrize("address", ["", "a/b", "user@host", "host:80", "-x", "a b", "a?b", "x" * 300, None, 7])
+@pytest.mark.parametrize(
+    "address", ["", "a/b", "user@host", "host:80", "-x", "a b", "a?b", "x" * 300, '::1%]"x ', "fe80::1%eth0", None, 7]
+)
 def test_what_is_no_host_is_no_target(address: object) -> None:
     assert hosts(view([{**peer("a", port=9400), "address": address}])) == []
 
@@ -46,5 +48,6 @@ def test_a_peer_without_a_summary_is_no_target(summary: object) -> None:
     assert hosts(view([{**peer("a"), "summary": summary}])) == []
 
 
-def test_a_view_without_stages_has_no_targets() -> None:
-    assert hosts({}) == []
+@pytest.mark.parametrize("broken", [{}, {"stages": None}, {"stages": [None, 1, {"peers": 2}, {"peers": [None, 3]}]}])
+def test_a_view_without_stages_or_peers_has_no_targets(broken: dict[str, Any]) -> None:
+    assert hosts(broken) == []
