@@ -7,6 +7,7 @@ swarm whose processes are started again and again would spend the machine's time
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import importlib
 import json
@@ -40,6 +41,7 @@ _FAMILIES = ("gpt2", "llama")  # model families of the demo and of the tests; a 
 # Whether there is a CUDA device torch finds out from its driver's library then. Else it starts CUDA, which no forked
 # process can use from then on.
 _ASK_NVML = "PYTORCH_NVML_BASED_CUDA_CHECK"
+_PR_SET_PDEATHSIG = 1  # of <sys/prctl.h>
 _ENDED = "the fork server has ended, and with it all of its processes"
 
 
@@ -180,6 +182,7 @@ def _serve() -> None:
     """Fork for each line that is read, and report each child that has ended. This also returns in each child."""
     _load()
     _report(0)
+    server = os.getpid()
     children: set[int] = set()
     text = b""
     while True:
@@ -193,6 +196,7 @@ def _serve() -> None:
                 environment, log, errors, folder, *arguments = json.loads(line)
                 pid = os.fork()
                 if pid == 0:
+                    _end_with(server)
                     _set_up_child(log, errors, arguments, environment)
                     if folder:
                         os.chdir(folder)
@@ -227,6 +231,13 @@ def _load() -> None:
 def _report(value: int | list[int]) -> None:
     """Write to the owner: an answer (0: ready; a process ID: started), or [process ID, exit code]."""
     os.write(1, json.dumps(value).encode() + b"\n")
+
+
+def _end_with(server: int) -> None:
+    """Have the system kill this child when the server ends, also where the server is killed and can kill nobody."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != server:  # it ended before that
+        os._exit(1)
 
 
 def _set_up_child(log: str, errors: str, arguments: list[str], environment: dict[str, str] | None) -> None:

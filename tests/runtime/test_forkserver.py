@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import select
 import signal
 import subprocess
 from pathlib import Path
@@ -61,3 +63,20 @@ def test_nobody_is_left_when_the_server_ends(tmp_path: Path) -> None:
         os.kill(process.pid, 0)
     with pytest.raises(ForkServerError, match="has ended"):
         process.poll()
+
+
+def test_nobody_is_left_when_the_server_is_killed(tmp_path: Path) -> None:
+    recording = tmp_path / "recording.json"
+    recording.write_text('{"duration_s": 0, "frames": [], "events": [], "steps": []}')
+    with ForkServer(environment(threads=1)) as server:
+        process = server.start(["dashboard", "--recording", str(recording)], tmp_path / "dashboard.log")
+        ended = os.pidfd_open(process.pid)
+        server._server.kill()
+        try:
+            assert select.select([ended], [], [], END_S)[0]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(ended, signal.SIGKILL)
+            os.close(ended)
+        with pytest.raises(ForkServerError, match="has ended, and with it all of its processes"):
+            process.poll()
