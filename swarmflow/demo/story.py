@@ -19,7 +19,7 @@ from swarmflow.demo.recorder import RunRecorder
 from swarmflow.demo.sample import sample
 from swarmflow.demo.screen import Screen
 from swarmflow.demo.sentences import marks_of, sentence_of
-from swarmflow.errors import SwarmflowError
+from swarmflow.errors import ConfigError, SwarmflowError
 from swarmflow.local.forkserver import CAN_FORK, ForkServer
 from swarmflow.local.swarm import LocalProcess, LocalSwarm, environment, terminable
 from swarmflow.runtime.operations.watching import asking_this_machine
@@ -45,6 +45,7 @@ def tell(out: Path, steps: int, *, keep_page: bool = False) -> int:
 
     keep_page: serve the page until Ctrl-C, when the run is over.
     """
+    place = checked_place(out)  # before minutes of training
     with terminable(), Screen(steps) as screen, ExitStack() as pages:
         folder = Path(tempfile.mkdtemp(prefix="swarmflow-demo-"))
         try:
@@ -55,7 +56,7 @@ def tell(out: Path, steps: int, *, keep_page: bool = False) -> int:
             ):
                 story = _start(swarm, screen, steps, pages)
                 story.train()
-            model = _keep(swarm.output / "final", out)
+            model = keep(swarm.output / "final", place)
             picture = story.conclude(model / "run.png")
         except SwarmflowError as error:
             for note in getattr(error, "__notes__", ()):
@@ -225,12 +226,31 @@ def _show_model(model: Path, screen: Screen) -> None:
         screen.say("\n" + textwrap.fill(sample(model, prompt, SAMPLE_TOKENS), WIDTH))
 
 
-def _keep(final: Path, out: Path) -> Path:
-    """Move the model to `out`, or to the first of out-2, out-3, ... that is free, so that nothing is overwritten."""
-    number, place = 1, out.absolute()
-    while os.path.lexists(place):
-        number += 1
-        place = out.absolute().with_name(f"{out.name}-{number}")
-    place.parent.mkdir(parents=True, exist_ok=True)
-    shutil.move(final, place)
+def checked_place(out: Path) -> Path:
+    """Return the whole path of `--out`, whose parent is made. Raises ConfigError where nothing can be put there."""
+    place = Path(os.path.abspath(out))
+    if not place.name:
+        raise ConfigError(f"--out {out}: name a folder that is to be made")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place.parent):
+            pass
+    except OSError as error:
+        raise ConfigError(f"--out {out}: nothing can be put into {place.parent} ({error.strerror})") from None
     return place
+
+
+def keep(final: Path, place: Path) -> Path:
+    """Move the model to a place, or to the first of NAME-2, NAME-3, ... that is free, so that nothing is overwritten.
+
+    Raises SwarmflowError, which says where the model is.
+    """
+    number, free = 1, place
+    while os.path.lexists(free):
+        number += 1
+        free = place.with_name(f"{place.name}-{number}")
+    try:
+        shutil.move(final, free)
+    except OSError as error:
+        raise SwarmflowError(f"the model cannot be moved to {free} ({error}); it is in {final}") from error
+    return free
