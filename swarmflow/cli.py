@@ -109,7 +109,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _print_error(clean(" ".join(str(error).split())))
         return error.exit_code
     except Exception as error:
-        _print_error(f"{type(error).__name__}: {' '.join(str(error).split())} ({_keep_traceback()})")
+        _print_error(f"{type(error).__name__}: {clean(' '.join(str(error).split()))} ({_keep_traceback()})")
         return EXIT_UNEXPECTED
     return result if isinstance(result, int) else 0
 
@@ -121,6 +121,7 @@ def run() -> NoReturn:
     that was still there when Python had unloaded it (exit code -6), and it takes seconds.
     """
     raise_file_limit()
+    open_output()
     exit_code = main()
     with contextlib.suppress(OSError):  # whoever read the output has gone
         sys.stdout.flush()
@@ -139,6 +140,16 @@ def raise_file_limit() -> None:
         with contextlib.suppress(OSError, ValueError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
             return
+
+
+def open_output() -> None:
+    """Have stdout and stderr take any text: what an encoding lacks is written as codes, and a closed one drops it."""
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+        else:
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _narrow_types(command: click.Command) -> None:

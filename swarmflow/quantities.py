@@ -7,8 +7,8 @@ import re
 from swarmflow.errors import ConfigError
 
 _POWERS = "kmgt"
-_SIZE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)(b?)", re.IGNORECASE)
-_RATE = re.compile(r"(\d+(?:\.\d+)?) ?([kmgt]?)(i?)(bit/s|bps|b/s)", re.IGNORECASE)
+_SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?) ?([kmgt]?)(i?)(b?)", re.IGNORECASE)
+_RATE = re.compile(r"(\d{1,15}(?:\.\d+)?) ?([kmgt]?)(i?)(bit/s|bps|b/s)", re.IGNORECASE)
 _BITS = ("bit/s", "bps")
 UPLOAD_MIN_BYTES_PER_S = 125_000  # slower, four chunks of a state take a minute, after which their receiver gives up
 

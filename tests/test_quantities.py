@@ -27,6 +27,7 @@ def test_a_size_is_read(text: str, size_bytes: int) -> None:
         ("", "write a size"),
         ("8Gb", "a lower-case b stands for bits; write 8GB for bytes"),
         ("0GB", "must be more than 0"),
+        (f"{'9' * 400}GB", "write a size"),
     ],
 )
 def test_what_is_no_size_is_refused_with_one_that_is(text: str, why: str) -> None:
@@ -62,6 +63,7 @@ def test_a_rate_is_read(text: str, bytes_per_s: float) -> None:
         ("20MBps", "write 20MB/s for bytes, 20Mbit/s for bits"),
         ("999kbit/s", "at least 1Mbit/s"),
         ("0MB/s", "at least 1Mbit/s"),
+        (f"{'9' * 400}MB/s", "write a rate"),
     ],
 )
 def test_what_is_no_rate_is_refused_with_one_that_is(text: str, why: str) -> None:

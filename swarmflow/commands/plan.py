@@ -28,10 +28,8 @@ HERE = "here"
 @click.option(
     "--strategy",
     type=click.Choice(["places", "dtfm", "op-fence", "megatron", "random"]),
-    default="places",
-    show_default=True,
     help="places: swarmflow's. dtfm: the genetic search of DT-FM. op-fence: the clusters of FusionLLM. "
-    "megatron: in the order of the machines.",
+    "megatron: in the order of the machines.  [default: places]",
 )
 @click.option("--compare", is_flag=True, help="Plan by every strategy.")
 @click.option(
@@ -56,7 +54,7 @@ def plan(
     activation_mb: float | None,
     gradient_mb: float | None,
     microbatches: float | None,
-    strategy: str,
+    strategy: str | None,
     compare: bool,
     seed: int | None,
     cut: bool,
@@ -74,7 +72,8 @@ def plan(
     if cut or machines or at_least is not None:
         others = {"--join": invite, "--latency": latency, "--bandwidth": bandwidth, "--microbatches": microbatches}
         others |= {"--activation-mb": activation_mb, "--gradient-mb": gradient_mb, "--seed": seed, "--plot": plot_file}
-        _check_cut(scenario if cut else None, machines, {**others, "--compare": compare or None})
+        others |= {"--strategy": strategy, "--compare": compare or None}
+        _check_cut(scenario if cut else None, machines, others)
         _cut(str(scenario), machines, stages, at_least or 1, json_file)
         return
 
@@ -94,7 +93,7 @@ def plan(
         rows, columns, count, activation, gradient = tables.values()
         measures = Sizes(count, 1e6 * activation, 1e6 * gradient, microbatches or 1.0)
         fleet = of_tables(Path(rows), Path(columns), measures, seed or 0)
-    main(fleet, strategy, compare, files)
+    main(fleet, strategy or "places", compare, files)
 
 
 def _check_given(scenario: str | None, invite: str | None, tables: dict[str, Any]) -> None:

@@ -85,9 +85,9 @@ def check_memory(limit_bytes: int | None = None) -> Diagnosis:
 
 def check_disk(folder: Path) -> Diagnosis:
     """Check that a file can be written where a peer keeps its state. folder: need not exist yet."""
-    where = existing_parent(folder)
-    trial = where / f".swarmflow-doctor.{uuid.uuid4().hex[:8]}.tmp"
     try:
+        where = existing_parent(folder)
+        trial = where / f".swarmflow-doctor.{uuid.uuid4().hex[:8]}.tmp"
         try:
             with trial.open("xb") as file:
                 file.write(bytes(TRIAL_BYTES))
@@ -95,10 +95,10 @@ def check_disk(folder: Path) -> Diagnosis:
                 os.fsync(file.fileno())
         finally:
             trial.unlink(missing_ok=True)
+        free = free_bytes(where)
     except OSError as error:
         advice = "make room there, or choose another folder that this user may write to: --state-dir FOLDER"
-        return fail("disk", f"{where} cannot be written to: {error.strerror}", advice)
-    free = free_bytes(where)
+        return fail("disk", f"{folder.absolute()} cannot be written to: {error.strerror}", advice)
     found = f"{readable_size(free)} free at {where}"
     if free < DISK_BYTES:
         return warn("disk", found, "make room there, or give --no-copies to the peer, which then keeps no copies")

@@ -81,7 +81,7 @@ class PageServer:
         """Listen, and return the port; 0: any free one. Raises NetworkError where the address cannot be used."""
         try:
             self._server = await asyncio.start_server(self._serve, host, port, limit=HEAD_BYTES_MAX)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             reason = f"cannot serve the page on {host}:{port}: {error}"
             raise NetworkError(f"{reason}; choose another port (0: any free one)") from error
         self._hosts.add(host.lower())

@@ -11,6 +11,7 @@ from pathlib import Path
 from swarmflow.compute.demands import blocks_bytes
 from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
 from swarmflow.config import RunConfig, load
+from swarmflow.core.protocol.messages.checks import MEMBERS_MAX
 from swarmflow.errors import ConfigError, raise_all
 from swarmflow.manifest import Manifest
 from swarmflow.planning.cut import STAGES_MAX, CutProblem, MachineClass, PlannedStage, bottleneck, plan_cut_for, serve
@@ -18,7 +19,7 @@ from swarmflow.preparation.manifests import manifest_of
 from swarmflow.preparation.model_check import CheckedModel, check_model
 from swarmflow.quantities import parse_size
 
-_MACHINES = re.compile(r"(\d+)x([^@]+)(?:@(\d+(?:\.\d+)?))?")
+_MACHINES = re.compile(r"(\d{1,15})x([^@]+)(?:@(\d{1,15}(?:\.\d+)?))?")
 OPTION = "--machines"
 
 
@@ -60,8 +61,8 @@ def parse_machines(text: str) -> MachineKind:
     if found is None:
         raise ConfigError(f"{OPTION} {text}: write COUNTxMEMORY, or COUNTxMEMORY@SPEED, such as 2x24GB@3")
     count, speed = int(found[1]), float(found[3] or 1)
-    if count < 1 or speed <= 0:
-        raise ConfigError(f"{OPTION} {text}: the count and the speed must be above 0")
+    if not 1 <= count <= MEMBERS_MAX or speed <= 0:
+        raise ConfigError(f"{OPTION} {text}: the count must be from 1 to {MEMBERS_MAX:,}, and the speed above 0")
     return MachineKind(text.strip(), count, parse_size(f"{OPTION} {text}:", found[2]), speed)
 
 

@@ -81,7 +81,8 @@ def test_too_little_memory_fails() -> None:
 
 
 def test_a_disk_that_is_full_or_takes_no_files_fails(tmp_path: Path) -> None:
-    assert_fails(check_disk(Path(os.devnull) / "state"), "/dev/null cannot be written to: Not a directory")
+    assert_fails(check_disk(Path(os.devnull) / "state"), "/dev/null/state cannot be written to: Not a directory")
+    assert_fails(check_disk(tmp_path / ("x" * 300)), "xx cannot be written to: File name too long")
     with small_disk(tmp_path / "disk", 4 << 20) as disk:
         small = check_disk(disk.path)
         assert small.level is Level.WARN

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -60,6 +63,26 @@ def test_a_mistake_of_ours_is_one_line_and_keeps_the_traceback(
     found = re.fullmatch(r"swarmflow: RuntimeError: what now \(.*SWARMFLOW_DEBUG=1.* read (\S+)\)\n", shown)
     assert found is not None
     assert "Traceback" in Path(found[1]).read_text(encoding="utf-8")
+
+
+def test_the_text_of_a_mistake_acts_on_no_terminal(raising: Raiser, capsys: pytest.CaptureFixture[str]) -> None:
+    raising(RuntimeError("\x1b[2Jwhat\u202e"))
+    assert cli.main(["fail"]) == cli.EXIT_UNEXPECTED
+    assert r"RuntimeError: \x1b[2Jwhat\u202e (" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", ">&- 2>&-"])
+def test_a_closed_output_takes_what_is_written(closed: str) -> None:
+    ended = subprocess.run(["sh", "-c", f'"$0" -m swarmflow --help {closed}', sys.executable], capture_output=True)
+    assert (ended.returncode, ended.stderr) == (0, b"")
+
+
+def test_what_an_encoding_lacks_is_written_as_codes() -> None:
+    program = "from swarmflow import cli; cli.open_output(); print('loss ▇ é')"
+    ended = subprocess.run(
+        [sys.executable, "-c", program], env={**os.environ, "PYTHONIOENCODING": "latin-1"}, capture_output=True
+    )
+    assert (ended.stdout, ended.stderr) == (b"loss \\u2587 \xe9\n", b"")
 
 
 def test_debug_shows_the_traceback(

@@ -129,12 +129,14 @@ async def test_an_answer_that_is_not_read_is_dropped(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.asyncio
-async def test_a_port_that_is_taken_is_one_line() -> None:
+async def test_a_port_that_is_taken_and_a_host_that_is_none_are_one_line() -> None:
     first, second = PageServer(PretendedRun()), PageServer(PretendedRun())
     port = await first.start("127.0.0.1", 0)
     try:
         with pytest.raises(NetworkError, match="choose another port"):
             await second.start("127.0.0.1", port)
+        with pytest.raises(NetworkError, match=r"cannot serve the page on a\.\.b:0"):
+            await second.start("a..b", 0)
     finally:
         first.close()
 
