@@ -6,10 +6,12 @@ import os
 
 import psutil
 
+from swarmflow.cgroups import memory_left
+
 
 def available_memory_bytes() -> int:
-    """Return the memory that processes may still take without swapping, in bytes."""
-    return int(psutil.virtual_memory().available)
+    """Return the memory that this process may still take without swapping, and within its container, in bytes."""
+    return min([int(psutil.virtual_memory().available), *memory_left()])
 
 
 def resident_bytes(process: int | None = None) -> int:

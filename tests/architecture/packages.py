@@ -41,7 +41,10 @@ PACKAGES: dict[str, Package] = {
     "targets": Package("the targets of a loss, and which of them do not count"),
     "quantities": Package("sizes and rates as users write them", ("errors",)),
     "activity": Package("what this process does right now, in words"),
-    "system": Package("what the operating system reports of this machine and of its processes", (), ("psutil",)),
+    "cgroups": Package("the memory that a container leaves a process"),
+    "system": Package(
+        "what the operating system reports of this machine and of its processes", ("cgroups",), ("psutil",)
+    ),
     "files": Package("whole files, and sizes in words", ("errors",)),
     "ownership": Package("whose a folder is", ("errors", "files")),
     "drafts": Package("files that become visible when they are whole", ("ownership",)),
