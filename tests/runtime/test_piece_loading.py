@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.execution.piece_donor import TOPIC, serve_pieces
+from swarmflow.runtime.execution.piece_donor import TOPIC, _give, serve_pieces
+from swarmflow.runtime.execution.piece_requests import PieceGiver
+from swarmflow.runtime.execution.piece_table import STEAL_S
 from swarmflow.runtime.execution.served import Served
 from swarmflow.runtime.transport.requests import Arguments
 from tests.runtime.nodes import damage_next
 from tests.runtime.piece_loads import FIRST_VERSION, LOADED_S, donors_of, here, ignored, load_of, members, never, of
 from tests.runtime.test_copy_keeper import Process, processes
-from tests.runtime.test_followed_pieces import stage_of, step
+from tests.runtime.test_followed_pieces import bring, stage_of, step
 
 pytestmark = pytest.mark.asyncio
 
@@ -215,3 +218,27 @@ async def test_a_donor_that_answers_too_late_leaves_no_piece_behind(tmp_path: Pa
                 loader.version = await load.run()
                 assert loader.state.digest() == first.state.digest()
         release.set()
+
+
+async def test_an_update_that_two_donors_give_at_the_same_time_is_made_once(tmp_path: Path) -> None:
+    run = of()
+    [sound], loader = donors_of(run, 1), stage_of(run)
+    async with processes(tmp_path, 3) as (reader, *donors):
+        load = load_of(reader, loader)
+        for span in loader.pieces.all():
+            bring(sound, loader, span, have=-1)
+        load.set_version(FIRST_VERSION)
+        sound.log.want()
+        step(sound, FIRST_VERSION, reduced=True)
+        slow, quick = (PieceGiver(member) for member in members(*donors))
+        owed = iter(partial(load._table.next, slow, sound.version, 0.0), None)
+        stolen = iter(partial(load._table.next, quick, sound.version, 2 * STEAL_S), None)
+        taken = []
+        for request in (*owed, *stolen):
+            given = _give(sound, load._table.span_of(request), request.have)
+            assert given is not None
+            taken.append(load._take(request, given[0], memoryview(given[1])))
+        await asyncio.gather(*taken)
+        assert load.whole_at(sound.version)
+        loader.version = sound.version
+        assert loader.state.digest() == sound.state.digest()

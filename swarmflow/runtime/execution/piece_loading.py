@@ -286,6 +286,7 @@ class PieceLoad:
             places = [place for place in places if spans[place].stop <= answer.stop][:1]
             if not places or spans[places[0]] != Span(span.group, span.start, answer.stop):
                 return
+        self._table.begin_change(places)  # at once: the answer of another donor may be taken before the task begins
         writing = asyncio.create_task(self._change(donor.member.process, places, span, answer, data))
         self._writing.add(writing)
         writing.add_done_callback(self._writing.discard)
@@ -295,8 +296,7 @@ class PieceLoad:
     async def _change(
         self, giver: ProcessId, places: list[int], span: Span, answer: PieceAnswer, data: memoryview
     ) -> None:
-        """Write or update pieces. What fails is lost, and fetched anew."""
-        self._table.begin_change(places)
+        """Write or update pieces that are marked as changing. What fails is lost, and fetched anew."""
         for place in places:
             if not answer.updates:
                 self._givers[place] = set()
