@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,9 +14,10 @@ import torch
 from swarmflow.compute.state_root import PIECE_ELEMENTS, Span
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import NetworkError
-from swarmflow.runtime.execution.piece_donor import TOPIC, serve_pieces
+from swarmflow.runtime.execution.piece_donor import TOPIC, PieceAnswer, PieceUpdate, serve_pieces
 from swarmflow.runtime.execution.served import Served
 from swarmflow.runtime.transport.requests import BUSY, Arguments, Requests
+from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.piece_loads import FIRST_VERSION, LOADED_S, donors_of, here, ignored, load_of, members, never, of
 from tests.runtime.test_copy_keeper import processes
 from tests.runtime.test_followed_pieces import stage_of, step
@@ -31,6 +32,7 @@ IMPOSSIBLE: list[list[bytes]] = [
     [b'{"version":9,"stop":16384}', b"\xff" * 1_000_000],
     [b'{"version":9,"stop":0,"updates":[{"step":7,"scale":1,"learning_rate":1,"ratios":[],"size_bytes":0}]}', b""],
     [b'{"version":2,"stop":0}'],
+    [b'{"version":2,"stop":5}', bytes(4)],
     [b'{"version":9,"stop":16384,"more":' + b"[" * 5000 + b"]" * 5000 + b"}", b""],
     [],
 ]
@@ -54,11 +56,54 @@ async def test_what_cannot_be_is_refused_and_comes_from_another_donor(tmp_path: 
             load = load_of(reader, loader)
             load.set_donors(members(lying), FIRST_VERSION)
             with pytest.raises(NetworkError):
-                await load.run()
+                async with asyncio.timeout(LOADED_S):
+                    await load.run()
             assert told > number
             load.set_donors(members(honest), FIRST_VERSION)
             loader.version = await load.run()
             assert (loader.version, loader.state.digest()) == (FIRST_VERSION, sound.state.digest()), bodies
+
+
+async def test_a_piece_that_is_missing_follows_no_updates(tmp_path: Path) -> None:
+    """AdamW would divide by zero in the step before the first one."""
+    loader = stage_of(manifest(**SUMS["fp32"]))
+    async with processes(tmp_path, 2) as (reader, lying):
+
+        async def lie(sender: ProcessId, arguments: Arguments) -> list[bytes]:
+            have, size = arguments["have"], loader.pieces.update_bytes(loader.pieces.all()[0])
+            assert isinstance(have, int)
+            updates = tuple(PieceUpdate(step, 1.0, 0.1, (), size) for step in range(have, FIRST_VERSION))
+            return [msgspec.json.encode(PieceAnswer(FIRST_VERSION, 0, updates)), bytes(size * len(updates))]
+
+        lying.session.requests.serve(TOPIC, lie)
+        load = load_of(reader, loader)
+        load.set_donors(members(lying), FIRST_VERSION)
+        with pytest.raises(NetworkError, match=r"what cannot be: version 2, stop 0, updates \[-1, 0, 1\]"):
+            async with asyncio.timeout(LOADED_S):
+                await load.run()
+
+
+async def test_a_donor_whose_answer_fails_in_an_unforeseen_way_is_asked_for_nothing_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    [sound], loader = donors_of(of(), 1), stage_of(of())
+    async with processes(tmp_path, 2) as (reader, donor):
+        serve_pieces(donor.session.requests, here(sound), ignored, never)
+        load = load_of(reader, loader)
+
+        async def compute(work: Callable[[], None]) -> None:
+            raise RuntimeError("the device has failed")
+
+        load.compute, works = compute, load.compute
+        load.set_donors(members(donor), FIRST_VERSION)
+        with pytest.raises(NetworkError, match="the device has failed"):
+            async with asyncio.timeout(LOADED_S):
+                await load.run()
+        assert f"what {donor.session.me} gave of stage 0 could not be used" in caplog.text
+        load.compute = works
+        load.set_donors(members(donor), FIRST_VERSION)
+        loader.version = await load.run()
+        assert loader.state.digest() == sound.state.digest()
 
 
 @pytest.mark.parametrize("tells", [False, True], ids=["from the first", "once it has told a later version"])

@@ -45,6 +45,17 @@ class PieceAnswer:
     stop: int  # where the state that is given ends
     updates: tuple[PieceUpdate, ...] = ()
 
+    def fits(self, have: int, stop: int, size_bytes: int) -> bool:
+        """Return whether it can be the answer to a peer that has a version of a piece, or -1, with such a second body.
+
+        stop: where the first piece that was asked for ends.
+        """
+        if not self.updates:
+            return self.stop == stop if size_bytes else self.version == have
+        steps, sizes = [each.step for each in self.updates], [each.size_bytes for each in self.updates]
+        follows = have >= 0 and self.version == have + len(steps) and steps == list(range(have, self.version))
+        return follows and min(sizes) >= 0 and sum(sizes) == size_bytes
+
 
 def serve_pieces(
     requests: Requests,

@@ -227,7 +227,9 @@ class PieceLoad:
             donor.busy_since_s = min(donor.busy_since_s, now)
             if now - donor.busy_since_s > BUSY_S:
                 donor.version = -1  # whatever it has told, it gives nothing of it
-        except (NetworkError, FrameError, NotFiniteError) as error:
+        except Exception as error:  # of any kind: a donor that stays is asked for the same again, for ever
+            if not isinstance(error, NetworkError | FrameError | NotFiniteError):
+                log.exception("what %s gave of stage %d could not be used", donor.member.process, self.stage)
             self.failures.append(f"{donor.member.process}: {error}")
             self._drop(donor.member.process)
         finally:
@@ -258,18 +260,15 @@ class PieceLoad:
             answer = msgspec.json.decode(bodies[0], type=PieceAnswer)
         except UNDECODABLE as error:
             raise NetworkError(f"it sent an answer that does not decode: {error}") from None
-        steps = [update.step for update in answer.updates]
-        fits = steps == list(range(request.have, request.have + len(steps)))
-        fits &= least <= answer.version <= COUNT_MAX and all(u.size_bytes >= 0 for u in answer.updates)
-        fits &= sum(update.size_bytes for update in answer.updates) == len(bodies[1]) or not answer.updates
-        fits &= bool(answer.updates) or len(bodies[1]) > 0 or answer.version == request.have  # nothing newer
-        if not fits or (answer.updates and answer.version != request.have + len(steps)):
-            raise NetworkError(f"it sent what cannot be: version {answer.version}, updates {steps[:4]}")
+        first = self._table.spans[request.places[0]]
+        if not least <= answer.version <= COUNT_MAX or not answer.fits(request.have, first.stop, len(bodies[1])):
+            steps = [update.step for update in answer.updates[:4]]
+            raise NetworkError(f"it sent what cannot be: version {answer.version}, stop {answer.stop}, updates {steps}")
         return answer, bodies[1]
 
     async def _take(self, request: PieceRequest, answer: PieceAnswer, data: memoryview) -> None:
         """Write or update the pieces of an answer, where another one was not faster."""
-        donor, span, spans = request.donor, self._table.span_of(request), self._table.spans
+        donor, span = request.donor, self._table.span_of(request)
         donor.version, donor.busy_since_s = answer.version, math.inf
         self.received_bytes += len(data)
         donor.idle_until_s = 0.0
@@ -283,9 +282,9 @@ class PieceLoad:
             return  # stolen: the others of them are fetched anew
         if not answer.updates:
             donor.answered(time.monotonic() - request.sent_s)
-            places = [place for place in places if spans[place].stop <= answer.stop][:1]
-            if not places or spans[places[0]] != Span(span.group, span.start, answer.stop):
-                return
+            places = [place for place in places if place == request.places[0]]
+            if not places:
+                return  # stolen, too
         self._table.begin_change(places)  # at once: the answer of another donor may be taken before the task begins
         writing = asyncio.create_task(self._change(donor.member.process, places, span, answer, data))
         self._writing.add(writing)
