@@ -30,7 +30,7 @@ from swarmflow.core.protocol.messages import Held
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.execution.load_progress import LoadMeter
+from swarmflow.runtime.execution.load_progress import LoadMeter, named
 from swarmflow.runtime.execution.piece_donor import serve_pieces
 from swarmflow.runtime.execution.piece_loading import PieceLoad
 from swarmflow.runtime.execution.served import Served
@@ -95,16 +95,18 @@ class StageLoader:
         loaded = self._loaded
         if loaded is not None and _goes_on(loaded.load, action):
             loaded.load.set_donors(action.donors, action.version)
-            if not loaded.pending:
-                loaded.pending = True
-                self._host.unload()
-                loaded.served.version = -1
-                self._loading = self._session.spawn(self._follow(action, loaded), "following a stage")
-            return
+            if loaded.pending:
+                return
+            loaded.pending = True
+            self._host.unload()
+            loaded.served.version = -1
+            work, what = self._follow(action, loaded), "following a stage"
+        else:
+            self._loaded = None
+            work, what = self._load(action), "loading a stage"
         if self._loading is not None:
-            self._loading.cancel()
-        self._loaded = None
-        self._loading = self._session.spawn(self._load(action), "loading a stage")
+            self._loading.cancel()  # or a failure that it has not reported yet would answer this grant
+        self._loading = self._session.spawn(work, what)
 
     def expect(self, action: ExpectRoot) -> None:
         """Have what is loaded verified."""
@@ -235,7 +237,7 @@ class StageLoader:
         try:
             if _from_peers(action):
                 with self._meter.loading(action.stage, action.version) as measure:
-                    load.on_progress = _named(measure)
+                    load.on_progress = named(measure)
                     served.version = await load.run()
                 root = await self._compute.call(_FIRST, lambda: served.keep_leaves(*load.leaves))
             else:
@@ -388,13 +390,3 @@ def _goes_on(load: PieceLoad, action: LoadState) -> bool:
 def _from_peers(action: LoadState) -> bool:
     """Return whether peers of the stage give it, and not a trainer's disk or the seed."""
     return any(donor.stage == action.stage for donor in action.donors)
-
-
-def _named(measure: Callable[[ProcessId | str, int, int], None]) -> Callable[[Sequence[ProcessId], int, int], None]:
-    """Return a function that reports progress under the name of the donor, or as that of several."""
-
-    def report(donors: Sequence[ProcessId], received_bytes: int, total_bytes: int) -> None:
-        name = donors[0] if len(donors) == 1 else f"{len(donors)} processes"
-        measure(name, received_bytes, total_bytes)
-
-    return report

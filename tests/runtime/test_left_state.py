@@ -257,6 +257,16 @@ async def test_what_no_peer_could_give_is_loaded_from_whoever_keeps_the_version(
         assert loaded.version == 0
 
 
+async def test_a_grant_that_goes_on_after_a_failed_one_is_not_answered_by_that_failure(tmp_path: Path) -> None:
+    async with loading(tmp_path) as (peer, loader, _):
+        loader.load(LoadState(1, 2, (Member(ProcessId("nobody", 1), 1),)))
+        await until(lambda: loader._loaded is not None and not loader._loaded.pending)
+        loader.load(LoadState(1, 3, (Member(ProcessId("nobody else", 1), 1),), follows=True))
+        failed = await answer(peer, StateNotLoaded)
+        assert isinstance(failed, StateNotLoaded)
+        assert failed.version == 3
+
+
 async def test_it_is_of_its_run_alone(tmp_path: Path) -> None:
     async with peers(manifest()) as (peer,):
         await leave(peer, tmp_path / "left")

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -121,6 +121,16 @@ class LoadMeter:
             await asyncio.sleep(LOG_EVERY_S)
             if self._load is load:
                 log.info("%s", self.progress)
+
+
+def named(measure: Callable[[ProcessId | str, int, int], None]) -> Callable[[Sequence[ProcessId], int, int], None]:
+    """Return a function that reports progress under the name of the donor, or as that of several."""
+
+    def report(donors: Sequence[ProcessId], received_bytes: int, total_bytes: int) -> None:
+        name = donors[0] if len(donors) == 1 else f"{len(donors)} processes"
+        measure(name, received_bytes, total_bytes)
+
+    return report
 
 
 def _forget(samples: deque[tuple[float, int]], now: float) -> None:
