@@ -278,6 +278,9 @@ class StageLoader:
         try:
             kept = kept if kept is not None else await self._compute.call(_FIRST, lambda: self._restore(action.stage))
             await self._fill_frozen(action, kept.served)
+        except NoMemoryError as error:
+            self._look_elsewhere(error)
+            return
         except (CheckpointError, NetworkError) as error:
             post(StateNotLoaded(action.stage, action.version, f"stage {action.stage} is not here any more: {error}"))
             return
@@ -310,7 +313,7 @@ class StageLoader:
         await asyncio.to_thread(self._left.remove)
 
     def _restore(self, number: int) -> KeptStage:
-        """Return the state that an earlier life has left in the folder. Raises CheckpointError."""
+        """Return the state that an earlier life has left in the folder. Raises CheckpointError, NoMemoryError."""
         served, one = build(self._manifest, self._budget, number)
         in_host_memory = served.stage.in_host_memory
         allowed = self._budget.fitting(self._manifest, number, one, in_host_memory=in_host_memory)

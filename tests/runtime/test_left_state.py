@@ -21,7 +21,7 @@ from peers.fitting import MemoryBudget
 from peers.kept import BetweenLives, KeptStage
 from peers.left import LeftState
 from peers.loading import StageLoader
-from swarmflow.core.protocol.actions import LoadState, Reset, Resume, SumPiece
+from swarmflow.core.protocol.actions import LoadState, Rejoin, Reset, Resume, SumPiece
 from swarmflow.core.protocol.events import Applied, Event, Lost, PieceReduced, Progressed, StateLoaded, StateNotLoaded
 from swarmflow.core.protocol.messages import Held
 from swarmflow.core.protocol.types import Member, ProcessId
@@ -31,7 +31,7 @@ from swarmflow.runtime.execution.stage_host import StageHost
 from swarmflow.runtime.execution.worker import Worker
 from tests.disks import flip_bit, no_more_files, small_disk
 from tests.runtime.manifests import SUMS, manifest
-from tests.runtime.nodes import started, until
+from tests.runtime.nodes import DEADLINE_S, started, until
 from tests.runtime.stage_peers import EPOCH, Peer, RecordedEvents, peers
 from tests.runtime.test_kept_stage import APPLY, FIRST, HELD, sealed
 from tests.runtime.test_session import opened
@@ -221,6 +221,20 @@ async def test_what_was_left_stays_until_a_step_is_committed_after_it(tmp_path: 
         assert LeftState(tmp_path / "left").find(RUN) == HELD
         assert isinstance(await peer.ask(APPLY), Applied)
         await until(lambda: left.held is None)
+
+
+async def test_a_stage_beside_which_there_is_no_room_any_more_is_given_up_for_another_one(tmp_path: Path) -> None:
+    async with loading(tmp_path) as (peer, loader, _):
+        budget = loader._budget
+        budget.limit_bytes, budget.capacity = 1 << 30, 1 << 30  # not for so many microbatches
+        loader.resume(Resume(1, HELD.version))
+        async with asyncio.timeout(DEADLINE_S):
+            outcome = await loader._session.ended
+        assert isinstance(outcome, Rejoin)
+        assert outcome.reason.startswith("--memory-limit")
+        assert outcome.held is None
+        assert budget.unfit(peer.of) == (1,), "its next life joins for the other one"
+        assert LeftState(tmp_path / "left").find(RUN) == HELD, "one with more memory may go on from it"
 
 
 async def test_a_state_that_goes_on_without_the_update_that_was_left_takes_part_in_the_next_all_reduce(
