@@ -10,7 +10,7 @@ from nacl.signing import SigningKey
 
 from swarmflow.authority.access import AccessControl
 from swarmflow.core.protocol.actions import Action, Send
-from swarmflow.core.protocol.events import BlamedError, DrainAsked, Event, Mishandled, Received
+from swarmflow.core.protocol.events import BlamedError, DrainAsked, Event, Lost, Mishandled, Received, Tick
 from swarmflow.core.protocol.messages import Adopt, Drain, Heartbeat, Message
 from swarmflow.core.protocol.messages.checks import MessageChecks, checks_of
 from swarmflow.core.protocol.proofs import with_proofs
@@ -115,6 +115,18 @@ async def test_a_version_that_no_trainer_has_signed_is_not_heard_of() -> None:
     bare = replace(JOIN, copies=(), held=None)
     assert machine.events[1:] == [Received(OTHER, join, (), "peer") for join in (bare, bare, bare, JOIN)]
     assert metrics.registry.get_sample_value("swarmflow_decisions_total", {"kind": "claims_unproven:Join"}) == 3
+    assert not failures
+
+
+async def test_what_was_lost_before_a_machine_began_is_not_kept_for_it() -> None:
+    """A peer waits for its run as long as it takes, and dials the trainers that it knew about once a second."""
+    machine, failures = Fragile(()), list[BaseException]()
+    driver = Driver(ME, Store(), Metrics(), {}, failures.append, lambda body: None)
+    driver.lost(OTHER, "it cannot be dialled")
+    driver.run(machine, [])
+    driver.lost(OTHER, "its daemon ended")
+    driver.halt()
+    assert machine.events == [Tick(), Lost(OTHER, "its daemon ended")]
     assert not failures
 
 

@@ -158,7 +158,8 @@ class Driver:
         """Handle a broken connection."""
         if self.requests is not None:
             self.requests.on_process_lost(process, reason)
-        self.post(Lost(process, reason))
+        if self._machine is not None:  # one that begins later sends to whom it needs, and learns of it then
+            self.post(Lost(process, reason))
 
     def perform(self, actions: list[Action]) -> None:
         """Perform the actions of a machine."""
