@@ -98,11 +98,12 @@ class CopyKeeper:
         manifest, failed = self._manifest, ""
         assert manifest is not None, "a peer that keeps copies knows the run"
         async with self._copying:
-            if not any(action.holders) and not await asyncio.to_thread(self._has_file, action.snapshot.version):
-                session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings), "it was not written here"))
-                return
             try:
                 snapshot = action.snapshot
+                if not any(action.holders) and not await asyncio.to_thread(self._has_file, snapshot.version):
+                    why = "it was not written here"
+                    session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings), why))
+                    return
                 checkpoint = await asyncio.to_thread(
                     Checkpoint.begin_copy,
                     self._folder,
@@ -158,21 +159,27 @@ class CopyKeeper:
 
     async def _drop(self, session: Session, action: DropCopies) -> None:
         async with self._copying:
-            await asyncio.to_thread(self._delete, action)
+            try:
+                await asyncio.to_thread(self._delete, action)
+            except (SwarmflowError, OSError) as error:
+                log.warning("copies that nobody needs any more may be left: %s", error)
             session.driver.post(CopiesChanged(await asyncio.to_thread(self._holdings)))
 
     def _delete(self, action: DropCopies) -> None:
         self._close(lambda stage, version: not action.oldest <= version <= action.newest)
+        whole: list[Checkpoint] = []
         for checkpoint in self._checkpoints():
             if not action.oldest <= checkpoint.version <= action.newest:
                 checkpoint.remove()
             elif checkpoint.version == action.whole:
-                checkpoint.note(whole=True)
+                whole.append(checkpoint)
         assert self._manifest is not None, "a leader has asked for it"
         former = (self._of_cut(cuts) for cuts in range(self._manifest.cuts))
         for checkpoint in (each for folder in former for each in checkpoints(folder)):
             if checkpoint.version < action.newest:  # by the present cut there is a newer one
                 checkpoint.remove()
+        for checkpoint in whole:  # last: a full disk takes a note once something is deleted
+            checkpoint.note(whole=True)
 
     def _close(self, of_no_use: Callable[[int, int], bool]) -> None:
         """Close the files of these (stage, version), whose content is replaced."""

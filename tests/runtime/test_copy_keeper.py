@@ -26,7 +26,7 @@ from swarmflow.runtime.execution.session import Session
 from swarmflow.runtime.execution.state_transfer import Listing, copy_stage, list_state, serve_state
 from swarmflow.runtime.operations.exporting import state_tensor_lengths
 from swarmflow.runtime.transport.node import Node
-from tests.disks import no_more_files
+from tests.disks import no_more_files, small_disk
 from tests.owners import trainer_access
 from tests.runtime.manifests import SUMS, manifest
 from tests.runtime.nodes import DEADLINE_S, started
@@ -417,3 +417,40 @@ async def test_a_stage_that_the_disk_refuses_is_told_of_and_the_update_goes_on(t
         keeper.write(1, 8, computing.host.served.state, done)
         assert "cannot be written" in (await peer.event(StageWritten)).failed
         assert done.done()
+
+
+async def test_a_full_disk_takes_the_note_that_a_version_was_whole_once_the_earlier_ones_are_deleted(
+    tmp_path: Path,
+) -> None:
+    of = manifest()
+    with small_disk(tmp_path / "disk", 4 << 20) as disk:
+        folder = disk.path / "peer"
+        written(of, folder, 4)
+        written(of, folder, 8).note(whole=False)
+        disk.fill()
+        async with processes(tmp_path, 1) as (peer,):
+            keeper = CopyKeeper(folder)
+            assert [holding.whole for holding in await keeper.begin(peer.session, of)] == [False, True]
+            keeper.drop(DropCopies(8, 8, 8))
+            copies = (await peer.change()).copies
+            assert [(holding.snapshot.version, holding.whole) for holding in copies] == [(8, True)]
+            assert not peer.session.ended.done()
+
+
+@pytest.mark.parametrize("order", ["drop", "seek"])
+async def test_copies_that_cannot_be_listed_now_are_a_warning_and_no_failure(
+    order: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    of = manifest()
+    checkpoint = written(of, tmp_path / "peer", 8)
+    async with processes(tmp_path, 1) as (peer,):
+        keeper = CopyKeeper(tmp_path / "peer")
+        await keeper.begin(peer.session, of)
+        with no_more_files():
+            if order == "drop":
+                keeper.drop(DropCopies(8, 8, 8))
+            else:
+                keeper.keep(KeepCopies(Snapshot(8, checkpoint.roots), (1,), ((),), whole=False))
+            assert (await peer.change()).copies == ()
+        assert not peer.session.ended.done()
+    assert any("cannot be read now" in record.message for record in caplog.records)
