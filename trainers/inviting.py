@@ -47,17 +47,35 @@ def published(invite: Invite, counter: Counter) -> Iterator[None]:
         publication.withdraw()
 
 
-def give_invite(run: Run, invite: Invite, leads: bool) -> None:
-    """Give the invite to the user, to the file that they named, and to trainers of the same folder."""
-    if run.options.log_format == "json":
-        extra = {"kind": "invite", "fields": {"invite": str(invite)}}
-        log.info("to join: swarmflow peer --join %s", invite, extra=extra)
-    else:
-        print(f"\nTo join, type on any machine:\n\n  swarmflow peer --join {invite}\n", flush=True)
+def give_invite(run: Run, invite: Invite, leads: bool, *, first: bool) -> None:
+    """Give the invite to the user, to the file that they named, and to trainers of the same folder.
+
+    first: nobody has an earlier one. Then NetworkError or OSError is raised where one of them cannot have it, and else
+    it is logged: the run goes on without.
+    """
+    with _logged(unless=first):
+        if run.options.log_format == "json":
+            extra = {"kind": "invite", "fields": {"invite": str(invite)}}
+            log.info("to join: swarmflow peer --join %s", invite, extra=extra)
+        else:
+            print(f"\nTo join, type on any machine:\n\n  swarmflow peer --join {invite}\n", flush=True)
     if run.options.invite_file is not None:
-        write_invite(run.options.invite_file, invite)
+        with _logged(unless=first):
+            write_invite(run.options.invite_file, invite)
     if leads:
-        write_invite(run.invite_path, invite)
+        with _logged(unless=first):
+            write_invite(run.invite_path, invite)
+
+
+@contextmanager
+def _logged(*, unless: bool) -> Iterator[None]:
+    """Log that the invite could not be given, in place of an error of that."""
+    try:
+        yield
+    except (NetworkError, OSError) as error:
+        if unless:
+            raise
+        log.warning("the present invite is not given to all: %s", error)
 
 
 def write_invite(path: Path, invite: Invite) -> None:

@@ -222,7 +222,7 @@ async def _one_life(
         session.spawn(stay_in_charge(run, life, own_invite), "the claim to the output")
         async with answering(node.serve, session.access, life.answers.report) as counter:
             with published(run.authority.local_invite(own_invite(), session.access.policy), counter):
-                give_invite(run, own_invite(), leads=found is None)
+                give_invite(run, own_invite(), leads=found is None, first=first)
                 stop.drain_with(life.drain)
                 outcome: Exit | Rejoin = await session.ended
         if isinstance(outcome, Exit):
@@ -363,9 +363,9 @@ async def lead_on(run: Run, invite: Invite) -> None:
     """Claim the output for this trainer, which has taken over, and publish its invite there."""
     try:
         await asyncio.to_thread(run.claim)
-        give_invite(run, invite, leads=True)
+        give_invite(run, invite, leads=True, first=False)
     except (SwarmflowError, OSError) as error:
-        log.warning("%s", error)  # the disk refuses; the claim and the invite of the output are tried again
+        log.warning("%s", error)  # the disk refuses; the claim to the output is tried again
 
 
 def _remember_end(run: Run, ended: LeftRun) -> None:
