@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakValueDictionary
 
 import msgspec
 import torch
@@ -23,6 +24,7 @@ from swarmflow.runtime.transport.requests import Arguments, Requests
 
 CHUNK_ELEMENTS = 1 << 18  # 1 MiB of fp32: a stream is as fast with it as with more
 CHUNKS_AHEAD = 4  # requested ahead: hides the round trip at the cost of little memory
+LIST_TIMEOUT_S = 300.0  # the first answer takes until the holder has read and hashed its file: 60 GB at 200 MB/s
 HELD_POLL_S = 0.25  # how often a copy that is held up looks whether it still is
 
 _Chunk = tuple[str, int, int]
@@ -71,12 +73,15 @@ ReadState = Callable[[int, int, str, str, int, int], bytes]
 def serve_state(requests: Requests, listing: ListState, read: ReadState) -> None:
     """Answer `state/list` and `state/read`; both functions raise NetworkError for a state that is not here.
 
-    Both are called in threads of the event loop's pool.
+    Both are called in threads of the event loop's pool. To list a file may be to read all of it, which opens it: who
+    asks meanwhile waits for that, and not in a thread.
     """
+    opening: WeakValueDictionary[tuple[int, int], asyncio.Lock] = WeakValueDictionary()  # by (stage, version)
 
     async def on_list(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
         stage, version = _number(arguments, "stage"), _number(arguments, "version")
-        found = await asyncio.to_thread(listing, stage, version, str(arguments.get("root", "")))
+        async with opening.setdefault((stage, version), asyncio.Lock()):
+            found = await asyncio.to_thread(listing, stage, version, str(arguments.get("root", "")))
         return [msgspec.json.encode(found)]
 
     async def on_read(sender: ProcessId, arguments: Arguments) -> Sequence[bytes]:
@@ -96,7 +101,7 @@ async def list_state(
 ) -> Listing:
     """Return a donor's listing. elements: of the stage's tensors. Raises NetworkError when it does not fit."""
     arguments: Arguments = {"stage": stage, "version": version, "root": root}
-    answer = await requests.ask(donor, "state/list", arguments, timeout_s=60.0)
+    answer = await requests.ask(donor, "state/list", arguments, timeout_s=LIST_TIMEOUT_S)
     try:
         listing = msgspec.json.decode(answer[0], type=Listing)
     except (*UNDECODABLE, IndexError) as error:
