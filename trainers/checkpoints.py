@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from swarmflow.compute.checkpoint import Checkpoint, prune, readable, remove_unfinished
@@ -14,7 +17,7 @@ from swarmflow.compute.weights import LayoutReader
 from swarmflow.config import RunSection
 from swarmflow.core.protocol.actions import WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, DiskSpace, Progressed
-from swarmflow.errors import CorruptError, NetworkError, NoRoomError, SwarmflowError
+from swarmflow.errors import CheckpointError, CorruptError, NetworkError, NoRoomError, SwarmflowError
 from swarmflow.files import readable_size, require_room
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import is_intact
@@ -25,6 +28,9 @@ from trainers.exports import exports_bytes, final_folder, prune_exports, step_fo
 from trainers.found import parts
 from trainers.state import StateFolder
 from trainers.training_data import TrainingData
+
+COPYING_S = 600.0  # between two requests of a process that copies a version: it may have to hash a whole stage
+SPARED_MAX = 2  # earlier versions that stay for those who copy them
 
 
 class Checkpoints:
@@ -38,6 +44,7 @@ class Checkpoints:
         weights: Path | None,
         corpus: TrainingData,
         every: int,
+        copying_s: float = COPYING_S,
     ) -> None:
         self._manifest = manifest
         self._folder = folder
@@ -50,6 +57,8 @@ class Checkpoints:
         self._writing = asyncio.Lock()  # of two copies of a version, each would name only its own files
         self._tasks: set[asyncio.Task[None]] = set()
         self._open: dict[tuple[int, int], StageFile | LayoutReader] = {}
+        self._asked_s: dict[int, float] = {}  # when a part of a version on disk was last asked for
+        self._copying_s = copying_s  # after that, nobody copies the version any more
 
     def begin(self, session: Session, checkpoint: Checkpoint | None) -> None:
         """Begin a life: serve the versions here to peers. checkpoint: the newest version on disk."""
@@ -86,6 +95,9 @@ class Checkpoints:
                 self._folder.keep_newest_seen(newest.version)
                 lacks = await asyncio.to_thread(self._after, newest, action)
         except (SwarmflowError, OSError) as error:
+            if isinstance(error, NoRoomError):  # the run must not wait for those who copy earlier versions
+                with suppress(CheckpointError):
+                    await asyncio.to_thread(self._prune, {action.spare})
             session.driver.post(self._failed(action, error))
         else:
             session.driver.post(
@@ -159,11 +171,22 @@ class Checkpoints:
                 lacks = str(error)
         if self._every and checkpoint.version % self._every == 0 and checkpoint.version > 0:
             self._export_step(checkpoint)
-        for key in list(self._open):  # other threads may open more meanwhile, for requests
-            if key[1] not in (checkpoint.version, action.spare):
-                self._open.pop(key).close()
-        prune(self._folder.checkpoints, self._manifest.fingerprint, spare={action.spare})
+        self._prune({action.spare, *self._copied()[:SPARED_MAX]})
         return lacks
+
+    def _copied(self) -> list[int]:
+        """Return the versions that processes copy, the oldest first: it was begun first, and is to come to its end."""
+        since_s = time.monotonic() - self._copying_s
+        self._asked_s = {version: asked_s for version, asked_s in self._asked_s.copy().items() if asked_s > since_s}
+        return sorted(self._asked_s)
+
+    def _prune(self, spare: Collection[int]) -> None:
+        """Delete versions before the last ones but these, and close the files of all but these and the newest."""
+        stays = {*spare, *([] if self._newest is None else [self._newest.version])}
+        for key in list(self._open):  # other threads may open more meanwhile, for requests
+            if key[1] not in stays:
+                self._open.pop(key).close()
+        prune(self._folder.checkpoints, self._manifest.fingerprint, spare=spare)
 
     def _export_step(self, checkpoint: Checkpoint) -> None:
         try:
@@ -207,6 +230,8 @@ class Checkpoints:
             else:
                 source = self._state(stage, version)
             self._open[stage, version] = source
+        if isinstance(source, StageFile):
+            self._asked_s[version] = time.monotonic()
         if root and (isinstance(source, LayoutReader) or source.root != root):
             raise NetworkError(f"version {version} of stage {stage} is another one on this trainer's disk")
         return source

@@ -45,7 +45,7 @@ class DiskNeeds:
 
 
 def disk_needs(manifest: Manifest, config: RunConfig) -> DiskNeeds:
-    """Return the most that a run takes on the disk of one trainer, the token cache aside."""
+    """Return the most that a run takes on the disk of one trainer; not the token cache, nor what others still copy."""
     checkpoint = sum(file_bytes(state_tensor_lengths(manifest, stage)) for stage in range(manifest.stages))
     how = manifest.model, manifest.cut
     layouts = (stage_layout(*how, stage, boundary=manifest.boundary) for stage in range(manifest.stages))

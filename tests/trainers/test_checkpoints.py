@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from swarmflow.compute.checkpoint import checkpoints
 from swarmflow.config import RunSection
 from swarmflow.core.protocol.actions import Connect, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, Event, Progressed
@@ -29,7 +30,7 @@ from tests.runtime.nodes import DEADLINE_S, started
 from tests.runtime.stage_peers import RecordedEvents
 from tests.runtime.test_session import opened
 from tests.trainers.test_data import opened as corpus
-from trainers.checkpoints import Checkpoints
+from trainers.checkpoints import COPYING_S, SPARED_MAX, Checkpoints
 from trainers.state import StateFolder
 
 pytestmark = pytest.mark.asyncio
@@ -93,6 +94,17 @@ class Trainer:
     def write(self, version: int, last: bool = False) -> None:
         self.checkpoints.write(self.own, WriteCheckpoint(version, Roster(((self.member,),) * self.of.stages), last))
 
+    async def list_from_here(self, version: int) -> None:
+        """Have the donor ask for a stage's file, as whoever begins to copy the version does."""
+        self.donor.session.driver.perform([Connect((member_of(self.own),))])
+        elements = state_tensor_lengths(self.of, 1)
+        await list_state(self.donor.session.requests, self.own.me, 1, version, elements)
+
+    @property
+    def versions(self) -> list[int]:
+        """Those on its disk."""
+        return [found.version for found in checkpoints(self.folder.checkpoints)]
+
     async def next_event(self) -> Event:
         while isinstance(event := await asyncio.wait_for(self.recorded.events.get(), DEADLINE_S), Progressed):
             continue
@@ -106,7 +118,9 @@ class Trainer:
 
 
 @asynccontextmanager
-async def trainer(tmp_path: Path, folder: Path, *, at_once: bool = True) -> AsyncIterator[Trainer]:
+async def trainer(
+    tmp_path: Path, folder: Path, *, at_once: bool = True, copying_s: float = COPYING_S
+) -> AsyncIterator[Trainer]:
     """Beside one that gives it every version, at once or as soon as it may."""
     of, text, output = manifest(), tmp_path / "text", tmp_path / "out"
     text.write_bytes(bytes(range(256)))
@@ -118,7 +132,7 @@ async def trainer(tmp_path: Path, folder: Path, *, at_once: bool = True) -> Asyn
             member = donor.serve(at_once=at_once)
             own.driver.perform([Connect((member,))])
             data = corpus(tmp_path, path=str(text))
-            made = Checkpoints(of, state, RunSection(output=output, keep_exports=1), None, data, every=4)
+            made = Checkpoints(of, state, RunSection(output=output, keep_exports=1), None, data, 4, copying_s)
             made.begin(own, None)
             yield Trainer(of, own, recorded, donor, member, state, output, made)
             await own.close()
@@ -244,6 +258,43 @@ async def test_versions_that_somebody_deletes_are_missed_and_written_again(tmp_p
         assert (changed.version, changed.parts) == (0, ())
         assert (await t.written(7)).ok
         assert (t.folder.checkpoints / "version-00000007" / "stage-1.safetensors").is_file()
+
+
+async def test_a_version_stays_while_somebody_copies_it_and_of_more_the_oldest_do(tmp_path: Path) -> None:
+    async with trainer(tmp_path, tmp_path / "state") as t:
+        for version in (1, 2, 3):
+            assert (await t.written(version)).ok
+            await t.list_from_here(version)
+        for version in (5, 6):
+            assert (await t.written(version)).ok
+        assert SPARED_MAX == 2
+        assert t.versions == [6, 5, 2, 1]
+        (t.folder.checkpoints / "version-00000001" / "stage-1.safetensors").unlink()
+        await t.list_from_here(1)  # from the file that is open, which nobody has to read anew
+
+
+async def test_a_version_that_nobody_copies_any_more_is_deleted(tmp_path: Path) -> None:
+    async with trainer(tmp_path, tmp_path / "state", copying_s=0.0) as t:
+        assert (await t.written(1)).ok
+        await t.list_from_here(1)
+        for version in (2, 3):
+            assert (await t.written(version)).ok
+        assert t.versions == [3, 2]
+
+
+async def test_versions_that_are_copied_make_room_on_a_full_disk(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 4 << 20) as disk:
+        async with trainer(tmp_path, disk.path / "state") as t:
+            for version in (1, 2):
+                assert (await t.written(version)).ok
+                await t.list_from_here(version)
+            for version in (3, 5):
+                assert (await t.written(version)).ok
+            assert t.versions == [5, 3, 2, 1]
+            disk.fill()
+            assert (await t.written(6)).space is not None
+            assert t.versions == [5, 3]
+            assert (await t.written(6)).ok
 
 
 def member_of(session: Session) -> Member:
