@@ -53,8 +53,11 @@ async def run_lives(
 ) -> None:
     """Run one life after the other, until one ends the process.
 
-    life: one incarnation; it is given whether it is the first. However the last one ends, the state that it has kept in
-    memory, from which a later leader may go on, is written to the state folder. Raises the error of a life.
+    life: one incarnation; it is given whether it is the first. However the last one ends, the state that is kept
+    between two lives, from which a later leader may go on, is written to the state folder. Raises the error of a life.
+
+    A life that ends with an error keeps nothing of what it served: it may be in the middle of anything, and a leader
+    that has no other peer of the stage goes back at once, since it was not told of a state to wait for.
     """
     try:
         while not ends_with(await life(first), leaving=signals.count > 0):

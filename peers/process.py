@@ -324,7 +324,7 @@ class _Life:
     async def keep(self, outcome: Exit | Rejoin | None, *, over: bool) -> None:
         """Keep for the next incarnation the state that its leader may need: none where the run is over.
 
-        outcome: None where an error ends this one.
+        outcome: None where an error ends this one. Then that is what an earlier one has kept, if it is still here.
         """
         if over:
             self._between.kept = None

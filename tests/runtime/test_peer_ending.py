@@ -1,4 +1,4 @@
-"""However a peer's process ends, what it alone may have in memory goes to its state folder."""
+"""However a peer's process ends, what it has kept in memory for a later leader goes to its state folder."""
 
 from __future__ import annotations
 
