@@ -112,10 +112,12 @@ class MemoryBudget:
 
         Raises NoMemoryError for the smallest one where it has room for none.
         """
-        if self._most_bytes is None:
-            return ()
-        left = {stage: self._most_left_bytes(manifest, stage) for stage in range(manifest.stages)}
         full = {stage for run, stage in self.full if run == manifest.fingerprint}
+        if self._most_bytes is None:
+            if len(full) == manifest.stages:
+                raise NoMemoryError("no stage of this run has room here", min(full))
+            return tuple(sorted(full))
+        left = {stage: self._most_left_bytes(manifest, stage) for stage in range(manifest.stages)}
         lacking = tuple(stage for stage, free in left.items() if free <= 0 or stage in full)
         if len(lacking) == manifest.stages:
             raise self._refusal(manifest, max(left, key=lambda stage: left[stage]), None)

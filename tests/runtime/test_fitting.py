@@ -85,6 +85,15 @@ def test_a_stage_beside_which_no_microbatch_had_room_is_not_asked_for_again() ->
     assert not made.has_room(OF)
 
 
+def test_without_a_limit_too_a_stage_that_had_no_room_is_not_asked_for_again() -> None:
+    made = budget(None)
+    made.full.add((OF.fingerprint, 1))
+    assert made.unfit(OF) == (1,)
+    made.full.add((OF.fingerprint, 0))
+    with pytest.raises(NoMemoryError, match="no stage of this run has room"):
+        made.unfit(OF)
+
+
 @pytest.mark.parametrize(("capacity", "what"), [(None, "a microbatch"), (8, "8 microbatches (--capacity)")])
 def test_a_limit_without_room_for_what_is_asked_is_refused(capacity: int | None, what: str) -> None:
     room = ((capacity or 1) + 2) * ONE

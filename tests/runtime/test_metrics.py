@@ -111,6 +111,11 @@ def test_a_port_that_cannot_be_used_is_one_line(port: int | None) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_a_host_that_is_none_is_one_line() -> None:
+    with pytest.raises(NetworkError, match=r"cannot serve metrics on a\.\.b:0"):
+        Metrics().serve(0, "a..b")
+
+
 def test_who_goes_away_without_asking_is_no_traceback(capfd: pytest.CaptureFixture[str]) -> None:
     metrics = Metrics()
     port = metrics.serve(0)

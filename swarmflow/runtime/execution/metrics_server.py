@@ -110,7 +110,7 @@ class MetricsServer:
             self._names = frozenset(("localhost", host.lower())) if local else None
             server_class: type[WSGIServer] = _Server6 if family is socket.AF_INET6 else _Server
             server = make_server(str(address[0]), port, self._answer, server_class, _Handler)
-        except (OSError, OverflowError) as error:
+        except (OSError, OverflowError, UnicodeError) as error:
             raise NetworkError(
                 f"cannot serve metrics on {host}:{port}: {error}; choose another --metrics-port (0: any free one)"
             ) from error
