@@ -66,7 +66,7 @@ class BaselineRuntime(Protocol):
         ...
 
     def load(self, stage: int, donors: tuple[ProcessId, ...], done: Callable[[], None]) -> None:
-        """Copy a stage's state from the first donor that is alive, then call `done`."""
+        """Copy a stage's state from all donors at a time, then call `done`."""
         ...
 
     def capacity(self, stage: int) -> int:

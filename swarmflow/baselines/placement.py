@@ -70,11 +70,11 @@ class BaselinePlacement:
         self._grant(entry)
 
     def _grant(self, entry: BaselineMember) -> None:
-        """Donors begin in turn, as in swarmflow. The leader has a copy of everything, in the baselines' favour."""
+        """Donors begin in turn, as in swarmflow. The leader gives its copy of a stage that has no other donor."""
         peers = [e for e in self.on_stage(entry.stage) if e is not entry]
-        found = sorted(e.process for e in peers if e.ready)
-        turn = sum(not e.ready for e in peers) % len(found) if found else 0
-        donors = (*found[turn:], *found[:turn], self.runtime.me) if self.started else ()
+        found = sorted(e.process for e in peers if e.ready) or [self.runtime.me]
+        turn = sum(not e.ready for e in peers) % len(found)
+        donors = (*found[turn:], *found[:turn]) if self.started else ()
         entry.ready = False
         self.runtime.send(entry.process, BaselineGranted(entry.stage, donors))
 

@@ -22,6 +22,7 @@ from swarmflow.baselines.simulated_runtime import SimulatedRuntime
 from swarmflow.baselines.source import BaselineSource
 from swarmflow.baselines.trainer import BaselineTrainer
 from swarmflow.core.commit.reduce import groups_of_stage
+from swarmflow.core.machines.serving.peer_state import LOADERS_SHARE
 from swarmflow.core.protocol.messages import StepResult
 from swarmflow.core.protocol.types import Epoch, ProcessId
 from swarmflow.simulator.clock import Clock
@@ -31,7 +32,7 @@ from swarmflow.simulator.measure import Meter
 from swarmflow.simulator.network import Flight, Network
 from swarmflow.simulator.settings import Environment, Settings, noticed_s
 from swarmflow.simulator.swarm import PeerLife
-from swarmflow.simulator.transfer import Transfer
+from swarmflow.simulator.transfer import StageTransfer
 
 DIAL_S = 10.0  # after which an unanswered connection is given up
 
@@ -267,14 +268,23 @@ class BaselineWorld:
             self.act(process, callback)
 
     def load(self, process: ProcessId, stage: int, donors: tuple[ProcessId, ...], done: Callable[[], None]) -> None:
-        """Copy a stage's state to a process; without donors it is made from the seed at once."""
+        """Copy a stage's state to a process; without donors it is made from the seed at once.
+
+        Like swarmflow's newcomers, it loads from all donors at a time, and one that serves the stage alone gives a
+        share of its uplink however busy that is. When all donors are dead, the leader gives its copy of the rest.
+        """
         seconds = self.hardware.load_s()
-        if seconds is None and donors:
-            then = partial(self.act, process, done)
-            wanted = [(list(donors), self.hardware.state_bytes(stage))]
-            Transfer(self, process, wanted, then, together=True).begin()  # from all, as swarmflow's newcomers
-        else:
+        if seconds is not None or not donors:
             self.after(process, seconds or 0.0, done)
+            return
+        assert self.leader is not None, "it has granted the stage"
+        share, last = LOADERS_SHARE if len(donors) == 1 else 0.0, [self.leader]
+
+        def named() -> list[ProcessId]:
+            return [donor for donor in donors if self.alive(donor)] or last
+
+        size_bytes, then = self.hardware.state_bytes(stage), partial(self.act, process, done)
+        StageTransfer(self, process, named, lambda _: share, size_bytes, then).begin()
 
     def write_trace(self, process: ProcessId, what: str) -> None:
         """Write a line of the trace."""

@@ -223,6 +223,38 @@ def test_a_broken_pipeline_waits_for_a_newcomer(tmp_path: Path) -> None:
     assert simulation.world.meter.wasted_s > 0
 
 
+def load_of_newcomer_s(folder: Path, text: str, megabytes: int, churn: str = "") -> float:
+    """How long peer 1 loads a state of so many megabytes, when it comes back at 61 s."""
+    (folder / "churn.csv").write_text(f"60,leave,1\n61,join,1\n{churn}", encoding="utf-8")
+    lines: list[str] = []
+    text = text.replace("parameters = 1000", f"parameters = {megabytes * 1_000_000 // 12}")
+    text = text.replace("iterations = 3", "iterations = 12") + "[churn]\ntrace = 'churn.csv'\nspare_last = false\n"
+    report = Simulation(scenario(folder, text), 0, "swarm", lines.append).run()
+    assert report.outcome == "finished"
+    ready = [line.split()[0] for line in lines if " p1." in line and " sends Ready " in line]
+    return float(ready[-1]) - 61.0
+
+
+def test_a_newcomer_loads_from_the_peers_of_its_stage_and_not_from_the_leader(tmp_path: Path) -> None:
+    """From uplinks of 10 MB/s, that are busy sometimes; the leader's has no limit."""
+    three = load_of_newcomer_s(tmp_path, PIPELINE.replace("count = 3", "count = 12"), 60)
+    one = load_of_newcomer_s(tmp_path, PIPELINE.replace("count = 3", "count = 6"), 60)
+    assert 6.0 / 3 <= three < one / 2, "three donors, and one"
+    assert one >= 6.0
+
+
+def test_a_newcomer_whose_donors_die_loads_the_rest_from_the_leader(tmp_path: Path) -> None:
+    text = PIPELINE.replace("count = 3", "count = 6") + "[trainers]\nup_mbps = 8\n"
+    assert 30.0 < load_of_newcomer_s(tmp_path, text, 60, "63,leave,4\n") < 60.0, "at 1 MB/s what was left after 2 s"
+
+
+def test_a_peer_that_serves_a_stage_alone_gives_a_newcomer_a_quarter_of_its_uplink(tmp_path: Path) -> None:
+    """Between two stages it sends 32 tensors of 2 s each in an iteration, as its mate did with half of them."""
+    text = PIPELINE.replace("count = 3", "count = 6").replace("microbatches = 1", "microbatches = 16")
+    text = text.replace("activation_bytes = 1_000_000", "activation_bytes = 20_000_000")
+    assert load_of_newcomer_s(tmp_path, text, 240) < 4 * 24.0
+
+
 def pipelines(simulation: Simulation) -> set[frozenset[str]]:
     """Who is together in one."""
     assert isinstance(simulation.world, BaselineWorld)
