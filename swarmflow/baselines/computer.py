@@ -94,7 +94,8 @@ class Computer:
             return
         self._current, task = None, queued.task
         index = -1 if task.trip is None else task.trip.index
-        self.spent.add("weights" if queued.rest else task.work, 0, index, seconds)
+        work = "weights" if queued.rest else task.work
+        self.spent.add(work if queued.wanted else "again", 0, index, seconds)
         if task.work == "forward":
             self.forward_s = smoothed(self.forward_s, seconds)
         if queued.share and not queued.rest and task.given is not None:

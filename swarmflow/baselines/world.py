@@ -57,7 +57,8 @@ class BaselineProcess:
     began_s: float
     died_s: float = field(init=False, default=float("inf"))
     stage: int = field(init=False, default=-1)  # the current or the last one; -1: none yet
-    unsummed: float = field(init=False, default=0.0)  # share of its last gradient that nobody has got; it is dead
+    left_s: dict[int, float] = field(init=False, default_factory=dict)  # when it left a stage in this iteration
+    unsummed: float = field(init=False, default=0.0)  # share of its last gradient that nobody has got; it is gone
     links: dict[ProcessId, None] = field(init=False, default_factory=dict)  # the processes that it is connected to
 
     @property
@@ -65,9 +66,14 @@ class BaselineProcess:
         """Whether it is alive."""
         return self.died_s == float("inf")
 
-    def died_with(self, summed_s: float) -> float:
-        """Return the share of its last gradient that died with it: all of it before the all-reduce, or a part."""
-        return 1.0 if self.died_s < summed_s else min(1.0, self.unsummed)
+    def leave_stage(self, now_s: float, meter: Meter) -> None:
+        """Count what it has computed in this iteration as in vain: the gradients go with the stage."""
+        self.left_s[self.stage] = now_s
+        self.computer.spent.commit(0, set(), meter)
+
+    def lost_with(self, stage: int, summed_s: float) -> float:
+        """Return the share of a stage's gradient that went with it: all of it before the all-reduce, or a part."""
+        return 1.0 if min(self.died_s, self.left_s.get(stage, summed_s)) < summed_s else min(1.0, self.unsummed)
 
 
 @dataclass(slots=True)
@@ -273,6 +279,7 @@ class BaselineWorld:
         Like swarmflow's newcomers, it loads from all donors at a time, and one that serves the stage alone gives a
         share of its uplink however busy that is. When all donors are dead, the leader gives its copy of the rest.
         """
+        self.processes[process].leave_stage(self.clock.now_s, self.meter)
         seconds = self.hardware.load_s()
         if seconds is not None or not donors:
             self.after(process, seconds or 0.0, done)
@@ -298,14 +305,15 @@ class BaselineWorld:
         plan = self.settings.plan
         if sorted(paths) != list(range(plan.microbatches)) or any(len(p) != plan.stages for p in paths.values()):
             raise InvariantViolated(f"seed {self.seed}: iteration {iteration} learnt {paths}")
+        assert self.leader_machine is not None
+        lives, summed_s = self.processes, self.leader_machine.aggregated_s
+        hops = [hop for path in paths.values() for hop in enumerate(path)]
+        self.meter.unlearnt += sum(lives[p].lost_with(stage, summed_s) for stage, p in hops) / plan.stages
         for process in self.peers():
             if self.alive(process):
                 indices = {index for index, path in paths.items() if process in path}
-                self.processes[process].computer.spent.commit(0, indices, self.meter)
-        assert self.leader_machine is not None
-        summed_s = self.leader_machine.aggregated_s
-        died = sum(self.processes[process].died_with(summed_s) for path in paths.values() for process in path)
-        self.meter.unlearnt += died / plan.stages
+                lives[process].computer.spent.commit(0, indices, self.meter)
+                lives[process].left_s, lives[process].unsummed = {}, 0.0
         retries, self._retries = self.counts["retries"] - self._retries, self.counts["retries"]
         result = StepResult(
             term=0,

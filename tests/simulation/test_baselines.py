@@ -160,6 +160,21 @@ def test_gradients_that_died_with_a_peer_and_count_as_learnt_are_told(tmp_path: 
         assert row.learnt_seconds == pytest.approx(row.seconds / (1 - row.unlearnt / 4))
 
 
+def test_what_a_peer_has_learnt_is_lost_when_it_is_moved_amid_an_iteration(tmp_path: Path) -> None:
+    """Stage 1 loses its only peer, which has done three microbatches, and one of stage 0, which has done one, moves."""
+    (tmp_path / "churn.csv").write_text("10,leave,1\n", encoding="utf-8")
+    text = PIPELINE.replace("microbatches = 1", "microbatches = 8").replace("stages = 3", "stages = 2")
+    text = text.replace("spread = true\n", "").replace("up_mbps = 80\n", "").split("[network]")[0]
+    text += "[churn]\ntrace = 'churn.csv'\nspare_last = false\n"
+    simulation, report = simulated(tmp_path, text, "swarm")
+    meter, row = simulation.world.meter, report.iterations[0]
+    assert report.counts["moves"] == 1
+    hops, learnt = 8 * 2, 8 * 2 - round(2 * row.unlearnt)
+    assert row.useful_s == pytest.approx(3.0 * learnt), "three seconds for each hop"
+    assert hops - learnt == 3 + 1, "of the dead peer, and of the other one"
+    assert meter.unlearnt == row.unlearnt, "in no later iteration"
+
+
 @pytest.mark.parametrize("policy", ["swarm", "gwtf", *more("swarm-restart", "gpipe", "dtfm")])
 def test_the_same_seed_gives_the_same_trace(tmp_path: Path, policy: str) -> None:
     def traced(seed: int) -> list[str]:
