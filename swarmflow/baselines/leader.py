@@ -123,9 +123,9 @@ class BaselineLeader:
             return
         self.placement.announce_gone(process)
         self._updating.pop(process, None)
-        self._end_if_all()
         for moved in self.placement.refill():
             self._updating.pop(moved, None)
+        self._end_if_all()
         self._revise()
 
     @property

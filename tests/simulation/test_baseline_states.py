@@ -8,10 +8,13 @@ import pytest
 
 from swarmflow.baselines.dispatcher import HOLDERS, BaselineInFlight, HolderState
 from swarmflow.baselines.hop import HOP_STATES, BaselineHop, BaselineHopState
-from swarmflow.baselines.leader import NEGOTIATIONS, PHASES, BaselinePhase, NegotiationState
-from swarmflow.baselines.messages import Trip
-from swarmflow.core.protocol.types import ProcessId
+from swarmflow.baselines.leader import NEGOTIATIONS, PHASES, BaselineLeader, BaselinePhase, NegotiationState
+from swarmflow.baselines.messages import BaselineJoin, BaselineReady, Learnt, Trip, Updated
+from swarmflow.baselines.pipelines import NoPipelines
+from swarmflow.baselines.placement import BaselineLeaderSettings
+from swarmflow.core.protocol.types import Plan, ProcessId
 from swarmflow.core.transitions import IllegalTransition, Transitions
+from tests.simulation.test_baseline_hops import Computer
 
 TRAINER, PEER = ProcessId("t0", 1), ProcessId("p0", 2)
 
@@ -59,3 +62,23 @@ def test_nothing_follows_the_last_iteration() -> None:
     for phase in BaselinePhase:
         with pytest.raises(IllegalTransition):
             PHASES.move(BaselinePhase.FINISHED, phase)
+
+
+def test_an_iteration_ends_where_the_last_peer_that_was_awaited_is_moved() -> None:
+    """Of two peers of stage 0 one has updated, and the other takes over stage 1, whose only peer dies."""
+    ended: list[int] = []
+    settings = BaselineLeaderSettings(Plan(2, 1), iterations=3, peers_first=3, rebalance_s=0.0, silence_s=0.0)
+    leader = BaselineLeader(Computer(), settings, NoPipelines(), lambda iteration, *_: ended.append(iteration))
+    leader.received(TRAINER, BaselineJoin(-1, 0.0))
+    peers = [ProcessId(f"p{number}", 1) for number in range(3)]
+    for peer in peers:
+        leader.received(peer, BaselineJoin(-1, 1.0, 4))
+    for peer in peers:
+        leader.received(peer, BaselineReady(leader.placement.known[peer].stage))
+    updated, alone, moved = peers
+    assert leader.placement.serving() == ((updated, moved), (alone,))
+    leader.received(TRAINER, Learnt(Trip(0, 0), (updated, alone), 1.0))
+    leader.received(updated, Updated(0))
+    leader.lost(alone)
+    assert leader.placement.known[moved].stage == 1
+    assert (leader.phase, ended) == (BaselinePhase.GATHERING, [0])
