@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.types import Holding, Snapshot
@@ -16,7 +17,7 @@ class Disks:
 
     stages: int  # of the run
     remembered: bool = True  # a trainer that starts with an empty disk knows all the same how far the run had come
-    newest_seen: int = field(init=False, default=0)  # the newest version that was ever on a trainer's disk
+    newest_seen: Counter[str] = field(init=False, default_factory=Counter)  # that was ever on each trainer's disk
     # version -> stage -> digest, of every version that was ever on a disk
     durable: dict[int, dict[int, str]] = field(init=False, default_factory=dict)
     trainers: dict[str, set[int]] = field(init=False, default_factory=dict)  # the versions on each trainer's disk
@@ -36,20 +37,20 @@ class Disks:
     def __post_init__(self) -> None:
         self.durable[0] = {stage: digest("initial", stage) for stage in range(self.stages)}
 
-    def newest(self, seen: Callable[[str], bool] = lambda name: True) -> int:
-        """Return the newest version on the disks of trainers whose name is `seen`."""
-        return max(version for name, disk in self.trainers.items() for version in disk if seen(name))
+    def newest(self) -> int:
+        """Return the newest version on the disks of trainers."""
+        return max(version for disk in self.trainers.values() for version in disk)
 
-    def known(self) -> int:
+    def known(self, name: str) -> int:
         """Return the newest version that a starting trainer knows of."""
-        return self.newest_seen if self.remembered else self.newest()
+        return self.newest_seen[name] if self.remembered else max(self.trainers[name])
 
     def put(self, name: str, version: int, copies: dict[int, str]) -> bool:
         """Write a version to a trainer's disk. Returns False where the disk is full."""
         if name in self.full:
             return False
         self.durable[version] = copies
-        self.newest_seen = max(self.newest_seen, version)
+        self.newest_seen[name] = max(self.newest_seen[name], version)
         self.trainers[name].add(version)
         self.copies.get(name, {}).pop(version, None)
         self.damaged -= {(name, version, stage) for stage in copies}

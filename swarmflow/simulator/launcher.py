@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -55,26 +54,27 @@ class Launcher:
         self.world.clock.after(FIND_AGAIN_S, again)
 
     def trainer(self, name: str, leader: ProcessId | None) -> tuple[Host, TrainerMachine]:
-        """Make a trainer. leader: the one that it follows; None: it leads, from the newest version on a disk."""
+        """Make a trainer, which reads no disk but its own.
+
+        leader: the one that it follows; None: it leads, from the newest version on its disk.
+        """
         world = self.world
         process = self._new_process(name)
         me, plan = Member(process, -1), world.settings.plan
         rules = world.settings.of_leader(self._new_lineage)
         world.disks.set_aside(name)
-        held = world.disks.trainers.setdefault(name, {0})
+        newest = max(world.disks.trainers.setdefault(name, {0}))
+        roots, parts = world.disks.roots(newest), world.disks.holdings(name)
         leads = None
         if leader is None:
-            newest = world.disks.newest(partial(world.transport.reaches, name))
-            held.add(newest)  # a trainer reads the disks of those that it reaches
             world.directory.add(process)
-            roots = world.disks.roots(newest)
-            leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, roots, world.disks.known(), self._former())
-            leads.safe.copies.record(me, world.disks.holdings(name))
+            known, former = world.disks.known(name), self._former(name)
+            leads = Leader(me, plan, rules, FIRST_TERM, newest, newest, roots, known, former)
+            leads.safe.copies.record(me, parts)
         lease = LeaderLease(leader or process, timeouts=plan.timeouts)
-        stages, roots = tuple(range(plan.stages)), world.disks.roots(max(held))
-        copies = (Holding(Snapshot(max(held), roots), stages),) if roots else ()
-        join = Join("trainer", "sim", "run", me, copies=(*copies, *world.disks.holdings(name)))
-        machine = world.machines.trainer(TrainerStart(lease, plan, rules, join, max(held), roots, leads))
+        copies = (Holding(Snapshot(newest, roots), tuple(range(plan.stages))),) if roots else ()
+        join = Join("trainer", "sim", "run", me, copies=(*copies, *parts))
+        machine = world.machines.trainer(TrainerStart(lease, plan, rules, join, newest, roots, leads))
         return Host(process, machine, Device(world, process), world.clock.now_s), machine
 
     def peer(self, name: str, wish: int, kept: KeptState | None, leader: ProcessId) -> Host:
@@ -102,14 +102,14 @@ class Launcher:
         machine = world.machines.peer(process, lease, world.settings.plan, world.settings.of_peer(join))
         return Host(process, machine, Device(world, process, kept=kept), world.clock.now_s, wish)
 
-    def _former(self) -> Former:
-        """Return what a trainer finds in its folder: how far the run had come, and its members."""
+    def _former(self, name: str) -> Former:
+        """Return what a trainer finds in its folder: how far the run had come in its last epoch, and its members."""
         world = self.world
-        if not world.results or not world.disks.remembered:
+        lives = reversed([machine for process, machine in world.trainers.items() if process.name == name])
+        view = next((machine.epoch_view for machine in lives if machine.epoch_view is not None), None)
+        if view is None or not world.disks.remembered:
             return Former()
-        views = [machine.epoch_view for machine in world.trainers.values() if machine.epoch_view is not None]
-        names = {process.name for view in views[-1:] for process in view.opened.roster.peer_ids}
-        return Former(max(result.step for result in world.results) + 1, frozenset(names))
+        return Former(view.epoch.step, frozenset(process.name for process in view.opened.roster.peer_ids))
 
     def _new_lineage(self) -> str:
         return f"{self._lineages.getrandbits(64):016x}"

@@ -86,3 +86,27 @@ def test_two_generations_lie_on_the_disks_of_peers(seed: int) -> None:
     for name, disk in world.disks.copies.items():
         assert len([version for version, stages in disk.items() if stages]) <= 3, (name, disk)
     assert newest_whole(world) >= 8
+
+
+def test_a_trainer_leads_from_its_own_disk_and_copies_what_the_others_tell_of() -> None:
+    world = LONG.start(0)
+    world.disks.remembered = False
+    assert world.clock.run(lambda: max(world.disks.trainers["t1"]) >= 2, 100.0)
+    [follower] = [process for process in world.trainers if process.name == "t1"]
+    world.kill(follower)
+    assert world.clock.run(lambda: max(world.disks.trainers["t0"]) >= 6, 100.0)
+    own, kept = set(world.disks.trainers["t1"]), max(world.disks.trainers["t0"])
+    for process in [process for process, host in world.hosts.items() if host.alive]:
+        world.kill(process)
+    before = len(world.results)
+    world.start_trainer("t1", lead=True)
+    assert world.leader is not None
+    lead = world.trainers[world.leader].lead
+    assert lead is not None
+    assert (lead.version, world.disks.trainers["t1"]) == (max(own), own)
+    world.start_trainer("t0")
+    assert world.clock.run(lambda: kept in world.disks.trainers["t1"], world.clock.now_s + 10.0)
+    for number in range(6):
+        world.start_peer(f"p{number}")
+    check(world)
+    assert min(result.step for result in world.results[before:]) >= kept, "\n".join(world.log)
