@@ -69,7 +69,7 @@ class BaselineProcess:
     def leave_stage(self, now_s: float, meter: Meter) -> None:
         """Count what it has computed in this iteration as in vain: the gradients go with the stage."""
         self.left_s[self.stage] = now_s
-        self.computer.spent.commit(0, set(), meter)
+        self.computer.spent.commit(Epoch(0, 0), set(), meter)
 
     def lost_with(self, stage: int, summed_s: float) -> float:
         """Return the share of a stage's gradient that went with it: all of it before the all-reduce, or a part."""
@@ -312,7 +312,7 @@ class BaselineWorld:
         for process in self.peers():
             if self.alive(process):
                 indices = {index for index, path in paths.items() if process in path}
-                lives[process].computer.spent.commit(0, indices, self.meter)
+                lives[process].computer.spent.commit(Epoch(0, 0), indices, self.meter)
                 lives[process].left_s, lives[process].unsummed = {}, 0.0
         retries, self._retries = self.counts["retries"] - self._retries, self.counts["retries"]
         result = StepResult(

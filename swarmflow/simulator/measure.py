@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from swarmflow.core.protocol.types import Epoch
+
 
 @dataclass(slots=True)
 class Meter:
@@ -12,8 +14,8 @@ class Meter:
 
     messages: Counter[str] = field(default_factory=Counter)  # by the name of the message
     wire_bytes: Counter[str] = field(default_factory=Counter)  # by the name of the message
-    useful_s: float = 0.0  # computing that was committed
-    wasted_s: float = 0.0  # computing of peers that are alive, repeated or unused
+    useful_s: float = 0.0  # computing that was committed, and that the run did not go back from
+    wasted_s: float = 0.0  # computing of peers that are alive, repeated or unused; of any, committed and undone
     twice_s: float = 0.0  # first forward passes, by idle peers, of microbatches whose graphs did not fit in memory
     lost_s: float = 0.0  # computing that was not committed before its peer died
     unlearnt: float = 0.0  # microbatches of a commit without their gradients, which died with a peer; the stages' mean
@@ -32,6 +34,7 @@ class Spent:
     wasted_s: float = field(init=False, default=0.0)  # of busy_s, what was repeated or unused
     # (step and index of the microbatch, part of its hop): seconds of the latest time
     _latest: dict[tuple[int, int, str], float] = field(init=False, default_factory=dict)
+    _committed_s: dict[Epoch, float] = field(init=False, default_factory=dict)  # of used_s, the latest epoch last
     _in_vain_s: float = field(init=False, default=0.0)
     _twice_s: float = field(init=False, default=0.0)
 
@@ -54,15 +57,16 @@ class Spent:
         self._in_vain_s += self._latest.get(part, 0.0)
         self._latest[part] = seconds
 
-    def commit(self, step: int, indices: set[int], meter: Meter) -> None:
+    def commit(self, epoch: Epoch, indices: set[int], meter: Meter) -> None:
         """Count the latest computing of these microbatches of a step as useful, and all else until then as wasted."""
-        later = {part: seconds for part, seconds in self._latest.items() if part[0] > step}
+        later = {part: seconds for part, seconds in self._latest.items() if part[0] > epoch.step}
         for (at, index, _), seconds in self._latest.items():
-            if at > step:
+            if at > epoch.step:
                 continue
-            if at == step and index in indices:
+            if at == epoch.step and index in indices:
                 meter.useful_s += seconds
                 self.used_s += seconds
+                self._committed_s[epoch] = self._committed_s.get(epoch, 0.0) + seconds
             else:
                 meter.wasted_s += seconds
                 self.wasted_s += seconds
@@ -71,6 +75,15 @@ class Spent:
         meter.twice_s += self._twice_s
         self._clear()
         self._latest = later
+
+    def undo(self, epoch: Epoch, meter: Meter) -> None:
+        """Count as wasted what was committed of this step and later ones, if the run has gone back to make it again."""
+        while self._committed_s and (last := next(reversed(self._committed_s))) != epoch and last.step >= epoch.step:
+            seconds = self._committed_s.pop(last)
+            meter.useful_s -= seconds
+            self.used_s -= seconds
+            meter.wasted_s += seconds
+            self.wasted_s += seconds
 
     def die(self, part_s: float, meter: Meter) -> None:
         """Count all as lost: the peer dies, part_s into what it is computing."""

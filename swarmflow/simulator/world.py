@@ -279,9 +279,10 @@ class World:
         if commit is None or not self.invariants.decided(lineage, commit):
             return
         for host in self.hosts.values():
-            weights = host.device.weights
+            weights, spent = host.device.weights, host.device.executor.spent
+            spent.undo(commit.epoch, self.meter)
             if host.alive and weights is not None and host.machine.epoch == commit.epoch:
-                host.device.executor.spent.commit(commit.epoch.step, set(weights.present), self.meter)
+                spent.commit(commit.epoch, set(weights.present), self.meter)
 
     def _rejoin(self, process: ProcessId, action: Rejoin) -> None:
         host = self.hosts[process]

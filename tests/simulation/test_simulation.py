@@ -51,6 +51,20 @@ def test_a_faster_network_and_faster_peers_give_more(tmp_path: Path) -> None:
     assert seconds(PIPELINE.replace("activation_bytes", "codec_ratio = 4.0\nactivation_bytes")) < usual
 
 
+def test_what_is_learnt_again_after_going_back_is_useful_once(tmp_path: Path) -> None:
+    """Stage 0 loses its only peer, in the second step or later: the run begins again."""
+    (tmp_path / "churn.csv").write_text("60,leave,0\n61,join,0\n", encoding="utf-8")
+    text = PIPELINE + "[churn]\ntrace = 'churn.csv'\nspare_last = false\n"
+    simulation, report = simulated(tmp_path, text)
+    assert (report.outcome, report.counts["rollbacks"]) == ("finished", 1)
+    meter, steps, hops_s = simulation.world.meter, len(report.iterations), 3.0 * 4 * 3
+    assert min(row.useful_s for row in report.iterations) == pytest.approx(hops_s)
+    assert meter.useful_s == pytest.approx(steps * hops_s)
+    assert meter.wasted_s > hops_s
+    computed_s = sum(simulation.world.life(process).busy_s for process in simulation.world.peers())
+    assert meter.useful_s + meter.twice_s + meter.wasted_s + meter.lost_s == pytest.approx(computed_s)
+
+
 @pytest.mark.parametrize("seed", seeds(1, 2))
 def test_churn_costs_time_and_no_microbatch(tmp_path: Path, seed: int) -> None:
     simulation, report = simulated(tmp_path, CHURN, seed=seed)
