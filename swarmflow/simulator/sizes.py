@@ -9,17 +9,27 @@ from collections.abc import Callable
 from typing import Any
 
 from swarmflow.core.protocol.messages import (
+    Adopt,
+    CopiesHeld,
+    Done,
     Elect,
     ElectionReport,
+    Forward,
     Granted,
+    Join,
+    KeepCopy,
     LinkGains,
     LinkRateReport,
     MeasureLinks,
     MemberFailed,
     Message,
     Negotiate,
+    NotFinite,
     OpenStep,
+    Overflow,
     Prepare,
+    RelayedTensor,
+    RelayTensor,
     RosterDelta,
 )
 from swarmflow.core.protocol.messages.gwtf import FlowReport, InOrder
@@ -34,15 +44,19 @@ from swarmflow.core.protocol.messages.negotiation import (
     TraceFlow,
     UnitsReserved,
 )
-from swarmflow.core.protocol.types import Roster
+from swarmflow.core.protocol.types import Holding, Roster, Snapshot
 
 FRAME = 36  # bytes around a header (runtime/transport/frames.py), of which 8 a body
-HEADER = 170  # of a header with a few numbers and at most one process in it
+HEADER = 170  # of a header with a few numbers and at most one process or signature in it
 PROCESS = 85
 MEMBER = 215  # a process with its stage, its capacity and an address
 NUMBER = 9  # as a float
 ENTRY = 5  # (index, attempt) in a manifest
 DONE = 130
+SIGNATURE = 66  # 64 bytes
+HANDOVER = 203  # how a hop came to its holder, from one process before it: with a digest and a signature
+ROOT = 66  # of a state: 64 hexadecimal digits
+HOLDING = 50  # the names and numbers around a snapshot of which some stages are on a disk
 NAMES = 3  # further processes in a message of GWTF's negotiation, about
 
 
@@ -69,16 +83,38 @@ def _prepare(message: Prepare) -> int:
     return ENTRY * len(message.entries) + PROCESS * members + MEMBER * len(message.newcomers)
 
 
+def _hop(message: Forward | Adopt | Done | Overflow | NotFinite) -> int:
+    return HANDOVER * len(message.handovers)
+
+
 def _report(message: ElectionReport) -> int:
     return (
         _roster(message.opened.roster)
         + (0 if message.change is None else _reopen(message.change))
         + PROCESS * (len(message.gone) + len(message.suspects) + len(message.opened.newcomers))
         + MEMBER * (2 + len(message.newcomers))
-        + DONE * len(message.done)
+        + sum(DONE + _hop(done) for done in message.done)
         + ENTRY * (len(message.dropped) + len(message.indices))
         + len(message.void)
     )
+
+
+def _relayed(message: RelayTensor | RelayedTensor) -> int:
+    """Return the bytes of its own signature, and of the message inside."""
+    return SIGNATURE + (0 if message.forward is None else SIGNATURE + _hop(message.forward))
+
+
+def _snapshot(snapshot: Snapshot | None) -> int:
+    return 0 if snapshot is None else SIGNATURE + ROOT * len(snapshot.roots)
+
+
+def _holdings(holdings: tuple[Holding, ...]) -> int:
+    return sum(HOLDING + _snapshot(holding.snapshot) for holding in holdings)
+
+
+def _join(message: Join) -> int:
+    held = 0 if message.held is None else HEADER + _snapshot(message.held.certified)
+    return MEMBER + _holdings(message.copies) + held
 
 
 def _flow_message(message: FlowMessage) -> int:
@@ -116,8 +152,13 @@ _EXTRA: dict[type, Callable[[Any], int]] = {
     LinkRateReport: lambda message: PROCESS * len(message.rates),
     MeasureLinks: lambda message: MEMBER * len(message.members) + 3 * NUMBER * len(message.links),
     LinkGains: lambda message: NUMBER * len(message.gains) + (PROCESS + 2 * NUMBER) * len(message.links),
-    Granted: lambda message: MEMBER * len(message.donors),
+    Granted: lambda message: MEMBER * len(message.donors) + _snapshot(message.certified),
     MemberFailed: lambda message: ENTRY * len(message.lost),
     Elect: lambda message: MEMBER,
     Negotiate: lambda message: _flow_message(message.flow),
+    **dict.fromkeys((Forward, Adopt, Done, Overflow, NotFinite), _hop),
+    **dict.fromkeys((RelayTensor, RelayedTensor), _relayed),
+    Join: _join,
+    CopiesHeld: lambda message: _holdings(message.copies),
+    KeepCopy: lambda message: _snapshot(message.snapshot) + MEMBER * sum(map(len, message.holders)),
 }
