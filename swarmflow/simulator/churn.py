@@ -61,7 +61,9 @@ class ScenarioChurn:
         self.world.clock.after(round(self.random.expovariate(rate), DIGITS), self._leave_by_rate, CHANCE)
 
     def _present(self) -> list[int]:
-        return [number for number in range(self._numbers) if number not in self._absent]
+        """Return the numbers of the peers that are present and may leave."""
+        there = (number for number in range(self._numbers) if number not in self._absent)
+        return [number for number in there if not self.hardware.persistent(number)]
 
     def _mortal(self) -> list[ProcessId]:
         """Return the peers that are alive and may leave."""
@@ -70,8 +72,7 @@ class ScenarioChurn:
     def _leave_by_rate(self) -> None:
         if self.world.ended:
             return
-        mortal = [number for number in self._present() if not self.hardware.persistent(number)]
-        if mortal:
+        if mortal := self._present():
             self._leave_number(self.random.choice(mortal))
         self._plan_leave()
 

@@ -94,6 +94,14 @@ def test_peers_come_and_go_by_rate_and_by_trace(tmp_path: Path) -> None:
     assert simulation.churn.joins >= simulation.churn.deaths - 2
 
 
+def test_peers_leave_at_their_rate_however_many_others_are_persistent(tmp_path: Path) -> None:
+    """In ten hours, of which a microbatch takes one, each of ten leaves ten times."""
+    kind = "[[peers]]\nforward_s = 1200\ncount = "
+    text = "[run]\nduration_s = 36_000\n[churn]\nleaves_per_hour = 1\nabsence_s = 1\n"
+    simulation, _ = simulated(tmp_path, f"{text}{kind}10\n{kind}20\npersistent = true\n", "swarm")
+    assert simulation.churn.deaths == pytest.approx(10 * 10, rel=0.3)
+
+
 @pytest.mark.extended
 def test_those_who_are_persistent_stay(tmp_path: Path) -> None:
     (tmp_path / "churn.csv").write_text("20,leave\n25,leave\n30,leave,1\n31,leave\n32,leave\n", encoding="utf-8")
