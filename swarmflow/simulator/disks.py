@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.types import Holding, Snapshot
 from swarmflow.simulator.arithmetic import digest
+from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.kept import KeptState
 
 
@@ -49,7 +50,7 @@ class Disks:
         """Write a version to a trainer's disk. Returns False where the disk is full."""
         if name in self.full:
             return False
-        self.durable[version] = copies
+        self._record(name, version, copies)
         self.newest_seen[name] = max(self.newest_seen[name], version)
         self.trainers[name].add(version)
         self.copies.get(name, {}).pop(version, None)
@@ -75,9 +76,16 @@ class Disks:
         """Write a peer's own stage of a version to its disk. Returns False where the disk is full."""
         if name in self.full:
             return False
-        self.durable.setdefault(version, {})[stage] = parameters
+        self._record(name, version, {stage: parameters})
         self.written.setdefault(name, {})[version] = stage
         return True
+
+    def _record(self, name: str, version: int, copies: dict[int, str]) -> None:
+        """Record the digests of stages of a version. Raises InvariantViolated where the same was written otherwise."""
+        written = self.durable.setdefault(version, {})
+        for stage, parameters in copies.items():
+            if written.setdefault(stage, parameters) != parameters:
+                raise InvariantViolated(f"{name} writes another version {version} of stage {stage} than there was")
 
     def leave(self, name: str, kept: KeptState) -> bool:
         """Write what a leaving peer serves to its disk. Returns False where the disk is full."""

@@ -52,3 +52,16 @@ class Host:
         self.wake_s, self.woken_s = float("inf"), now_s
         if self.wakes > WAKES_MAX:
             raise InvariantViolated(f"{self.process} is due again and again at {now_s} s, and nothing follows")
+
+    def check_memory(self, without_graph: int) -> None:
+        """Raise InvariantViolated where a peer holds more microbatches than it has memory for.
+
+        without_graph: how many it may admit without a graph, for each one with a graph.
+        """
+        hops = self.machine.hops if isinstance(self.machine, PeerMachine) else None
+        if hops is None:
+            return
+        graphs, held, capacity = len(hops.admission.held), hops.admission.unfinished, self.device.loading.capacity
+        if graphs > capacity or held > capacity * (1 + without_graph):
+            what = f"{held} microbatches, {graphs} of them with graphs"
+            raise InvariantViolated(f"{self.process} holds {what}, and its capacity is {capacity}")

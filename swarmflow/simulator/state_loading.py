@@ -31,6 +31,7 @@ class StateLoading:
     device: Device
     world: World = field(init=False)
     process: ProcessId = field(init=False)
+    capacity: int = field(init=False, default=0)  # microbatches whose graphs fit beside the stage that it serves
     _load: int = field(init=False, default=0)  # the number of the latest load
     _action: LoadState | None = field(init=False, default=None)  # the latest one, None: it resumes
     _loading: bool = field(init=False, default=False)  # whether that load is under way
@@ -113,9 +114,9 @@ class StateLoading:
         self.device.executor.reset()
         names = groups_of_stage(stage, self.world.settings.plan.shared)
         groups = tuple((group, hardware.elements(group)) for group in names)
-        capacity = hardware.capacity(self.process.name, stage)
-        loaded = StateLoaded(stage, weights.version, weights.parameters, capacity, groups, self.world.hardware.piece())
-        self.world.deliver(self.process, loaded)  # at once: nothing may come between
+        self.capacity = hardware.capacity(self.process.name, stage)
+        what = stage, weights.version, weights.parameters, self.capacity
+        self.world.deliver(self.process, StateLoaded(*what, groups, hardware.piece()))  # nothing may come between
 
     def _copy(self, action: LoadState) -> Weights | None:
         """Return a copy of the newest state that a donor has; version 0 needs no donor."""

@@ -7,7 +7,9 @@ from dataclasses import replace
 import pytest
 
 from swarmflow.core.protocol.types import ProcessId
+from swarmflow.simulator.disks import Disks
 from swarmflow.simulator.faults import finish, kill_in_phase
+from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.world import World
 from tests.further import seeds
 from tests.simulation.samples import SETTINGS, SWARM, parameters
@@ -110,3 +112,15 @@ def test_a_trainer_leads_from_its_own_disk_and_copies_what_the_others_tell_of() 
         world.start_peer(f"p{number}")
     check(world)
     assert min(result.step for result in world.results[before:]) >= kept, "\n".join(world.log)
+
+
+def test_the_world_raises_where_two_disks_have_unlike_files_of_a_version() -> None:
+    disks = Disks(stages=2)
+    disks.trainers["t0"] = {0}
+    assert disks.write("p0", 2, 0, "right")
+    assert disks.put("t0", 2, {0: "right", 1: "other"})
+    assert disks.write("p1", 2, 1, "other"), "the same again"
+    with pytest.raises(InvariantViolated, match="p2 writes another version 2 of stage 1"):
+        disks.write("p2", 2, 1, "wrong")
+    with pytest.raises(InvariantViolated, match="t0 writes another version 2 of stage 0"):
+        disks.put("t0", 2, {0: "wrong", 1: "other"})

@@ -8,9 +8,12 @@ import pytest
 
 from swarmflow.errors import ConfigError
 from swarmflow.forecast.simulation import Simulation
+from swarmflow.simulator.faults import finish
 from swarmflow.simulator.fuzz import Hunt, play
+from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.scenario import load
 from tests.further import seeds
+from tests.simulation.samples import SETTLED_S, SWARM
 
 UNEQUAL = """
 [run]
@@ -72,3 +75,12 @@ def test_baselines_know_nothing_of_unequal_stages(tmp_path: Path) -> None:
 def test_a_list_of_another_length_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"stage_memory_bytes.*must have one for each of the 3 stages"):
         load(scenario(tmp_path, UNEQUAL.replace("[300, 100, 100]", "[300, 100]")))
+
+
+def test_the_world_raises_where_a_peer_holds_more_than_it_has_memory_for() -> None:
+    world = SWARM.start(0)
+    world.clock.run(lambda: world.clock.now_s > SETTLED_S, SETTLED_S + 1.0)
+    for process in world.alive_peers():
+        world.hosts[process].device.loading.capacity = 0
+    with pytest.raises(InvariantViolated, match="and its capacity is 0"):
+        finish(world)
