@@ -41,8 +41,8 @@ def of_scenario(path: Path, seed: int | None, microbatches: float | None) -> Fle
     """Return the machines that a scenario begins with.
 
     seed: by which their speeds are drawn; None: the scenario's. microbatches: that a link carries one after the other;
-    None: an even share of an iteration. Raises ConfigError for a bad scenario, or one of fewer machines than
-    stages.
+    None: an even share of an iteration. Raises ConfigError for a bad scenario, one of fewer machines than stages, or
+    one with a machine that has memory for some stages only.
     """
     scenario = load(path)
     seed = scenario.run.seed if seed is None else seed
@@ -57,7 +57,10 @@ def of_scenario(path: Path, seed: int | None, microbatches: float | None) -> Fle
     pipelines = len(able) // scenario.model.stages
     share = scenario.model.microbatches / pipelines if microbatches is None else microbatches
     spare = tuple(name for name in names if name not in set(able))
-    return Fleet(tuple(able), problem(hardware, share), seed, spare)
+    try:
+        return Fleet(tuple(able), problem(hardware, share), seed, spare)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
 
 
 def of_tables(latency: Path, bandwidth: Path, sizes: Sizes, seed: int = 0) -> Fleet:

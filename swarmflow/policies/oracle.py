@@ -11,6 +11,8 @@ from swarmflow.planning.arrangement import Problem
 from swarmflow.planning.dtfm import arrange
 from swarmflow.simulator.scenario_hardware import ScenarioHardware
 
+ALIKE = "a plan knows no stages that do not fit; give one model.stage_memory_bytes, or peers.stage of those that do"
+
 
 def arranged(world: BaselineWorld) -> Pipelines:
     """Return DT-FM's pipelines of the peers that a scenario begins with.
@@ -34,9 +36,14 @@ def fitting(hardware: ScenarioHardware) -> list[str]:
 def problem(hardware: ScenarioHardware, microbatches: float) -> Problem:
     """Return the choice of stages for these computers. microbatches: that a link carries one after the other.
 
-    Raises ConfigError where there are fewer computers than stages.
+    Raises ConfigError where there are fewer computers than stages, or one has no memory for a stage that it may get.
     """
     names, stages = fitting(hardware), hardware.scenario.model.stages
+    pinned = {d: hardware.profiles[name].stage for d, name in enumerate(names) if hardware.profiles[name].stage >= 0}
+    for device, name in enumerate(names):
+        for stage in [pinned[device]] if device in pinned else range(stages):
+            if not hardware.capacity(name, stage):
+                raise ConfigError(f"{name} has no memory for stage {stage}, which it could get: {ALIKE}")
     links = [[hardware.link(one, other) if one != other else (0.0, float("inf")) for other in names] for one in names]
     return Problem(
         latency_s=[[latency_s for latency_s, _ in row] for row in links],
@@ -45,9 +52,5 @@ def problem(hardware: ScenarioHardware, microbatches: float) -> Problem:
         stages=stages,
         activation_bytes=microbatches * hardware.boundary_bytes(0, "activation"),
         gradient_bytes=[hardware.piece().usual_bytes(hardware.elements(f"stage-{stage}")) for stage in range(stages)],
-        pinned={
-            number: hardware.profiles[name].stage
-            for number, name in enumerate(names)
-            if hardware.profiles[name].stage >= 0
-        },
+        pinned=pinned,
     )

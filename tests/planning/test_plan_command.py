@@ -139,6 +139,24 @@ def test_other_mistakes_are_told(arguments: list[str], said: str, capsys: pytest
     assert said in capsys.readouterr().err
 
 
+def test_a_machine_with_memory_for_some_stages_alone_is_planned_where_it_asks_for_one(
+    scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = SCENARIO.replace("MBPS", "10").replace("capacity = 4", "memory_bytes = 200")
+    text = text.replace(
+        "microbatches = 8", "microbatches = 8\nmicrobatch_memory_bytes = 10\nstage_memory_bytes = [1000, 100]"
+    )
+    text += "[[peers]]\ncount = 4\nflops = 1e12\nmemory_bytes = 2000\nregion = ['here', 'there']\n"
+    scenario.write_text(text, encoding="utf-8")
+    assert main(["plan", str(scenario)]) == 2
+    assert f"{scenario}: p0 has no memory for stage 0" in capsys.readouterr().err
+    scenario.write_text(text.replace("count = 4", "count = 4\nstage = 1", 1), encoding="utf-8")
+    file = tmp_path / "plan.json"
+    assert main(["plan", str(scenario), "--strategy", "dtfm", "--json", str(file)]) == 0
+    pipelines = json.loads(file.read_text())["plans"][0]["pipelines"]
+    assert {line[1] for line in pipelines} == {"p0", "p1", "p2", "p3"}
+
+
 def test_an_image_of_somebody_else_stays(scenario: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     image = tmp_path / "holiday.png"
     image.write_bytes(b"a beach")
