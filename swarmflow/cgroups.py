@@ -31,11 +31,11 @@ def memory_left(root: Path = Path("/")) -> list[int]:
     root: of the file system.
     """
     try:
-        lines = (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        text = (root / "proc/self/cgroup").read_bytes().decode(errors="surrogateescape")
     except OSError:  # this is no Linux
         return []
     left = []
-    for _, controllers, place in (line.split(":", 2) for line in lines):
+    for _, controllers, place in (line.split(":", 2) for line in text.split("\n") if line.count(":") > 1):
         hierarchy = _V2 if not controllers else _V1 if "memory" in controllers.split(",") else None
         if hierarchy is not None:
             top = root / hierarchy.folder
@@ -51,10 +51,9 @@ def _left(folder: Path, hierarchy: _Hierarchy) -> int | None:
     try:
         limit = int((folder / hierarchy.limit).read_text(encoding="ascii"))
         used = int((folder / hierarchy.used).read_text(encoding="ascii"))
-        lines = (folder / "memory.stat").read_text(encoding="ascii").splitlines()
+        counts = dict(line.split(" ", 1) for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines())
+        # As in what Linux says is available of the machine's memory: cached files give way.
+        cached = sum(int(counts.get(name, 0)) for name in hierarchy.cached)
     except (OSError, ValueError):  # the limit may be `max`
         return None
-    counts = dict(line.split(" ", 1) for line in lines)
-    # As in what Linux says is available of the machine's memory: cached files give way.
-    cached = sum(int(counts.get(name, 0)) for name in hierarchy.cached)
     return max(0, limit - max(0, used - cached))

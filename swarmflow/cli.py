@@ -147,7 +147,7 @@ def open_output() -> None:
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w"))
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_WRONLY), "w", errors="backslashreplace"))
         else:
             stream.reconfigure(errors="backslashreplace")
 

@@ -64,3 +64,13 @@ def test_where_there_are_no_cgroups_there_is_no_limit(tmp_path: Path) -> None:
     assert memory_left(tmp_path) == []
     process_in(tmp_path, "0::/user.slice\n")
     assert memory_left(tmp_path) == []
+
+
+def test_a_place_in_no_encoding_has_its_limit_and_what_is_no_number_is_none(tmp_path: Path) -> None:
+    process_in(tmp_path, "")
+    (tmp_path / "proc" / "self" / "cgroup").write_bytes(b"0::/a\xff\x1cb\nnothing\n")
+    place = tmp_path / V2 / b"a\xff\x1cb".decode(errors="surrogateescape")
+    cgroup_v2(place, 2 * GB, GB)
+    cgroup_v2(tmp_path / V2, 2 * GB, GB)
+    (tmp_path / V2 / "memory.stat").write_text("inactive_file many\n")
+    assert memory_left(tmp_path) == [GB + 1000]

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from swarmflow.compute.checkpoint import Checkpoint, prune, readable, remove_unfinished
+from swarmflow.compute.checkpoint import Checkpoint, prune, readable, remove_unfinished, superseded
 from swarmflow.compute.export import KIND
 from swarmflow.compute.layout import StageLayout, layout_in_run
 from swarmflow.compute.stage_file import StageFile
@@ -17,7 +17,7 @@ from swarmflow.compute.weights import LayoutReader
 from swarmflow.config import RunSection
 from swarmflow.core.protocol.actions import WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, DiskSpace, Progressed
-from swarmflow.errors import CheckpointError, CorruptError, NetworkError, NoRoomError, SwarmflowError
+from swarmflow.errors import CorruptError, NetworkError, NoRoomError, SwarmflowError
 from swarmflow.files import readable_size, require_room
 from swarmflow.manifest import Manifest
 from swarmflow.ownership import is_intact
@@ -89,15 +89,12 @@ class Checkpoints:
                 newest = self._newest
                 held = newest is not None and newest.version == action.version and newest.complete
                 if newest is None or not held or (action.roots and newest.roots != action.roots):
-                    newest = await self._copy(session, action)
+                    newest = await self._copy_or_make_room(session, action)
                 session.driver.post(Progressed("save", version=action.version))
                 self._newest = newest
                 self._folder.keep_newest_seen(newest.version)
                 lacks = await asyncio.to_thread(self._after, newest, action)
         except (SwarmflowError, OSError) as error:
-            if isinstance(error, NoRoomError):  # the run must not wait for those who copy earlier versions
-                with suppress(CheckpointError):
-                    await asyncio.to_thread(self._prune, {action.spare})
             session.driver.post(self._failed(action, error))
         else:
             session.driver.post(
@@ -160,25 +157,35 @@ class Checkpoints:
                 raise outcome
         return checkpoint
 
+    async def _copy_or_make_room(self, session: Session, action: WriteCheckpoint) -> Checkpoint:
+        """Copy a version; where the disk is full, delete what stays for others: the run must not wait for these."""
+        try:
+            return await self._copy(session, action)
+        except NoRoomError:
+            with suppress(SwarmflowError, OSError):
+                await asyncio.to_thread(self._prune, {action.spare})
+            raise
+
     def _after(self, checkpoint: Checkpoint, action: WriteCheckpoint) -> str:
         """Return why the last version is not exported; empty: it is, or need not be."""
         lacks = ""
         if action.last:
             try:
-                self._export(checkpoint, final_folder(self._output))
+                self._export(checkpoint, final_folder(self._output), action.spare)
                 self._folder.forget_peers()
             except (SwarmflowError, OSError) as error:
                 lacks = str(error)
         if self._every and checkpoint.version % self._every == 0 and checkpoint.version > 0:
-            self._export_step(checkpoint)
-        self._prune({action.spare, *self._copied()[:SPARED_MAX]})
+            self._export_step(checkpoint, action.spare)
+        self._prune({action.spare, *self._copied()})
         return lacks
 
     def _copied(self) -> list[int]:
-        """Return the versions that processes copy, the oldest first: it was begun first, and is to come to its end."""
+        """Return the versions before the last ones that stay as processes copy them: those asked for last."""
         since_s = time.monotonic() - self._copying_s
         self._asked_s = {version: asked_s for version, asked_s in self._asked_s.copy().items() if asked_s > since_s}
-        return sorted(self._asked_s)
+        former = {each.version for each in superseded(self._folder.checkpoints, self._manifest.fingerprint)}
+        return sorted(former & set(self._asked_s), key=self._asked_s.__getitem__)[-SPARED_MAX:]
 
     def _prune(self, spare: Collection[int]) -> None:
         """Delete versions before the last ones but these, and close the files of all but these and the newest."""
@@ -188,19 +195,29 @@ class Checkpoints:
                 self._open.pop(key).close()
         prune(self._folder.checkpoints, self._manifest.fingerprint, spare=spare)
 
-    def _export_step(self, checkpoint: Checkpoint) -> None:
+    def _export_step(self, checkpoint: Checkpoint, spare: int) -> None:
         try:
-            self._export(checkpoint, step_folder(self._output, checkpoint.version))
+            self._export(checkpoint, step_folder(self._output, checkpoint.version), spare)
             if self._keep:
                 prune_exports(self._output, self._manifest.run_id, self._keep)
         except (SwarmflowError, OSError) as error:  # the version is on disk: `swarmflow export` can still write it
             log.warning("version %d is not exported: %s", checkpoint.version, error)
 
-    def _export(self, checkpoint: Checkpoint, out: Path) -> None:
-        """Write a version as a Hugging Face folder, unless it is there. Raises CheckpointError, ForeignFileError."""
+    def _export(self, checkpoint: Checkpoint, out: Path, spare: int) -> None:
+        """Write a version as a Hugging Face folder, unless it is there.
+
+        Where that fails, once more without the versions that stay for those who copy them, but `spare`. Raises
+        CheckpointError, ForeignFileError.
+        """
         if is_intact(out, KIND, self._manifest.run_id, content_id(checkpoint)):
             return  # another trainer of this output has written it
-        export_checkpoint(self._manifest, checkpoint, out, self._corpus.save_tokenizer)
+        try:
+            export_checkpoint(self._manifest, checkpoint, out, self._corpus.save_tokenizer)
+        except (SwarmflowError, OSError):
+            if not set(self._copied()) - {spare}:
+                raise
+            self._prune({spare})
+            export_checkpoint(self._manifest, checkpoint, out, self._corpus.save_tokenizer)
         log.info("version %d is exported to %s", checkpoint.version, out)
 
     # --- what others ask for ------------------------------------------------------------------------------------------

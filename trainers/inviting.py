@@ -18,11 +18,13 @@ log = logging.getLogger("swarmflow")
 
 
 def written_invite(run: Run) -> Invite | None:
-    """Return the invite that a trainer has written into the output. Raises NetworkError where it is none."""
+    """Return the invite that a trainer has written into the output. Raises NetworkError where none can be read."""
     try:
         return Invite.parse(run.invite_path.read_text())
     except FileNotFoundError:
         return None
+    except PermissionError:
+        raise NetworkError(f"{run.invite_path} is of another user; give this trainer its invite by --join") from None
 
 
 def latest_invite(run: Run, invite: Invite | None) -> Invite | None:

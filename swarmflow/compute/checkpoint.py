@@ -358,13 +358,18 @@ def prune(folder: Path, run: str, keep: int = GENERATIONS_KEPT, spare: Collectio
 
     spare: versions that are never deleted. Generations of other runs are neither counted nor deleted.
     """
+    for checkpoint in superseded(folder, run, keep):
+        if checkpoint.version not in spare:
+            checkpoint.remove()
+
+
+def superseded(folder: Path, run: str, keep: int = GENERATIONS_KEPT) -> list[Checkpoint]:
+    """Return the checkpoints of a run that are older than its `keep` newest complete ones."""
     found = readable(folder, run)
     complete = [checkpoint.version for checkpoint in found if checkpoint.complete]
     if len(complete) < keep:
-        return
-    for checkpoint in found:
-        if checkpoint.version < complete[keep - 1] and checkpoint.version not in spare:
-            checkpoint.remove()
+        return []
+    return [checkpoint for checkpoint in found if checkpoint.version < complete[keep - 1]]
 
 
 def remove_unfinished(folder: Path, run: str, before: int) -> None:

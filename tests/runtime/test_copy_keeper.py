@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import AsyncIterator
 from concurrent.futures import Future
 from contextlib import asynccontextmanager
@@ -311,44 +310,6 @@ async def test_a_copy_that_cannot_be_read_now_is_offered_when_it_can(tmp_path: P
         assert peer.recorded.events.empty(), "the leader is told of none that is lost"
         await list_state(reader.session.requests, peer.session.me, 0, 8, state_tensor_lengths(of, 0))
     assert not list(tmp_path.rglob("*.corrupt"))
-
-
-@pytest.mark.parametrize(
-    "listing", [b'{"tensors":{"\xff":1}}', b'{"tensors":{},"x":' + b"[" * 5000 + b"]" * 5000 + b"}", b"", b"{}"]
-)
-async def test_a_listing_that_does_not_decode_is_a_failure_of_its_donor(listing: bytes, tmp_path: Path) -> None:
-    async with processes(tmp_path, 2) as (peer, reader):
-
-        async def answer(*_: object) -> list[bytes]:
-            return [listing]
-
-        peer.session.requests.serve("state/list", answer)
-        with pytest.raises(NetworkError):
-            await list_state(reader.session.requests, peer.session.me, 0, 8, state_tensor_lengths(manifest(), 0))
-
-
-async def test_a_file_is_read_and_hashed_once_whoever_asks_meanwhile(tmp_path: Path) -> None:
-    of, listed, read = manifest(), list[int](), threading.Event()
-
-    def listing(stage: int, version: int, file: str) -> Listing:
-        listed.append(stage)
-        if stage == 0 and not read.wait(DEADLINE_S):
-            raise NetworkError("the first of them was never through")
-        return Listing(state_tensor_lengths(of, stage))
-
-    async with processes(tmp_path, 2) as (holder, reader):
-        serve_state(holder.session.requests, listing, lambda *_: b"")
-
-        async def ask(stage: int) -> Listing:
-            of_stage = state_tensor_lengths(of, stage)
-            return await list_state(reader.session.requests, holder.session.me, stage, 8, of_stage)
-
-        *asked, last = [asyncio.create_task(ask(stage)) for stage in (0, 0, 0, 1)]
-        await last  # it came after the others
-        assert sorted(listed) == [0, 1]
-        read.set()
-        await asyncio.gather(*asked)
-    assert sorted(listed) == [0, 0, 0, 1], "they are answered from what is open"
 
 
 async def test_a_version_that_is_made_anew_is_not_served_from_the_file_of_the_former(tmp_path: Path) -> None:

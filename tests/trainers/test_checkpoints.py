@@ -260,15 +260,16 @@ async def test_versions_that_somebody_deletes_are_missed_and_written_again(tmp_p
         assert (t.folder.checkpoints / "version-00000007" / "stage-1.safetensors").is_file()
 
 
-async def test_a_version_stays_while_somebody_copies_it_and_of_more_the_oldest_do(tmp_path: Path) -> None:
+async def test_a_version_stays_while_somebody_copies_it_and_of_more_those_that_were_asked_for_last(
+    tmp_path: Path,
+) -> None:
     async with trainer(tmp_path, tmp_path / "state") as t:
-        for version in (1, 2, 3):
+        for version in (1, 2, 3, 5, 6):
             assert (await t.written(version)).ok
-            await t.list_from_here(version)
-        for version in (5, 6):
-            assert (await t.written(version)).ok
+            for asked in (version, 1):
+                await t.list_from_here(asked)
         assert SPARED_MAX == 2
-        assert t.versions == [6, 5, 2, 1]
+        assert t.versions == [6, 5, 3, 1]
         (t.folder.checkpoints / "version-00000001" / "stage-1.safetensors").unlink()
         await t.list_from_here(1)  # from the file that is open, which nobody has to read anew
 
@@ -295,6 +296,21 @@ async def test_versions_that_are_copied_make_room_on_a_full_disk(tmp_path: Path)
             assert (await t.written(6)).space is not None
             assert t.versions == [5, 3]
             assert (await t.written(6)).ok
+
+
+async def test_versions_that_are_copied_make_room_for_the_exported_model(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 4 << 20) as disk:
+        async with trainer(disk.path, disk.path / "state") as t:
+            for version in (1, 2):
+                assert (await t.written(version)).ok
+                await t.list_from_here(version)
+            for version in (3, 5):
+                assert (await t.written(version)).ok
+            disk.fill()
+            ended = await t.written(5, last=True)
+            assert ended.ok
+            assert ended.exported, ended.reason
+            assert t.versions == [5, 3]
 
 
 def member_of(session: Session) -> Member:

@@ -24,7 +24,10 @@ from swarmflow.runtime.transport.requests import Arguments, Requests
 
 CHUNK_ELEMENTS = 1 << 18  # 1 MiB of fp32: a stream is as fast with it as with more
 CHUNKS_AHEAD = 4  # requested ahead: hides the round trip at the cost of little memory
-LIST_TIMEOUT_S = 300.0  # the first answer takes until the holder has read and hashed its file: 60 GB at 200 MB/s
+LIST_TIMEOUT_S = 60.0
+# Of the only donor: its first answer takes until it has read and hashed its file (60 GB at 200 MB/s). With others there
+# are, nobody waits so long for one that does not answer.
+ONLY_LIST_TIMEOUT_S = 300.0
 HELD_POLL_S = 0.25  # how often a copy that is held up looks whether it still is
 
 _Chunk = tuple[str, int, int]
@@ -97,11 +100,22 @@ def serve_state(requests: Requests, listing: ListState, read: ReadState) -> None
 
 
 async def list_state(
-    requests: Requests, donor: ProcessId, stage: int, version: int, elements: Mapping[str, int], root: str = ""
+    requests: Requests,
+    donor: ProcessId,
+    stage: int,
+    version: int,
+    elements: Mapping[str, int],
+    root: str = "",
+    *,
+    only: bool = False,
 ) -> Listing:
-    """Return a donor's listing. elements: of the stage's tensors. Raises NetworkError when it does not fit."""
+    """Return a donor's listing. Raises NetworkError when it does not fit.
+
+    elements: of the stage's tensors. only: there is no other donor.
+    """
     arguments: Arguments = {"stage": stage, "version": version, "root": root}
-    answer = await requests.ask(donor, "state/list", arguments, timeout_s=LIST_TIMEOUT_S)
+    timeout_s = ONLY_LIST_TIMEOUT_S if only else LIST_TIMEOUT_S
+    answer = await requests.ask(donor, "state/list", arguments, timeout_s=timeout_s)
     try:
         listing = msgspec.json.decode(answer[0], type=Listing)
     except (*UNDECODABLE, IndexError) as error:
@@ -213,7 +227,7 @@ async def first_donor(
     done: set[tuple[str, int]] = set()
     for donor in donors:
         try:
-            listing = await list_state(requests, donor.process, stage, version, elements)
+            listing = await list_state(requests, donor.process, stage, version, elements, only=len(donors) == 1)
             await StateCopy(requests, stage, version, listing, write, done, on_progress).run([donor.process])
         except NetworkError as error:
             failures.append(str(error))
@@ -236,7 +250,8 @@ async def _parts(
 
     Raises NetworkError if none is left, WrongCopyError if the parts are not those of the state with this root.
     """
-    asked = (list_state(requests, m.process, stage, checkpoint.version, elements, root) for m in donors)
+    what, only = (stage, checkpoint.version, elements, root), len(donors) == 1
+    asked = (list_state(requests, member.process, *what, only=only) for member in donors)
     answers = await asyncio.gather(*asked, return_exceptions=True)
     listings: dict[ProcessId, Listing] = {}
     failures: list[str] = []
