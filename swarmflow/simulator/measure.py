@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from swarmflow.core.protocol.types import Epoch
+from swarmflow.latest import Latest
 
 
 @dataclass(slots=True)
@@ -34,7 +35,7 @@ class Spent:
     wasted_s: float = field(init=False, default=0.0)  # of busy_s, what was repeated or unused
     # (step and index of the microbatch, part of its hop): seconds of the latest time
     _latest: dict[tuple[int, int, str], float] = field(init=False, default_factory=dict)
-    _committed_s: dict[Epoch, float] = field(init=False, default_factory=dict)  # of used_s, the latest epoch last
+    _committed_s: Latest[Epoch, float] = field(init=False, default_factory=Latest)  # of used_s, the latest epoch last
     _in_vain_s: float = field(init=False, default=0.0)
     _twice_s: float = field(init=False, default=0.0)
 
@@ -60,19 +61,21 @@ class Spent:
     def commit(self, epoch: Epoch, indices: set[int], meter: Meter) -> None:
         """Count the latest computing of these microbatches of a step as useful, and all else until then as wasted."""
         later = {part: seconds for part, seconds in self._latest.items() if part[0] > epoch.step}
+        used_s = self._committed_s.get(epoch, 0.0)
         for (at, index, _), seconds in self._latest.items():
             if at > epoch.step:
                 continue
             if at == epoch.step and index in indices:
                 meter.useful_s += seconds
                 self.used_s += seconds
-                self._committed_s[epoch] = self._committed_s.get(epoch, 0.0) + seconds
+                used_s += seconds
             else:
                 meter.wasted_s += seconds
                 self.wasted_s += seconds
         meter.wasted_s += self._in_vain_s
         self.wasted_s += self._in_vain_s
         meter.twice_s += self._twice_s
+        self._committed_s[epoch] = used_s
         self._clear()
         self._latest = later
 

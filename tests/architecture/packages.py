@@ -192,7 +192,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "simulator": Package(
         "pretends: the same cores in virtual time, under seeded faults or as a scenario says",
-        ("config_check", "core", "errors", "suggestions"),
+        ("config_check", "core", "errors", "latest", "suggestions"),
         virtual=True,
     ),
     "baselines": Package(
