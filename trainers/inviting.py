@@ -69,6 +69,16 @@ def give_invite(run: Run, invite: Invite, leads: bool, *, first: bool) -> None:
             write_invite(run.invite_path, invite)
 
 
+def keep_given(run: Run, invite: Invite) -> None:
+    """Write the invite into the output where another one, or none, is there. Raises NetworkError."""
+    try:
+        given = run.invite_path.read_bytes() == _text(invite)
+    except OSError:
+        given = False
+    if not given:
+        write_invite(run.invite_path, invite)
+
+
 @contextmanager
 def _logged(*, unless: bool) -> Iterator[None]:
     """Log that the invite could not be given, in place of an error of that."""
@@ -83,6 +93,10 @@ def _logged(*, unless: bool) -> Iterator[None]:
 def write_invite(path: Path, invite: Invite) -> None:
     """Write it to a file at once, whole, that only this user may read: an invite is a secret. Raises NetworkError."""
     try:
-        write_to_user_path(path, f"{invite}\n".encode(), private=True)
+        write_to_user_path(path, _text(invite), private=True)
     except OSError as error:
         raise NetworkError(f"the invite cannot be written to {path}: {error.strerror}") from None
+
+
+def _text(invite: Invite) -> bytes:
+    return f"{invite}\n".encode()

@@ -33,7 +33,7 @@ from swarmflow.runtime.transport.invite import Invite
 from swarmflow.runtime.transport.node import Node
 from trainers.exports import check_exports, clear_up_exports
 from trainers.found import OnDisk, newest_version
-from trainers.inviting import give_invite, latest_invite, published, write_invite, written_invite
+from trainers.inviting import give_invite, keep_given, latest_invite, published, written_invite
 from trainers.life import TrainerLife
 from trainers.needs import disk_needs, shortfalls
 from trainers.page import RunPage
@@ -301,7 +301,7 @@ async def stay_in_charge(run: Run, life: TrainerLife, invite: Callable[[], Invit
     """Hold the claim to the output while this trainer leads; a frozen former leader releases it only later.
 
     A trainer that starts without an invite begins a lineage of its own where the claim is free, and waits where the
-    claim is held and no invite is there. Deleted files of the output are made again.
+    claim is held and no invite is there. Deleted files of the output are made again, and so is another one's invite.
     """
     reported = False
     while True:
@@ -314,8 +314,8 @@ async def stay_in_charge(run: Run, life: TrainerLife, invite: Callable[[], Invit
                 run.yield_output()  # it may have taken the claim as it lost the lead
             else:
                 await asyncio.to_thread(run.stay_in_charge)
-                if run.lock is not None and not run.invite_path.is_file():
-                    write_invite(run.invite_path, invite())
+                if run.lock is not None:
+                    await asyncio.to_thread(keep_given, run, invite())
             reported = False
         except TakenError:
             raise
@@ -365,7 +365,7 @@ async def lead_on(run: Run, invite: Invite) -> None:
         await asyncio.to_thread(run.claim)
         give_invite(run, invite, leads=True, first=False)
     except (SwarmflowError, OSError) as error:
-        log.warning("%s", error)  # the disk refuses; the claim to the output is tried again
+        log.warning("%s", error)  # the disk refuses; `stay_in_charge` tries both again
 
 
 def _remember_end(run: Run, ended: LeftRun) -> None:

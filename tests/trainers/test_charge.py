@@ -46,13 +46,14 @@ async def test_a_disk_that_refuses_ends_no_heir(tmp_path: Path, caplog: pytest.L
             session = Session(node, trainer_access(), Metrics())
             life = await _leading(run, session)
             (run.output / "state" / "leader.lock").touch()
+            run.invite_path.write_text("of the former leader\n")
             disk.remount("ro")
             await lead_on(run, INVITE)
             charge = asyncio.create_task(stay_in_charge(run, life, lambda: INVITE))
             await until(lambda: "it is tried again" in caplog.text or charge.done())
             assert not charge.done()
             disk.remount("rw")
-            await until(run.invite_path.is_file)
+            await until(lambda: run.invite_path.read_text() == f"{INVITE}\n")
             assert run.lock is not None
             held_elsewhere(run.output / "state" / "leader.lock")
             with pytest.raises(TakenError, match="in use by another trainer now, process 12 on node7"):
