@@ -30,7 +30,7 @@ from swarmflow.core.protocol.messages import Held
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.errors import CheckpointError, NetworkError, SwarmflowError
 from swarmflow.manifest import Manifest
-from swarmflow.runtime.execution.load_progress import LoadMeter, named
+from swarmflow.runtime.execution.load_progress import LoadMeter, under_donors_name
 from swarmflow.runtime.execution.piece_donor import serve_pieces
 from swarmflow.runtime.execution.piece_loading import PieceLoad
 from swarmflow.runtime.execution.served import Served
@@ -237,7 +237,7 @@ class StageLoader:
         try:
             if _from_peers(action):
                 with self._meter.loading(action.stage, action.version) as measure:
-                    load.on_progress = named(measure)
+                    load.on_progress = under_donors_name(measure)
                     served.version = await load.run()
                 root = await self._compute.call(_FIRST, lambda: served.keep_leaves(*load.leaves))
             else:

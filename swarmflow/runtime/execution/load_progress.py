@@ -123,7 +123,9 @@ class LoadMeter:
                 log.info("%s", self.progress)
 
 
-def named(measure: Callable[[ProcessId | str, int, int], None]) -> Callable[[Sequence[ProcessId], int, int], None]:
+def under_donors_name(
+    measure: Callable[[ProcessId | str, int, int], None],
+) -> Callable[[Sequence[ProcessId], int, int], None]:
     """Return a function that reports progress under the name of the donor, or as that of several."""
 
     def report(donors: Sequence[ProcessId], received_bytes: int, total_bytes: int) -> None:
