@@ -4,22 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from experiments.common.arguments import options, progress, run
 from experiments.common.rows import Row, row, write_json
-from experiments.gwtf_churn.pairs import mean, ratio, show_estimates
+from experiments.gwtf_churn.pairs import Estimate, mean, ratio, show_estimates
 from experiments.gwtf_churn.paper import TIME
 from experiments.gwtf_churn.setting import ChurnSetting, scenario, settings
 from swarmflow.errors import SwarmflowError
 from swarmflow.forecast.simulation import Simulation
-from swarmflow.simulator.report import SimulationReport
+from swarmflow.simulator.report import MINUTE_S, SimulationReport
 
 SEEDS, SEEDS_QUICK = 12, 2
 MODEL = "LLaMA-like"
+LEARNT = "Time per learnt microbatch (min)"
 COLUMNS = tuple(setting.column for setting in settings() if setting.model == MODEL)
 CLAIMED = ("Homogeneous 0%", "Heterogeneous 10%")
+
+
+class ChurnTimes(NamedTuple):
+    """Minutes a microbatch, of one repetition."""
+
+    minutes: float  # whatever became of its gradients
+    learnt: float  # by the share of the gradients that were learnt: what a dead peer had added is lost in the baselines
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,9 +51,11 @@ class ChurnStep:
             raise SwarmflowError(f"{setting.name}, {self.name}, seed {seed}: {why}")
         return report
 
-    def minutes(self, setting: ChurnSetting, seed: int) -> float:
-        """Simulate one repetition; return minutes a microbatch."""
-        return self.report(setting, seed).over(lambda row: row.minutes_a_microbatch)[0]
+    def times(self, setting: ChurnSetting, seed: int) -> ChurnTimes:
+        """Simulate one repetition."""
+        report = self.report(setting, seed)
+        learnt = report.over(lambda row: row.learnt_seconds / MINUTE_S / row.microbatches)[0]
+        return ChurnTimes(report.over(lambda row: row.minutes_a_microbatch)[0], learnt)
 
 
 BASELINES = ("swarm", "swarm-restart", "gwtf")
@@ -69,22 +80,27 @@ def steps(quick: bool, seed: int, json_file: Path | None, seeds: int | None, col
     chosen = [setting for setting in settings() if setting.model == MODEL and setting.column in columns]
     work = [(setting, step) for setting in chosen for step in STEPS]
     found = {
-        (setting.column, step.name): [step.minutes(setting, each) for each in tried]
+        (setting.column, step.name): [step.times(setting, each) for each in tried]
         for setting, step in progress(work, len(work), "gwtf_churn.steps")
     }
+    minutes = {key: [each.minutes for each in times] for key, times in found.items()}
+    learnt = {key: [each.learnt for each in times] for key, times in found.items()}
     names = [setting.column for setting in chosen]
-    means = [(step.name, [mean(found[name, step.name]) for name in names]) for step in STEPS]
-    ratios = [
-        (f"swarmflow / {step.name}", [ratio(found[name, OURS.name], found[name, step.name]) for name in names])
-        for step in STEPS
-        if step is not OURS
-    ]
     title = f"{MODEL}, {len(tried)} paired seeds, with 95% intervals"
+    means = [(step.name, [mean(minutes[name, step.name]) for name in names]) for step in STEPS]
     show_estimates(f"Minutes a microbatch: {title}", ["", *names], means)
-    show_estimates(f"Ratio of the means: {title}", ["", *names], ratios)
+    show_estimates(f"Ratio of the means: {title}", ["", *names], _ratios(minutes, names))
+    show_estimates(f"The same by what is learnt of the gradients: {title}", ["", *names], _ratios(learnt, names))
     if json_file is not None:
-        rows: list[Row] = [row(name, step, TIME, values) for (name, step), values in found.items()]
+        rows: list[Row] = [row(name, step, TIME, values) for (name, step), values in minutes.items()]
+        rows += [row(name, step, LEARNT, values) for (name, step), values in learnt.items()]
         write_json(json_file, rows)
+
+
+def _ratios(of: dict[tuple[str, str], list[float]], names: list[str]) -> list[tuple[str, list[Estimate]]]:
+    """Return swarmflow's time by that of each step, in the settings of these names."""
+    others = [step.name for step in STEPS if step is not OURS]
+    return [(f"swarmflow / {each}", [ratio(of[name, OURS.name], of[name, each]) for name in names]) for each in others]
 
 
 if __name__ == "__main__":

@@ -63,22 +63,23 @@ def done(index: int) -> Done:
 
 @dataclass
 class Bench:
-    """Trainer t1, which takes over the run of trainer t0 in term 4: step 5, in its third try, on one stage."""
+    """Trainer t1, which takes over the run of trainer t0 in a later term: step 5, in its third try, on one stage."""
 
     reports: list[ElectionReport]
     own: ElectionReport = field(default_factory=lambda: report(TRAINERS[1]))
     settings: LeaderSettings = SETTINGS
     on_disk: int = 4
+    term: int = 4
     now: float = 100.0
     leader: Leader = field(init=False)
     began: list[Action] = field(init=False)
 
     def __post_init__(self) -> None:
-        tried = Candidacy(TRAINERS[1], 4, EpochView(OPENED), self.now)
+        tried = Candidacy(TRAINERS[1], self.term, EpochView(OPENED), self.now)
         for told in (self.own, *self.reports):
             tried.report(told.member.process, told)
         estate = takeover_of(tried, PLAN, self.settings.learning_rate, 0.0, self.now)
-        self.leader = Leader(TRAINERS[1], PLAN, self.settings, 4, estate.step.epoch.step, self.on_disk)
+        self.leader = Leader(TRAINERS[1], PLAN, self.settings, self.term, estate.step.epoch.step, self.on_disk)
         self.began = self.leader.take_over(estate, self.now)
 
     def hear(self, sender: ProcessId, message: Message) -> list[Action]:

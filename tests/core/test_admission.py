@@ -68,6 +68,17 @@ def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
     assert machine.admission.reserved == {}
 
 
+def test_who_offers_a_slot_for_a_repair_tells_how_far_the_gradient_is() -> None:
+    machine = hops(stage=2, capacity=4)
+    told_s = []
+    for index, held_by in enumerate((None, DOWN, DOWN2)):
+        question = ReserveSlot(microbatch(index), 2, FIRST_ATTEMPT, held_by=held_by)
+        [(_, slot)] = messages(receive(machine, UP, question), SlotReserved)
+        told_s.append(slot.gradient_s)
+        transferred(machine.dispatcher.router, DOWN, 3.0)
+    assert told_s == [0.0, 3.0, 3.0], "of who was not measured as of the others"
+
+
 def test_room_is_left_for_what_is_on_its_way() -> None:
     machine = hops(stage=2, capacity=2)
     assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, FIRST_ATTEMPT, sent=1)), SlotReserved)

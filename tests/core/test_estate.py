@@ -78,7 +78,8 @@ def test_a_ballot_that_all_who_are_left_have_reduced_is_finished_as_it_is() -> N
 )
 def test_a_ballot_that_somebody_has_not_reduced_is_not_finished(odd: ElectionReport) -> None:
     estate = inherit(*(reduced(told) for told in peers(D)), odd)
-    assert (estate.step.phase, estate.step.ballot.number) == ("working", max(3, odd.ballot))
+    assert estate.step.phase == "working"
+    assert estate.step.ballot.number > max(3, odd.ballot)
 
 
 def test_a_ballot_of_a_stage_that_nobody_is_left_of_is_not_finished() -> None:

@@ -13,14 +13,15 @@ from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.next_stage import ASK_MORE_S, ASK_S
 from swarmflow.core.pipeline.offers import WAIT
 from swarmflow.core.protocol.actions import Action
-from swarmflow.core.protocol.messages import Cancel, Denied, Forward, ReserveSlot, SlotReserved
+from swarmflow.core.protocol.messages import Accepted, Cancel, Denied, Forward, ReserveSlot, SlotReserved
 from swarmflow.core.protocol.types import FIRST_ATTEMPT, ProcessId, Ref
 from swarmflow.core.routing.shortest import Shortest
-from tests.core.samples import EPOCH, messages, microbatch, process
+from tests.core.samples import EPOCH, REPAIR, messages, microbatch, process
 
 PEERS = tuple(process(f"p{number}") for number in range(6))
 BODIES = (Ref(1, 100), Ref(2, 8))
 NOW_S = 100.0
+BEYOND = process("beyond")
 
 
 def asked(response_s: float, tensor_s: float = 1.0) -> tuple[Dispatcher, list[ProcessId]]:
@@ -139,3 +140,32 @@ def test_the_best_of_those_that_have_a_slot_gets_it(order: list[int], answers: l
     assert {to for to, _ in messages(actions, Cancel)} == {*having} - {best}
     assert +box.next_stage.held == Counter([best])
     assert box.next_stage.availability.asked_out() <= {*peers} - {best}, "no question is open: some are full"
+
+
+def repaired(*, settled: bool) -> tuple[Dispatcher, list[ReserveSlot], list[ProcessId]]:
+    """A peer has passed a microbatch on, and dies. settled: its gradient has come; who is asked for a slot now."""
+    box, (first, _) = asked(ASK_S)
+    assert reserve(box, first, 1.0) == []
+    [holder] = sent_to(lateness.tick(box, NOW_S + 1.0))
+    box.accepted(holder, Accepted(microbatch(0), 1, FIRST_ATTEMPT), NOW_S + 2.0)
+    box.routed(holder, microbatch(0), FIRST_ATTEMPT, BEYOND, NOW_S + 3.0)
+    if settled:
+        assert box.returned(holder, microbatch(0), FIRST_ATTEMPT, NOW_S + 4.0)
+    questions = messages(lateness.gone(box, holder, NOW_S + 5.0), ReserveSlot)
+    return box, [question for _, question in questions], [to for to, _ in questions]
+
+
+@pytest.mark.parametrize(("settled", "chosen"), [(True, 1), (False, 0)])
+def test_in_a_repair_the_way_of_the_gradient_counts_too(settled: bool, chosen: int) -> None:
+    """Both tensors come at once. Then a gradient goes back that has not been here yet."""
+    box, questions, peers = repaired(settled=settled)
+    assert len(set(peers)) == 4, "however little peers take"
+    assert {question.held_by for question in questions} == {BEYOND}
+    to_s, from_s = (1.0, 3.5, 9.0, 9.0), (4.5, 3.5, 1.0, 9.0)
+    for peer, tensor_s in zip(peers, to_s, strict=True):
+        box.router.links.record_path(peer, tensor_s)
+    actions: list[Action] = []
+    for peer, gradient_s in zip(peers, from_s, strict=True):
+        slot = SlotReserved(microbatch(0), 1, REPAIR, downstream_s=50.0, free=1, gradient_s=gradient_s)
+        actions = offers.reserved(box, peer, slot, NOW_S + 5.1)
+    assert {*sent_to(actions)} == {peers[chosen]}

@@ -92,17 +92,32 @@ def test_the_work_of_a_step_goes_on() -> None:
     assert sorted(index for _, indices in given for index in indices) == [0, 2], "those of t0 and t2"
     assert not messages(bench.began, OpenStep), "who is in the epoch stays in it"
     prepare = messages(bench.hear(C, done(2)), Prepare)
-    assert [(to, message.entries, message.ballot) for to, message in prepare] == [
-        (A, ((0, FIRST_ATTEMPT),), 1),
-        (B, ((1, FIRST_ATTEMPT),), 1),
-        (C, ((2, FIRST_ATTEMPT),), 1),
+    assert [(to, message.entries) for to, message in prepare] == [
+        (A, ((0, FIRST_ATTEMPT),)),
+        (B, ((1, FIRST_ATTEMPT),)),
+        (C, ((2, FIRST_ATTEMPT),)),
     ]
+    [ballot] = {message.ballot for _, message in prepare}
     for peer in (A, B, C):
-        actions = bench.hear(peer, Prepared(EPOCH, 1, REDUCED))
+        actions = bench.hear(peer, Prepared(EPOCH, ballot, REDUCED))
     assert [(to, message.learning_rate) for to, message in commits(actions)] == [(A, 0.5), (B, 0.5), (C, 0.5)]
     [(_, opened)] = [sent for sent in messages(actions, OpenStep) if sent[0] == A]
     assert (opened.term, opened.epoch, opened.lineage, opened.exponent) == (4, Epoch(2, 6), LINEAGE, DEFAULT_EXPONENT)
     assert [trainer.process for trainer in opened.roster.trainers] == [ME]
+
+
+def test_no_number_of_a_ballot_is_used_by_two_leaders() -> None:
+    """A piece of the former leader's all-reduce may be under way yet, when the gradient that it is of has changed."""
+    numbers = []
+    for term in (4, 5):  # a death has voided the ballots of terms 3 and 4, so that no report tells of them
+        own = replace(report(TRAINERS[1]), term=term)
+        told = [replace(each, term=term, done=(done(index),)) for index, each in enumerate(peers())]
+        bench = Bench(told, own, term=term)
+        numbers.append({message.ballot for _, message in messages(bench.began, Prepare)})
+    [[first], [second]] = numbers
+    assert 1 < first < second, "a leader of term 3 has begun with 1"
+    ballots_a_step = 10_000
+    assert first + ballots_a_step < second
 
 
 def test_who_came_in_amid_the_step_is_told_to_all_once_more() -> None:
@@ -208,7 +223,8 @@ def left_alone() -> Bench:
         bench.leader.handle(Lost(victim, "cut off"), bench.now)
     for index in range(PLAN.microbatches):
         bench.hear(A, done(index))
-    assert not commits(bench.hear(A, Prepared(EPOCH, 1, REDUCED)))
+    assert bench.leader.step is not None
+    assert not commits(bench.hear(A, Prepared(EPOCH, bench.leader.step.ballot.number, REDUCED)))
     return bench
 
 

@@ -10,6 +10,9 @@ from swarmflow.core.commit.reduce import Row, groups_of_stage, takes_part
 from swarmflow.core.protocol.messages import Prepare, Tally
 from swarmflow.core.protocol.types import Attempt, Epoch, Group, Member, Plan, ProcessId
 
+BALLOTS_MAX = 1 << 16  # of one step that one leader begins: each takes seconds
+TERMS_MAX = 1 << 22  # that are told apart: the number of a ballot, of which a report may tell, has 39 bits
+
 Entries = Mapping[ProcessId, tuple[tuple[int, Attempt], ...]]
 """The manifest by process: (index, attempt) of what it has accumulated."""
 
@@ -79,6 +82,14 @@ class StepBallot:
         reducing = self.reductions.get(group)
         owners = set(reducing.group.owners) if reducing is not None else set()
         return owners.pop() if len(owners) == 1 else None
+
+    def begin_term(self, term: int) -> None:
+        """Number the ballots of a leader that takes over above those of all leaders before it, of which all are void.
+
+        What is sent for an all-reduce names its ballot, and a piece on a slow link may arrive after the next leader has
+        begun. How far its predecessor has counted no report tells, once a death has voided that one's last ballot.
+        """
+        self.number = max(self.number, min(term, TERMS_MAX) * BALLOTS_MAX)
 
     def begin(self, tally: Tally) -> None:
         """Begin another ballot. What is reduced already its members report again."""

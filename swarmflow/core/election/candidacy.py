@@ -336,6 +336,7 @@ def _resume(
         for done in report.done:
             if wrongly_handed(step, process, done) is None:
                 step.done(process, done)
+    step.ballot.begin_term(step.term)
     return False
 
 

@@ -157,6 +157,8 @@ def better_placed(membership: Membership, version: int, now: float) -> list[Move
                 row.append(PlacedPeer(e.process, e.power, movable, e.unfit))
                 at_once = max(at_once, int(periods)) if movable else at_once
         servers.append(row)
+    if not at_once:
+        return []
     rate = mean_rate([together(peer.power for peer in row) for row in servers])
     if not rates_are_known(plan, rate):
         alike = [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 from swarmflow.core.protocol.types import Plan
 
@@ -72,7 +71,16 @@ def power_of_one(speed: float, slots: float, upload_rate: float) -> StagePower:
 
 def together(powers: Iterable[StagePower]) -> StagePower:
     """Return the peers of a stage, all together."""
-    return reduce(StagePower.plus, powers, StagePower())
+    peers = unmeasured = 0
+    speed, slots, upload_rate, upload_rate_min = 0.0, 0.0, 0.0, math.inf
+    for power in powers:  # of every peer of the run, between any two steps
+        peers += power.peers
+        speed += power.speed
+        slots += power.slots
+        upload_rate += power.upload_rate
+        upload_rate_min = min(upload_rate_min, power.upload_rate_min)
+        unmeasured += power.unmeasured
+    return StagePower(peers, speed, slots, upload_rate, upload_rate_min, unmeasured)
 
 
 @dataclass(frozen=True, slots=True)

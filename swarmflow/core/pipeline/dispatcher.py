@@ -307,7 +307,7 @@ class Dispatcher:
             return self.send(entry, chosen, now)
         self.next_stage.assign(entry, chosen, FlightState.RESERVING)
         self.send_window.add(microbatch)
-        for process in filter(self.next_stage.asks, choice.alternatives[: self.next_stage.alternatives_max]):
+        for process in self.next_stage.alternatives(entry, choice, but):
             self.next_stage.ask_alternative(entry, process)
         self.expect(entry, now + self.deadline_s(entry, chosen))
         return [Send(asked, self.next_stage.question(entry, self.stage, asked)) for asked in entry.candidates]
@@ -319,7 +319,7 @@ class Dispatcher:
         self.send_window.add(entry.microbatch)
         how = entry.repair, entry.successor, self.next_stage.availability.insist, entry.settled, entry.handovers
         forward = Forward(entry.microbatch, self.stage, entry.attempt, *how)
-        announced = [Send(holder, forward)] if entry.repair and entry.successor is not None else []
+        announced = [Send(holder, forward)] if entry.gradient_at is not None else []
         return [*announced, Send(holder, forward, entry.bodies)]
 
     def retry(self, now: float) -> list[Action]:

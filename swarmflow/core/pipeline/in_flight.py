@@ -105,6 +105,11 @@ class InFlight:
         return self.state is FlightState.RESERVING
 
     @property
+    def gradient_at(self) -> ProcessId | None:
+        """In a repair, where the gradient of the hop's output is, or will be: the hop had been passed on."""
+        return self.successor if self.repair else None
+
+    @property
     def candidates(self) -> tuple[ProcessId, ...]:
         """The peers that are asked for a slot: the holder, and others beside it."""
         return (self.holder, *self.alternatives) if self.reserving and self.holder is not None else ()

@@ -85,7 +85,9 @@ def on_reserve_slot(
     free = admission.offered(message.insist, microbatch.epoch, unarrived)
     if not free:
         admission.serve_last(sender)
-    costs = hops.dispatcher.router.downstream_s, free, hops.queued, hops.workload.work_s, hops.workload.each_s
+    router, held_by = hops.dispatcher.router, message.held_by
+    gradient_s = 0.0 if held_by is None else router.links.usual_transfer_s(held_by)
+    costs = router.downstream_s, free, hops.queued, hops.workload.work_s, hops.workload.each_s, gradient_s
     return [Send(sender, SlotReserved(message.microbatch, hops.stage, message.attempt, *costs))]
 
 

@@ -16,6 +16,7 @@ from swarmflow.core.routing.smoothing import smoothed
 ASK_S = 1.0  # what peers take to pass a microbatch on, from where on all are asked first: beside it a question is cheap
 # What they take, from where on four are asked: of a few microbatches a peer, one that goes to the wrong one counts.
 ASK_MORE_S = 10.0
+MORE = 3  # peers that are asked beside the first one, where more than one is
 
 
 @dataclass(slots=True)
@@ -181,12 +182,22 @@ class NextStage:
 
     def question(self, entry: InFlight, stage: int, process: ProcessId) -> ReserveSlot:
         """Return the question whether a peer has a slot for a microbatch."""
-        return ReserveSlot(entry.microbatch, stage, entry.attempt, self.availability.insist, self.unasked[process])
+        about = entry.microbatch, stage, entry.attempt
+        return ReserveSlot(*about, self.availability.insist, self.unasked[process], entry.gradient_at)
 
-    @property
-    def alternatives_max(self) -> int:
-        """How many peers are asked for a slot beside the chosen one: a question costs little beside what they take."""
-        return 3 if (self.router.links.any_response_s or 0.0) >= ASK_MORE_S else 1
+    def alternatives(self, entry: InFlight, choice: Choice, but: Collection[ProcessId]) -> list[ProcessId]:
+        """Return who is asked for a slot beside the chosen peer: a question costs little beside what they take.
+
+        In a repair these are not only those near to this sender: most of the time goes to the gradient of a hop that
+        had been passed on, and what that takes to a peer, the peer alone knows.
+        """
+        asked = {choice.process: None, **dict.fromkeys(choice.alternatives)}
+        repair = entry.gradient_at is not None
+        more = MORE if repair or (self.router.links.any_response_s or 0.0) >= ASK_MORE_S else 1
+        if repair and len(asked) <= more:
+            closed = {*self.availability.refused(), *self.availability.asked_out(), *but}
+            asked |= dict.fromkeys(peer for peer in sorted(self.availability.alive) if peer not in closed)
+        return [process for process in list(asked)[1 : 1 + more] if self.asks(process)]
 
     def asks(self, process: ProcessId) -> bool:
         """Return whether a peer is asked before it gets a microbatch: its share is used up, or an answer pays."""

@@ -40,12 +40,23 @@ def reserved(dispatcher: Dispatcher, sender: ProcessId, message: SlotReserved, n
     dispatcher.due_s = min(dispatcher.due_s, now + next_stage.availability.pause_s)
     tensor_s = dispatcher.router.links.transfer_s(sender) or 0.0
     dispatcher.router.links.record_work(sender, message.work_s, message.each_s, now)
-    entry.offers[sender] = 2.0 * tensor_s + message.work_s + message.downstream_s
+    entry.offers[sender] = message.work_s + _ways_s(entry, tensor_s, message)
     if len(entry.offers) < len(entry.candidates):
         if len(entry.offers) == 1:
             dispatcher.expect(entry, now + max(now - entry.sent_at_s, WAIT * tensor_s))
         return []
     return take(dispatcher, entry, now)
+
+
+def _ways_s(entry: InFlight, tensor_s: float, message: SlotReserved) -> float:
+    """Return what a microbatch takes to a peer, beyond it and back, without what it waits and computes there.
+
+    In a repair the gradient comes to whoever computes the hop while its input does, and nothing beyond it is done
+    again. Back goes what has not been there yet.
+    """
+    if not message.gradient_s:
+        return 2.0 * tensor_s + message.downstream_s
+    return max(tensor_s, message.gradient_s) + (0.0 if entry.settled else tensor_s)
 
 
 def take(dispatcher: Dispatcher, entry: InFlight, now: float) -> list[Action]:

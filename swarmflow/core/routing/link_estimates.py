@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from statistics import fmean
 
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.own_queue import OwnQueue
@@ -182,6 +183,12 @@ class LinkEstimates:
     def transfer_s(self, process: ProcessId) -> float | None:
         """Return the transfer time of a boundary tensor by the path in use; None: not known."""
         return self._transfers.seconds(process)
+
+    def usual_transfer_s(self, process: ProcessId) -> float:
+        """Return the transfer time to a process, of an unmeasured one the mean of the others; 0: none is known."""
+        known_s = [found.seconds for found in self._transfers.by_process.values()]
+        own_s = self.transfer_s(process)
+        return own_s if own_s is not None else fmean(known_s) if known_s else 0.0
 
     def is_measured(self, process: ProcessId) -> bool:
         """Return whether a transfer or a service time of the process is known."""

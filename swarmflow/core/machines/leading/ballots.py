@@ -40,7 +40,7 @@ def held_long_enough(leader: LeaderState, step: Step, now: float) -> bool:
     ballots.held_until_s = ballots.complete_s + hold_s
     if now < ballots.held_until_s:
         return False
-    if step.ballot.number == 0:
+    if step.ballot.tally is None:  # it is the first one
         ballots.held_s = now - ballots.complete_s
     return True
 

@@ -124,7 +124,9 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         "followed": stage,
         "named": (0, MEMBERS_MAX),
         "microbatches": (0, microbatches),
-        **dict.fromkeys(("downstream_s", "work_s", "each_s", "pass_s", "wait_s", "seconds", "rebalance_s"), seconds),
+        **dict.fromkeys(
+            ("downstream_s", "work_s", "each_s", "gradient_s", "pass_s", "wait_s", "seconds", "rebalance_s"), seconds
+        ),
         **dict.fromkeys(("compute_s", "used_s", "wasted_s", "latency_s"), seconds),
         "speed": (0.0, 1e15),
         "metrics_port": (0, 65535),

@@ -52,6 +52,7 @@ class ReserveSlot:
     attempt: Attempt
     insist: bool = False  # as in Forward
     sent: int = 0  # by this sender without asking, in this epoch: those that have not arrived yet need slots first
+    held_by: ProcessId | None = None  # as in Forward: whoever computes the hop gets its gradient from there
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class SlotReserved:
 
     free: slots that are left; with none the sender gets a credit for the next one, as after a denial. work_s: that
     all takes that is here or has a slot, to compute or to send, with this one. each_s: that one microbatch takes.
+    gradient_s: that a tensor takes from `ReserveSlot.held_by`, as far as the way there tells; 0: not known.
     """
 
     microbatch: Microbatch
@@ -70,6 +72,7 @@ class SlotReserved:
     queued: int = 0
     work_s: float = 0.0
     each_s: float = field(default=0.0, compare=False)
+    gradient_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
