@@ -20,7 +20,7 @@ from swarmflow.forecast.simulation import Simulation
 from swarmflow.simulator.report import SimulationReport
 
 POLICIES = ("swarmflow", "swarm", "swarm-restart", "gwtf")
-REPETITIONS, REPETITIONS_QUICK = 10, 1
+REPETITIONS, REPETITIONS_QUICK = 8, 1
 WASTED_SHARE = "Wasted GPU time (share)"
 LOST_SHARE = "Lost with the dead (share)"
 
