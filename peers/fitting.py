@@ -70,7 +70,7 @@ class MemoryBudget:
     # Stages of a run, by its fingerprint, beside which not one microbatch has room.
     full: set[tuple[str, int]] = field(init=False, default_factory=set)
     _base_bytes: int | None = field(init=False, default=None)
-    _free_at_start_bytes: int | None = field(init=False, default=None)  # of a device that has to do without a limit
+    _free_at_start_bytes: int | None = field(init=False, default=None)  # where there is no limit
 
     @property
     def layouts(self) -> tuple[bool, ...]:
@@ -94,9 +94,10 @@ class MemoryBudget:
     def begin(self) -> None:
         """Measure what the process uses without a stage, once; on CUDA, have the limit enforced.
 
-        Without a limit, a CUDA device's free memory decides where states are.
+        Without a limit, what is free decides: on CUDA where states are, else which stages have room at all.
         """
-        if self.limit_bytes is None and len(self.layouts) > 1 and self._free_at_start_bytes is None:
+        measures = len(self.layouts) > 1 or self.device.type != "cuda"
+        if self.limit_bytes is None and measures and self._free_at_start_bytes is None:
             self._base_bytes, self._free_at_start_bytes = 0, self.free_bytes(self.device)
         if self.limit_bytes is None or self._base_bytes is not None:
             return
@@ -113,9 +114,9 @@ class MemoryBudget:
         Raises NoMemoryError for the smallest one where it has room for none.
         """
         full = {stage for run, stage in self.full if run == manifest.fingerprint}
+        if self.limit_bytes is None and len(full) == manifest.stages:
+            raise NoMemoryError("no stage of this run has room here", min(full))
         if self._most_bytes is None:
-            if len(full) == manifest.stages:
-                raise NoMemoryError("no stage of this run has room here", min(full))
             return tuple(sorted(full))
         left = {stage: self._most_left_bytes(manifest, stage) for stage in range(manifest.stages)}
         lacking = tuple(stage for stage, free in left.items() if free <= 0 or stage in full)
@@ -191,8 +192,11 @@ class MemoryBudget:
         return min(allowed, self._comfortable(one)) >= _most(manifest)
 
     def _allowed(self, manifest: Manifest, stage: int, one: MicrobatchMemory, *, in_host_memory: bool) -> int:
-        """Return how many microbatches have room within the limit; less than one: none. Without a limit any number."""
-        if self._most_bytes is None:
+        """Return how many microbatches have room within the limit; less than one: none. Without a limit any number.
+
+        What one takes is an estimate, by which nobody is refused who shares the machine's memory and has set no limit.
+        """
+        if self._most_bytes is None or (self.limit_bytes is None and self.device.type != "cuda"):
             return manifest.microbatches
         left_bytes = self._left_bytes(manifest, stage, in_host_memory) - one.passes_bytes
         return left_bytes // one.held_bytes
@@ -222,7 +226,8 @@ class MemoryBudget:
     def _without_stage_bytes(self) -> int:
         self.begin()
         assert self._base_bytes is not None, "there is a limit"
-        return self._base_bytes + (0 if self.device.type == "cuda" else self.journal_bytes)
+        # Without a limit the bound for repairs does not count: a small machine is not refused for what it never keeps.
+        return self._base_bytes + (0 if self.device.type == "cuda" or self.limit_bytes is None else self.journal_bytes)
 
     def _refusal(
         self, manifest: Manifest, stage: int, one: MicrobatchMemory | None, *, in_host_memory: bool | None = None
@@ -247,7 +252,8 @@ class MemoryBudget:
         limit = readable_size(self._most_bytes)
         if self.limit_bytes is None:
             advice = advice.removeprefix("raise the limit, or ")
-            return NoMemoryError(f"{self.device} has {limit} free: stage {stage} {raise_it}; {advice}", stage)
+            where = str(self.device) if self.device.type == "cuda" else "this machine"
+            return NoMemoryError(f"{where} has {limit} free: stage {stage} {raise_it}; {advice}", stage)
         return NoMemoryError(f"--memory-limit {limit}: stage {stage} {raise_it}; {advice}", stage)
 
 

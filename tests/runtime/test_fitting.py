@@ -73,6 +73,26 @@ def test_a_peer_says_which_stages_have_no_room() -> None:
         budget(least).unfit(OF)
 
 
+def test_without_a_limit_a_stage_that_is_larger_than_what_is_free_is_refused() -> None:
+    """The kernel would end the process as it loads, or another program."""
+    sizes = {stage: stage_memory(OF, stage).device_bytes for stage in range(OF.stages)}
+    small, large = sorted(sizes, key=lambda stage: sizes[stage])
+
+    def of_machine(free_bytes: int) -> MemoryBudget:
+        return MemoryBudget(CPU, free_bytes=lambda device: free_bytes)
+
+    roomy, narrow, none = map(of_machine, (sizes[large] + 1, sizes[large], sizes[small]))
+    assert roomy.unfit(OF) == (), "the bound for repairs is no memory that is taken"
+    assert narrow.unfit(OF) == (large,)
+    narrow.check_stage(OF, small)
+    with pytest.raises(
+        NoMemoryError, match=rf"^this machine has .* free: stage {large} needs more than .*serve a small"
+    ):
+        narrow.check_stage(OF, large)
+    with pytest.raises(NoMemoryError, match="this machine has"):
+        none.unfit(OF)
+
+
 def test_a_stage_beside_which_no_microbatch_had_room_is_not_asked_for_again() -> None:
     made = budget(BASE + IMPORTED + 100 * MB + max(STAGE, stage_memory(OF, 0).device_bytes) + ONE)
     with pytest.raises(NoMemoryError) as refused:

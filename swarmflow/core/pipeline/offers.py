@@ -40,7 +40,7 @@ def reserved(dispatcher: Dispatcher, sender: ProcessId, message: SlotReserved, n
     dispatcher.due_s = min(dispatcher.due_s, now + next_stage.availability.pause_s)
     tensor_s = dispatcher.router.links.transfer_s(sender) or 0.0
     dispatcher.router.links.record_work(sender, message.work_s, message.each_s, now)
-    entry.offers[sender] = message.work_s + _ways_s(entry, tensor_s, message)
+    entry.offers[sender] = message.work_s + _paths_s(entry, tensor_s, message)
     if len(entry.offers) < len(entry.candidates):
         if len(entry.offers) == 1:
             dispatcher.expect(entry, now + max(now - entry.sent_at_s, WAIT * tensor_s))
@@ -48,7 +48,7 @@ def reserved(dispatcher: Dispatcher, sender: ProcessId, message: SlotReserved, n
     return take(dispatcher, entry, now)
 
 
-def _ways_s(entry: InFlight, tensor_s: float, message: SlotReserved) -> float:
+def _paths_s(entry: InFlight, tensor_s: float, message: SlotReserved) -> float:
     """Return what a microbatch takes to a peer, beyond it and back, without what it waits and computes there.
 
     In a repair the gradient comes to whoever computes the hop while its input does, and nothing beyond it is done

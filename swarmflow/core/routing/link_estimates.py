@@ -190,10 +190,6 @@ class LinkEstimates:
         own_s = self.transfer_s(process)
         return own_s if own_s is not None else fmean(known_s) if known_s else 0.0
 
-    def is_measured(self, process: ProcessId) -> bool:
-        """Return whether a transfer or a service time of the process is known."""
-        return self.transfer_s(process) is not None or self.service_s(process) is not None
-
     def is_fresh(self, process: ProcessId) -> bool:
         """Return whether the transfer time is known, and was measured or probed lately."""
         return self._transfers.is_fresh(process, self.now_s)

@@ -133,7 +133,7 @@ class Shortest:
                 peer.pending, peer.retry_s = 0, None
                 self._try_unused(process, peer, least_s)
                 self._add(process, peer)
-            elif self.links.is_measured(process):  # it was removed, and is a member again
+            elif self._is_measured(process):  # it was removed, and is a member again
                 self._add(process, self._measured_estimate(process))
             else:
                 self._unmeasured[process] = None
@@ -151,7 +151,7 @@ class Shortest:
         """Add a peer to the stage."""
         self._unmeasured.pop(process, None)
         self._names = None
-        if self.links.is_measured(process):
+        if self._is_measured(process):
             self._add(process, self._measured_estimate(process))
         else:
             self._unmeasured[process] = None
@@ -258,6 +258,9 @@ class Shortest:
         paths = [usual.path_s] if self._unmeasured else []
         paths += [self._peers[process].path_s] if process is not None else []
         return min(SECONDS_MAX, max(0.0, min(paths, default=unknown_s) - unknown_s))
+
+    def _is_measured(self, process: ProcessId) -> bool:
+        return self.links.transfer_s(process) is not None or self.links.service_s(process) is not None
 
     def _measured_estimate(self, process: ProcessId) -> _PeerEstimate:
         """Return an own estimate for a peer: what was measured of it before, and what is usual for the rest."""
