@@ -253,7 +253,7 @@ class _Life:
         )
         with doing("measuring the speed of the device"):
             speed = await asyncio.to_thread(measure_speed, own.budget.device, manifest.precision)
-        if self._options.stage >= 0:
+        if 0 <= self._options.stage < manifest.stages:  # one that the run has not, the leader refuses in better words
             own.budget.check_stage(manifest, self._options.stage)
         unfit = own.budget.unfit(manifest)
         held = None if held is not None and held.stage in unfit else held
