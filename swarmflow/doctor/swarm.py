@@ -174,6 +174,6 @@ def check_stages(manifest: Manifest, memory_bytes: int, host_bytes: int = 0) -> 
         return fail("stages", f"{span}, and none fits into {readable_size(memory_bytes)}", advice)
     if len(fitting) < len(needed):
         shown = ", ".join(map(str, fitting))
-        advice = "give --memory-limit to the peer, so that it is placed at one that fits"
+        advice = "give --stage auto to the peer, so that it is placed at one that fits"
         return warn("stages", f"{span}; of {len(needed)} these fit into {readable_size(memory_bytes)}: {shown}", advice)
     return ok("stages", f"{span}; each fits into {readable_size(memory_bytes)}")
