@@ -82,6 +82,7 @@ class Manifest:
     ignored_targets: bool = False  # some targets do not count in the loss
     base: tuple[str, ...] = ()  # the root of each stage's frozen weights, where adapters are trained beside them
     positions: bool = False  # travel beside the targets: documents in one row see nothing of each other
+    empty_places: bool = False  # of rows are marked in positions, which travel for that too: experts do not count them
 
     @property
     def stages(self) -> int:
@@ -102,6 +103,11 @@ class Manifest:
         ratio = self.compression_ratio if self.codec == ADAPTIVE else 0.0
         return Plan(self.stages, self.microbatches, *how, tuple(map(self.piece.usual_bytes, self.parameters)), ratio)
 
+    @property
+    def sends_positions(self) -> bool:
+        """Whether positions travel beside the targets."""
+        return self.positions or self.empty_places
+
     def boundary_bytes(self, elements: int) -> int:
         """Return about how many bytes so many elements of a boundary tensor take on the wire."""
         return elements * _BYTES[self.codec]
@@ -112,7 +118,7 @@ class Manifest:
 
         Targets have one number a token, or two with positions.
         """
-        boundary = self.microbatch_sequences * self.seq_len * max(self.boundary_width, 1 + self.positions)
+        boundary = self.microbatch_sequences * self.seq_len * max(self.boundary_width, 1 + self.sends_positions)
         beside = self.microbatch_sequences * self.beside
         return 4 * max(boundary + beside, self.batch_words) + _TENSOR_HEADER_BYTES
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, TypeAlias
 
@@ -105,7 +105,9 @@ class Corpus:
         return self._tokenizer.vocab_size
 
     def fit(self, manifest: Manifest) -> None:
-        """Do nothing: every cut of a model takes the same microbatches."""
+        """Give rows as a run takes them; every cut of its model takes the same."""
+        self._training = _marked(self._training, manifest)
+        self._validation = None if self._validation is None else _marked(self._validation, manifest)
 
     def microbatch(self, step: int, index: int) -> Batch:
         """Return microbatch `index` of step `step` (both from 0), as `Rows.batch`.
@@ -245,6 +247,11 @@ def described(documents: Documents, rows: PackedRows) -> str:
     lost += f"; {rows.left_out:,} have no target within a row and are left out" if rows.left_out else ""
     size = len(documents.lengths), len(documents.tokens), rows.count
     return f"{size[0]:,} records, {size[1]:,} tokens, {size[2]:,} rows of {rows.seq_len}{lost}"
+
+
+def _marked(rows: Rows, manifest: Manifest) -> Rows:
+    """Return rows that tell which of their places hold no token, if the run asks for that."""
+    return replace(rows, marked=manifest.empty_places) if isinstance(rows, PackedRows) else rows
 
 
 def _batch(tokens: npt.NDArray[Any], sequences: Sequence[int], seq_len: int) -> Batch:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from swarmflow.errors import DataError
-from swarmflow.targets import IGNORED
+from swarmflow.targets import EMPTY, IGNORED
 from trainers.document_cache import Documents
 from trainers.documents import ids_of, targets_of
 
@@ -33,6 +33,7 @@ class PackedRows:
 
     starts, sizes: of the fragments: the first token and the number of inputs. separate: whether fragments of one row
     see nothing of each other. cut, left_out: documents that were cut short, or have nothing to learn in T tokens.
+    marked: whether it is told which places are left at the end of a row.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -44,6 +45,7 @@ class PackedRows:
     separate: bool
     cut: int = 0
     left_out: int = 0
+    marked: bool = False
 
     @property
     def count(self) -> int:
@@ -54,7 +56,7 @@ class PackedRows:
         """Return inputs [B, T] and what travels with them: targets [B, T], or [B, 2, T] with positions.
 
         A position is the place of a token in its fragment; places that are left at the end are a fragment, with the
-        input 0 and no target that counts.
+        input 0 and no target that counts, or their position is EMPTY where they are marked.
         """
         inputs = np.zeros((len(rows), self.seq_len), dtype=np.int32)
         targets = np.full((len(rows), 2, self.seq_len), IGNORED, dtype=np.int32)
@@ -66,8 +68,8 @@ class PackedRows:
                 targets[row, 0, at : at + size] = targets_of(self.tokens[start + 1 : start + size + 1], IGNORED)
                 targets[row, 1, at : at + size] = np.arange(size)
                 at += size
-            targets[row, 1, at:] = np.arange(self.seq_len - at)
-        return inputs, targets if self.separate else np.ascontiguousarray(targets[:, 0])
+            targets[row, 1, at:] = EMPTY if self.marked else np.arange(self.seq_len - at)
+        return inputs, targets if self.separate or self.marked else np.ascontiguousarray(targets[:, 0])
 
 
 def pack(documents: Documents, seq_len: int, packing: str, *, split: bool) -> PackedRows:

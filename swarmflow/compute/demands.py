@@ -181,7 +181,7 @@ def _demands(manifest: Manifest, layout: StageLayout, blocks: range, activations
         manifest.microbatch_sequences * _sequence_bytes(activations, len(blocks), first, last, manifest.seq_len),
         sent_bytes=boundary * (2 - first - last),
         received_bytes=boundary * (2 - first - last)
-        + first * tokens * (_TOKEN_BYTES + _POSITION_BYTES * manifest.positions),
+        + first * tokens * (_TOKEN_BYTES + _POSITION_BYTES * manifest.sends_positions),
         reduced_bytes=2 * manifest.piece.usual_bytes(layout.all_elements),
         state_bytes=layout.base_bytes
         + _state_bytes(manifest, layout)

@@ -31,19 +31,25 @@ class Balance:
         """How many numbers of a sequence travel."""
         return 2 * self.experts + 1
 
-    def counted(self, router_logits: Sequence[Tensor], sequences: int) -> Tensor:
-        """Return what the layers of a stage add, fp32 [B, 2E + 1]. router_logits: of each layer, [B * T, E]."""
+    def counted(self, router_logits: Sequence[Tensor], sequences: int, tokens: Tensor | None = None) -> Tensor:
+        """Return what the layers of a stage add, fp32 [B, 2E + 1].
+
+        router_logits: of each layer, [B * T, E]. tokens: bool [B, T], the places that hold one; None: all do.
+        """
         first = router_logits[0]
-        tokens = first.shape[0] // sequences
+        length = first.shape[0] // sequences
+        if tokens is None:
+            tokens = torch.ones((sequences, length), dtype=torch.bool, device=first.device)
+        counts = tokens.float()
         probabilities = first.new_zeros((sequences, self.experts), dtype=torch.float32)
         choices = torch.zeros_like(probabilities)
         for logits in router_logits:
             weights = torch.nn.functional.softmax(logits, dim=-1)
             chosen = torch.topk(weights.detach(), self.chosen, dim=-1).indices.view(sequences, -1)
             # Sums of ones are exact in whatever order a device adds them.
-            choices.scatter_add_(1, chosen, torch.ones_like(chosen, dtype=torch.float32))
-            probabilities = probabilities + weights.float().view(sequences, tokens, -1).sum(1)
-        passed = first.new_full((sequences, 1), float(tokens * len(router_logits)), dtype=torch.float32)
+            choices.scatter_add_(1, chosen, counts.repeat_interleave(self.chosen, dim=1))
+            probabilities = probabilities + (weights.float().view(sequences, length, -1) * counts.unsqueeze(-1)).sum(1)
+        passed = counts.sum(1, keepdim=True) * len(router_logits)
         return torch.cat([probabilities, choices, passed], dim=1)
 
     def loss(self, totals: Tensor) -> Tensor:

@@ -34,13 +34,15 @@ class GraphInput:
 
 @dataclass(frozen=True)
 class PackedInput:
-    """What enters a stage of a decoder where several documents are in a row, and see nothing of each other.
+    """What enters a stage of a decoder where rows hold several documents, or not a token at every place.
 
-    x: token ids int [B, T], or an activation [B, T, H]. positions: int64 [B, T], of each token in its document.
+    x: token ids int [B, T], or an activation [B, T, H]. positions: int64 [B, T], of each token in its document; EMPTY
+    where there is none (`swarmflow.targets`). separate: whether documents of a row see nothing of each other.
     """
 
     x: Tensor
     positions: Tensor
+    separate: bool = True
 
 
 def two_documents(x: Tensor, tokens: int) -> PackedInput:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -324,7 +324,7 @@ class StageRunner:
             factors[..., factors.shape[-1] - self.stage.layout.beside :] = 1.0  # what is beside hidden states is whole
             scaled = leaf * factors
             if isinstance(entered, PackedInput):
-                entered = PackedInput(scaled, entered.positions)
+                entered = replace(entered, x=scaled)
             elif isinstance(entered, Tensor):
                 entered = scaled
         return leaf, entered

@@ -11,6 +11,7 @@ import copy
 import inspect
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -41,7 +42,7 @@ from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInpu
 from swarmflow.compute.layout import FROZEN, TIED, StageLayout, blocks_of, layout_of
 from swarmflow.compute.stand_ins import Edges, Nothing, PassThrough, Same
 from swarmflow.compute.unread_positions import unread_positions
-from swarmflow.targets import IGNORED
+from swarmflow.targets import EMPTY, IGNORED
 
 # Logits of at most this many elements exist at once (64 MiB in fp32), however large the batch is, or of HEAD_TOKENS_MIN
 # tokens where these have more: each piece reads the head's weights and writes their gradient anew.
@@ -115,7 +116,7 @@ class Stage(GroupedStage):
         if isinstance(x, PackedInput):
             leaf, entered = self.enter(x.x)
             assert isinstance(entered, Tensor)
-            return leaf, PackedInput(entered, x.positions.to(self.device))
+            return leaf, replace(x, x=entered, positions=x.positions.to(self.device))
         assert isinstance(x, Tensor), "a stage of a decoder"
         x = x.to(self.device)
         if self.first:
@@ -130,8 +131,11 @@ class Stage(GroupedStage):
         that, as `boundary_shape` says. draw: seeds the dropout of this microbatch; without it, or where dropout is off,
         nothing is dropped.
         """
-        positions = {"position_ids": x.positions} if isinstance(x, PackedInput) else {}
-        x = x.x if isinstance(x, PackedInput) else x
+        positions, tokens = dict[str, Tensor](), None
+        if isinstance(x, PackedInput):
+            # Of its positions transformers makes a mask: attention stays within a document.
+            positions = {"position_ids": x.positions.clamp(min=0)} if x.separate else {}
+            tokens, x = x.positions != EMPTY, x.x
         assert isinstance(x, Tensor), "a stage of a decoder"
         carried: Tensor | None = None
         if self._balance is not None and not self.first:
@@ -139,7 +143,7 @@ class Stage(GroupedStage):
         x = self._through(ExpandingHalf, x)
         inputs = {"input_ids": x.long()} if self.first else {"inputs_embeds": torch.zeros_like(x, requires_grad=False)}
         options = {} if self._balance is None else {"output_router_logits": True}
-        inputs |= positions  # of which transformers makes a mask: attention stays within a document
+        inputs |= positions
         here = None if self.first else x
         with (
             self._drawing(draw),
@@ -152,7 +156,7 @@ class Stage(GroupedStage):
             assert isinstance(part, PassThrough)
             part.output_type = type(output)
         hidden = self._through(CompressingHalf, hidden)
-        return hidden if self._balance is None else packed(hidden, self._totals(output, len(hidden), carried))
+        return hidden if self._balance is None else packed(hidden, self._totals(output, len(hidden), carried, tokens))
 
     def logits(self, hidden: Tensor) -> Tensor:
         """The head alone: hidden [B, T, H] -> logits [B, T, V]; last stage only, after a `trunk`."""
@@ -207,12 +211,12 @@ class Stage(GroupedStage):
         """Return the hidden states [B, T, H] of what the trunk of the last stage gave."""
         return trunk if self._balance is None else unpacked(trunk, self._hidden_size, self._balance.width)[0]
 
-    def _totals(self, output: ModelOutput, rows: int, carried: Tensor | None) -> Tensor:
+    def _totals(self, output: ModelOutput, rows: int, carried: Tensor | None, tokens: Tensor | None) -> Tensor:
         """Return what the stages until this one have added up for the balance of experts."""
         assert self._balance is not None, "experts are balanced"
         own: list[Tensor] = [each for each in output.get("router_logits") or () if each is not None]
         totals = torch.zeros(rows, self._balance.width, device=self.device) if carried is None else carried
-        return totals + self._balance.counted(own, rows) if own else totals
+        return totals + self._balance.counted(own, rows, tokens) if own else totals
 
     def _through(self, kind: type[nn.Module], x: Tensor) -> Tensor:
         """Apply the half of this kind, if there is one."""

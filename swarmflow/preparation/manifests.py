@@ -41,6 +41,7 @@ def manifest_of(config: RunConfig, model: CheckedModel, corpus_digest: str, run_
         computed_parameters=tuple(layout.computed_parameters for layout in layouts),
         ignored_targets=config.data.of_records,
         positions=config.data.packing == "bfd",
+        empty_places=layouts[0].beside > 0 and config.data.packing != "wrapped",
     )
     # Where the cut is given, nothing is measured: a stage computes about as much as its weights are.
     estimated = tuple(float(max(1, parameters)) for parameters in described.computed_parameters)

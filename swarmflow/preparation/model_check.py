@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from swarmflow.compute.adapters import with_adapters
 from swarmflow.compute.examine import Examined, examine
-from swarmflow.compute.experts import balance_of
 from swarmflow.compute.families import dissect, model_config, to_config
 from swarmflow.compute.layout import check_cut
 from swarmflow.compute.model_keys import check_positions, unknown_keys
@@ -59,7 +58,6 @@ def check_model(config: RunConfig, measure: bool | None = None) -> ModelCheck:
         lambda: _check_stages(section, model),
         lambda: _check_boundary(section, model),
         lambda: check_packing(model, config.data.seq_len) if config.data.packing == "bfd" else None,
-        lambda: _check_balance(model, config.data.packing),
     ]
     for check in fits:
         try:
@@ -122,15 +120,6 @@ def _check_stages(section: ModelSection, model: dict[str, object]) -> None:
         check_cut(section.numbered_cut, blocks)
     elif section.stages > blocks:
         raise ModelError(f"{section.stages} stages asked of a model with {blocks} blocks; allowed: 1 to {blocks}")
-
-
-def _check_balance(model: dict[str, object], packing: str) -> None:
-    """Raises ModelError: routers would be balanced over places that hold no token, too."""
-    if packing != "wrapped" and balance_of(dissect(to_config(model)).model) is not None:
-        raise ModelError(
-            f'data.packing = "{packing}": goes only without output_router_logits: the loss that balances experts would '
-            'count the places that are left at the end of a row; take "wrapped", or set output_router_logits to false'
-        )
 
 
 def _check_boundary(section: ModelSection, model: dict[str, object]) -> None:

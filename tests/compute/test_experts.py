@@ -47,6 +47,20 @@ def test_the_loss_of_what_stages_add_up_is_that_of_all_layers_together() -> None
         torch.testing.assert_close(one, other)
 
 
+def test_places_without_a_token_count_for_no_expert() -> None:
+    generator = torch.Generator().manual_seed(0)
+    layers = [torch.randn(3 * 10, 8, generator=generator, requires_grad=True) for _ in range(4)]
+    tokens = torch.arange(10).expand(3, 10) < torch.tensor([[10], [4], [1]])
+    balance = Balance(8, 2, 1.0)
+    found = balance.loss(balance.counted(layers[:3], 3, tokens) + balance.counted(layers[3:], 3, tokens))
+    oracle: Any = load_balancing_loss_func
+    wanted = oracle(tuple(layers), 8, 2, tokens.long())
+    assert isinstance(wanted, torch.Tensor)
+    torch.testing.assert_close(found, wanted)
+    for one, other in zip(torch.autograd.grad(found, layers), torch.autograd.grad(wanted, layers), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_fresh_weights_do_not_depend_on_the_cut(family: str) -> None:
     whole = {name: values for name, values, _ in stages_of(tiny(family), (), seed=7)[0].named_parameters()}

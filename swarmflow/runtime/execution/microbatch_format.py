@@ -19,7 +19,7 @@ from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, PackedInpu
 from swarmflow.errors import FrameError
 from swarmflow.manifest import Manifest
 from swarmflow.runtime.execution.store import Buffer
-from swarmflow.targets import IGNORED
+from swarmflow.targets import EMPTY, IGNORED
 
 
 class MicrobatchFormat(ABC):
@@ -77,8 +77,8 @@ class MicrobatchFormat(ABC):
 class TokenFormat(MicrobatchFormat):
     """Of a language model: token ids int32 [B, T] and targets alike; activations and gradients [B, T, H].
 
-    Where several documents are in a row, targets are [B, 2, T]: beside each row of targets stand the positions of its
-    tokens in their documents.
+    Where several documents are in a row, or places without a token are not to count, targets are [B, 2, T]: beside each
+    row of targets stand the positions of its tokens in their documents.
     """
 
     def input(
@@ -98,9 +98,10 @@ class TokenFormat(MicrobatchFormat):
             x = work.hand_over(work.copy_in(tokens))
         else:
             x = self._boundary(stage, rows, data, codec, work)
-        if not self._manifest.positions:
+        if not self._manifest.sends_positions:
             return x
-        return PackedInput(x, work.hand_over(work.copy_in(self._positions(targets, rows))))
+        positions = work.hand_over(work.copy_in(self._positions(targets, rows)))
+        return PackedInput(x, positions, separate=self._manifest.positions)
 
     def targets(self, data: Buffer, rows: int | None = None) -> Tensor:
         """Return the targets, int64 [B, T], at least one of which counts in the loss."""
@@ -155,16 +156,20 @@ class TokenFormat(MicrobatchFormat):
         return two_documents(x, shape[1]) if self._manifest.positions else x
 
     def _positions(self, data: Buffer, rows: int | None) -> Tensor:
-        """Return positions, int64 [B, T]: each is 0 or follows the one before it."""
+        """Return positions, int64 [B, T]: each is 0 or follows the one before it; places left at the end are EMPTY."""
         positions = self._targets_and_positions(data, rows)[1]
         follows = torch.nn.functional.pad(positions[:, :-1] + 1, (1, 0))
-        if not bool(((positions == 0) | (positions == follows)).all()):
+        right = (positions == 0) | (positions == follows)
+        if self._manifest.empty_places:
+            left = (positions == EMPTY).flip(1).long().cumprod(1).flip(1)
+            right |= left.bool()
+        if not bool(right.all()):
             raise FrameError("positions came that neither begin a document nor go on with one")
         return positions
 
     def _targets_and_positions(self, data: Buffer, rows: int | None) -> tuple[Tensor, Tensor]:
         count, tokens, _ = self._shape(rows)
-        if not self._manifest.positions:
+        if not self._manifest.sends_positions:
             found = decode_words(data, (count, tokens)).view(count, tokens).long()
             return found, torch.empty(0)
         both = decode_words(data, (count, 2, tokens)).view(count, 2, tokens).long()
