@@ -18,7 +18,7 @@ from swarmflow.simulator.scenario import Scenario, load
 
 PIPELINES = "gpipe"
 POLICIES = (PIPELINES, "swarmflow", "swarm", "gwtf")
-SEEDS = 4
+SEEDS = 16
 QUICK_MICROBATCHES = 32
 SECONDS, RATIO = "Seconds an iteration", "of gpipe's"
 
