@@ -17,9 +17,9 @@ TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
 OPENED = OpenStep(1, EPOCH, Roster(PEERS, TRAINERS), LINEAGE, exponent=20)
 LATER = replace(OPENED, epoch=Epoch(0, 1))
 PLAN = Plan(stages=2, microbatches=3)
-TALLY = Tally(2.0, 30, 1)
+TALLY = Tally(2.0, 30, 1, LINEAGE)
 RESULT = StepResult(1, EPOCH, 2.0, 30, 4.0, 0.5, 0.1, 3, (2, 2), 1)
-COMMIT = Commit(1, EPOCH, 3, 0.25, 0.1, RESULT)
+COMMIT = Commit(1, EPOCH, 3, 0.25, 0.1, RESULT, lineage=LINEAGE)
 BEGAN_S = 100.0
 
 

@@ -33,9 +33,9 @@ TRAINERS = (member("t0", -1), member("t1", -1), member("t2", -1))
 EPOCH = Epoch(2, 5)
 OPENED = OpenStep(3, EPOCH, Roster((PEERS,), TRAINERS), LINEAGE, exponent=20)
 PLAN = Plan(1, 3)
-TALLY = Tally(2.0, 30, 1)
+TALLY = Tally(2.0, 30, 1, LINEAGE)
 RESULT = StepResult(3, EPOCH, 2.0, 30, 1.0, 0.5, 0.3, 3, (3,), 1)
-COMMIT = Commit(3, EPOCH, 1, 1 / 30, 0.3, RESULT)
+COMMIT = Commit(3, EPOCH, 1, 1 / 30, 0.3, RESULT, lineage=LINEAGE)
 REDUCED = (("stage-0", 1.0, "x"),)
 ROOT = "root"  # of the stage's state
 SETTINGS = LeaderSettings(9, lambda step: 0.1 * step, 0.0, "1.0", "run", from_seed=True, new_lineage=lambda: "new")
@@ -69,6 +69,7 @@ class Bench:
     own: ElectionReport = field(default_factory=lambda: report(TRAINERS[1]))
     settings: LeaderSettings = SETTINGS
     on_disk: int = 4
+    roots: tuple[str, ...] = ()  # of what is on disk
     term: int = 4
     now: float = 100.0
     leader: Leader = field(init=False)
@@ -79,7 +80,8 @@ class Bench:
         for told in (self.own, *self.reports):
             tried.report(told.member.process, told)
         estate = takeover_of(tried, PLAN, self.settings.learning_rate, 0.0, self.now)
-        self.leader = Leader(TRAINERS[1], PLAN, self.settings, self.term, estate.step.epoch.step, self.on_disk)
+        disk = self.on_disk, self.roots
+        self.leader = Leader(TRAINERS[1], PLAN, self.settings, self.term, estate.step.epoch.step, *disk)
         self.began = self.leader.take_over(estate, self.now)
 
     def hear(self, sender: ProcessId, message: Message) -> list[Action]:

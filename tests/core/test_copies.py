@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from swarmflow.core.durability.copies import Copies
+from swarmflow.core.durability.copies import UNTIDIED_MAX, Copies
 from swarmflow.core.durability.restoring import Restoring
+from swarmflow.core.durability.snapshots import Taken
 from swarmflow.core.protocol.actions import Action, Log
 from swarmflow.core.protocol.messages import KeepCopy, Surplus
 from swarmflow.core.protocol.types import Holding, Member, ProcessId, Snapshot
@@ -130,6 +131,19 @@ def test_a_peer_that_never_answers_holds_up_no_later_version_and_is_asked_for_no
     assert "p2" in asked(copies.spread(AT_8, ME, [SIX[2]], 200.0))
     assert not copies.overdue(400.0), "it has twice as long the second time"
     assert copies.overdue(401.0)
+
+
+def test_the_next_version_waits_where_copies_come_more_slowly_than_versions() -> None:
+    """A disk reports HOLDINGS_MAX versions: with more, the one that is copied would lie there unseen."""
+    copies, three = Copies(STAGES), SIX[:3]
+    first = asked(copies.spread(AT_4, ME, three, 0.0))
+    for more in range(UNTIDIED_MAX):
+        assert not copies.crowded
+        copies.take(Taken(Snapshot(AT_4.version + 1 + more, ("a", "b", "c")), tuple(three)))
+    assert copies.crowded
+    told = [action for peer in three for action in answer(copies, peer, AT_4, first[peer.process.name])]
+    assert messages(told, Surplus)
+    assert not copies.crowded
 
 
 def test_an_older_generation_goes_when_the_newest_but_one_is_whole() -> None:

@@ -256,9 +256,30 @@ def test_newcomers_take_part_in_the_update_but_take_no_work() -> None:
     assert (step.phase, list(step.members.newcomers)) == ("prepared", [N])
     assert [to for to, _ in messages(step.commit(BEGAN_S), Commit)] == [A, B, C, D, N]
     assert N not in step.members.opened.ids
-    alone = inherit(*peers(), report(came, opened=heard))
-    assert list(alone.step.members.newcomers) == [N], "it may be the only one that has heard of itself"
+    named = replace(report(TRAINERS[2]), newcomers=(came,))
+    alone = inherit(named, *peers(), report(came, opened=heard))
+    assert list(alone.step.members.newcomers) == [N], "no other peer may have heard of it"
     assert N in alone.step.roster.ids
+
+
+def test_who_was_not_asked_is_no_member() -> None:
+    """Anybody may have an OpenStep of some time that a trainer has signed."""
+    stranger = member("s", 1)
+    tried = candidacy(*peers(), report(stranger))
+    assert stranger.process not in tried.reports
+    assert A in tried.reports
+    named = replace(report(TRAINERS[2]), newcomers=(stranger,))
+    assert stranger.process in candidacy(named, report(stranger)).reports, "now it is asked"
+
+
+@pytest.mark.parametrize("lineage", ["former", ""])
+def test_a_decision_of_another_history_is_none_of_this_step(lineage: str) -> None:
+    """Generations and ballots begin again with each history that begins from a disk, and signatures last."""
+    old = replace(COMMIT, lineage=lineage)
+    told = [replace(reduced(who), commit=old, tally=replace(TALLY, lineage=lineage)) for who in peers()[:1]]
+    estate = inherit(*told, *peers()[1:])
+    assert (estate.step.phase, estate.step.decision) == ("working", None)
+    assert not estate.doubtful
 
 
 def test_nobody_comes_in_who_is_there_already_or_has_no_place() -> None:

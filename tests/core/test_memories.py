@@ -55,6 +55,21 @@ def test_states_of_two_histories_are_never_one_version() -> None:
     assert (both.name, both.holders) == (name_of(9, HERE), ((A,), (C, D)))
 
 
+@pytest.mark.parametrize("liar", ["z", "d"])
+def test_a_certificate_of_another_history_does_not_hide_a_version(liar: str) -> None:
+    """It was signed in an earlier life of the run, of a version of the same number."""
+    told = {name: held(0, 9, root="ra") for name in "ab"} | {name: held(1, 9, root="rb") for name in "ce"}
+    old = replace(held(1, 9, root="old b"), certified=Snapshot(9, ("old a", "old b")))
+    found = memories(**told, **{liar: old}).newest_whole()
+    assert found is not None
+    assert found.certified is None
+    assert found.holders == ((A, B), (C, process("e")))
+    right = {name: replace(each, certified=Snapshot(9, ("ra", "rb"))) for name, each in told.items()}
+    found = memories(**right, **{liar: old}).newest_whole()
+    assert found is not None
+    assert (found.certified, found.holders) == (Snapshot(9, ("ra", "rb")), ((A, B), (C, process("e"))))
+
+
 def test_who_has_reduced_the_gradient_lacks_the_commit_alone() -> None:
     found = memories(a=held(0, 9), b=held(1, 8, sealed=True)).newest_whole()
     assert found is not None

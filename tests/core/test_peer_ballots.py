@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import pytest
+
+from swarmflow.core.machines.serving.early_messages import EARLY_S
 from swarmflow.core.machines.serving.peer_state import HOLD_COPIES_S
 from swarmflow.core.protocol.actions import Apply, Count, Rejoin, RunLoss, RunReplay, Seal, SumPiece
-from swarmflow.core.protocol.events import Applied, ComputeFailed, LossComputed, PieceFailed, Replayed, Sealed
+from swarmflow.core.protocol.events import Applied, ComputeFailed, LossComputed, PieceFailed, Replayed, Sealed, Tick
 from swarmflow.core.protocol.messages import (
     Commit,
     Committed,
     Denied,
     Done,
     Forward,
+    LeaderHeartbeat,
     MemberFailed,
     Prepare,
     Prepared,
@@ -144,3 +148,21 @@ def test_who_sent_a_repair_before_the_ballot_that_a_death_has_revoked_sends_it_a
     failed = MemberFailed(1, EPOCH, MATE, "killed", lost=((0, 0), (0, 1)))
     [(to, denied)] = messages(bench.hear(failed), Denied)
     assert (to, denied.microbatch, denied.reason) == (LEADER, microbatch(0), "orphan")
+
+
+@pytest.mark.parametrize("seconds", [1.0, 2 * EARLY_S])
+def test_parts_that_come_while_an_orphan_is_subtracted_are_kept_however_long_that_takes(seconds: float) -> None:
+    """Its mate does not send them again in this ballot."""
+    bench = Bench()
+    bench.serve()
+    bench.work(0)
+    bench.hear(Forward(microbatch(1), 0, FIRST_ATTEMPT), bodies=(Ref(8), Ref(9)))
+    bench.event(LossComputed(microbatch(1), 2.0, 1, None))
+    assert of_type(bench.prepare(members=(ME, MATE)), RunReplay), "the ballot counts another holder's"
+    bench.hear(ReducePart(EPOCH, 1, "stage-0", 0), sender=MATE, bodies=(Ref(20, 40),))
+    end_s = bench.now + seconds
+    while bench.now < end_s:
+        bench.now += 1.0
+        bench.hear(LeaderHeartbeat(1, EPOCH))
+        bench.event(Tick())
+    assert of_type(bench.event(Replayed(microbatch(1), -1)), SumPiece)

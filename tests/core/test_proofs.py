@@ -24,20 +24,23 @@ from swarmflow.core.protocol.messages import (
     StepResult,
     Tally,
     VersionCertified,
+    state_name,
 )
 from swarmflow.core.protocol.messages.checks import checks_of
 from swarmflow.core.protocol.proofs import statement_of, with_proofs, without_unproven
 from swarmflow.core.protocol.types import HOLDINGS_MAX, Epoch, Holding, Plan, Roster, Snapshot
 from swarmflow.simulator.proofs import is_proven, sign
-from tests.core.samples import member
+from tests.core.samples import LINEAGE, member
 from tests.core.taken_over import EPOCH as EPOCH_OF_STEP
 from tests.core.taken_over import OPENED, TALLY, report
 
 CHECKS = checks_of(Plan(1, 8))
-VERSION, NAME = 6, "n" * 32
+VERSION = 6
 SNAPSHOT = Snapshot(VERSION, ("a", "b"))
 EPOCH = Epoch(0, VERSION - 1)
-COMMIT = Commit(1, EPOCH, 2, 0.5, 0.1, StepResult(1, EPOCH, 2.0, 30, 1.0, 0.5, 0.1, 3, (3,), 0))
+NAME = state_name(LINEAGE, EPOCH, 2)
+RESULT = StepResult(1, EPOCH, 2.0, 30, 1.0, 0.5, 0.1, 3, (3,), 0)
+COMMIT = Commit(1, EPOCH, 2, 0.5, 0.1, RESULT, lineage=LINEAGE)
 HELD = Held(0, VERSION, NAME, "b", COMMIT, certified=SNAPSHOT)
 HOLDING = Holding(SNAPSHOT, (0,))
 JOIN = Join("peer", "1.0", "run", member("a"), copies=(HOLDING,), held=HELD)
@@ -100,6 +103,12 @@ def test_one_of_the_two_proves_that_a_version_exists() -> None:
         assert without_unproven(Left(3, alone), is_proven, CHECKS) == Left(3, alone)
     other = replace(signed.held, version=1000)
     assert without_unproven(Left(3, other), is_proven, CHECKS) == Left(3), "the proofs are of another version"
+
+
+def test_a_commit_of_another_history_does_not_prove_that_a_state_exists() -> None:
+    """The steps since a checkpoint are done again after a restart, with the same numbers."""
+    signed = with_proofs(Left(3, replace(HELD, commit=replace(COMMIT, lineage="former"), certified=None)), sign)
+    assert without_unproven(signed, is_proven, CHECKS) == Left(3)
 
 
 def test_a_gradient_that_waits_for_its_commit_needs_no_proof_until_somebody_has_that() -> None:

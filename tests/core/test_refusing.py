@@ -15,9 +15,10 @@ from swarmflow.core.machines.serving.peer_state import PeerSettings
 from swarmflow.core.machines.trainer import TrainerMachine
 from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.pipeline.dispatcher import dispatcher_for
+from swarmflow.core.pipeline.hop_table import HopTable
 from swarmflow.core.pipeline.source import MicrobatchSource
 from swarmflow.core.protocol.actions import Action, Count, Forget, LoadState, Rejoin, Release, RunLoss
-from swarmflow.core.protocol.events import Event, Mishandled, Received, StateLoaded
+from swarmflow.core.protocol.events import Event, ForwardComputed, Mishandled, Received, StateLoaded
 from swarmflow.core.protocol.messages import (
     Assign,
     Backward,
@@ -53,6 +54,7 @@ from swarmflow.core.protocol.messages import (
 from swarmflow.core.protocol.messages.checks import COUNT_MAX, LOSS_MAX, REASON_MAX, checks_of
 from swarmflow.core.protocol.types import (
     FIRST_ATTEMPT,
+    REPAIRS_MAX,
     Attempt,
     Epoch,
     Group,
@@ -63,6 +65,7 @@ from swarmflow.core.protocol.types import (
     Ref,
     Roster,
 )
+from tests.core.hops import computed, receive
 from tests.core.samples import EPOCH, LINEAGE, member, messages, microbatch, of_type, process, released
 
 PLAN = Plan(2, 4)
@@ -76,6 +79,20 @@ WHOLE = ElectionReport(2, Join("peer", "1", "run", member("a", 1)), member("a", 
 
 def cannot_be(message: Message) -> str:
     return checks_of(PLAN).wrong(message) or ""
+
+
+def test_a_liar_does_not_make_others_say_what_cannot_be() -> None:
+    """A hop that was passed on with the highest attempt that is believed is repaired with that one."""
+    me, before, leader = process("me"), process("before"), process("leader")
+    after = {process("x"), process("y")}
+    hops = HopTable(1, 3, 4, dispatcher_for(Plan(3, 4), me, 2), leader)
+    hops.open(EPOCH, tuple(sorted(after)), (before,))
+    highest = Forward(microbatch(0), 1, Attempt(0, REPAIRS_MAX))
+    receive(hops, before, highest, (Ref(1), Ref(2)))
+    [(holder, _)] = messages(computed(hops, ForwardComputed(highest.microbatch, Ref(3, 100))), Forward)
+    again = messages(hops.gone(holder, 1.0), Forward)
+    assert {to for to, _ in again} == after - {holder}
+    assert [checks_of(Plan(3, 4)).wrong(message) for _, message in again] == [None]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def test_a_ballot_says_what_another_leader_needs_to_finish_it() -> None:
     machine = step()
     complete(machine)
     prepare = messages(machine.prepare((member("n", 1),), LinkTable()), Prepare)
-    assert {message.tally for _, message in prepare} == {Tally(loss=2.0, tokens=12, retries=0)}
+    assert {message.tally for _, message in prepare} == {Tally(loss=2.0, tokens=12, retries=0, lineage=LINEAGE)}
     assert {message.newcomers for _, message in prepare} == {(member("n", 1),)}
     machine.prepared(process("n"), Prepared(EPOCH, 1, (("stage-1", 1.0, "x"),)))
     reduced(machine)

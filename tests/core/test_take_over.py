@@ -125,7 +125,7 @@ def test_who_came_in_amid_the_step_is_told_to_all_once_more() -> None:
     d = member("d")
     came = replace(OPENED, roster=Roster(((*PEERS, d),), TRAINERS), newcomers=(d.process,))
     heard = replace(report(PEERS[0]), newcomers=(d,), entered=(d.process,))
-    bench = Bench([heard, report(PEERS[1]), report(PEERS[2]), report(d, came)])
+    bench = Bench([heard, replace(report(PEERS[1]), newcomers=(d,)), report(PEERS[2]), report(d, came)])
     told = [to for to, said in messages(bench.began, MemberEntered) if said.member == d]
     assert sorted(told) == sorted([A, B, C, d.process, T0, ME, T2])
     assert bench.leader.step is not None

@@ -234,7 +234,8 @@ class Step:
         entries, ballot = self.ledger.entries(), self.ballot
         ballot.keep(self.members.groups, entries)
         newcomers = tuple(member for member in newcomers if not ballot.disturbed_by(member, self.plan))
-        ballot.begin(Tally(self.ledger.loss, self.ledger.tokens, self.ledger.retries))
+        totals = self.ledger.loss, self.ledger.tokens, self.ledger.retries
+        ballot.begin(Tally(*totals, self.open_step.lineage))
         self._move(StepPhase.PREPARING)
         actions = self.members.join_update(newcomers)
         adjacent = adjacent_peers(self.roster, busy)
@@ -316,7 +317,8 @@ class Step:
         )
         scale = factor / tally.tokens
         update = scale, self.learning_rate
-        message = Commit(self.term, self.epoch, self.ballot.number, *update, result, followed, hashed)
+        lineage = self.open_step.lineage
+        message = Commit(self.term, self.epoch, self.ballot.number, *update, result, followed, hashed, lineage)
         self.decision = message
         self._move(StepPhase.COMMITTING)
         if not awaited:

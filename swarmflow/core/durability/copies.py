@@ -14,6 +14,8 @@ from swarmflow.core.protocol.types import HOLDINGS_MAX, Holding, Member, Process
 
 COPIES = 2  # of each stage, on the disks of peers
 HOLDERS_MAX = 3  # that are named for a copy: if one dies, the next is asked
+# Versions on the disks of their peers of which nobody may delete anything yet: HOLDINGS_MAX are believed of a disk.
+UNTIDIED_MAX = 4
 
 
 @dataclass(slots=True)
@@ -48,6 +50,7 @@ class Copies:
     _sought: dict[Snapshot, dict[ProcessId, set[int]]] = field(init=False, default_factory=dict)  # the stages, of whom
     # The last snapshot of which the peers were told what it makes superfluous, and whether it was spread then.
     _tidied: tuple[Snapshot | None, bool] = field(init=False, default=(None, False))
+    _untidied: set[int] = field(init=False, default_factory=set)  # versions taken since
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -121,6 +124,7 @@ class Copies:
     def take(self, taken: Taken) -> list[Action]:
         """Record a snapshot that lies on the disks of its own stages' peers, and tell them what they have."""
         snapshot = taken.snapshot
+        self._untidied.add(snapshot.version)
         for writer in taken.writers:
             self._where[writer.process] = writer
             self._held.setdefault(snapshot, {}).setdefault(writer.process, set()).add(writer.stage)
@@ -128,6 +132,11 @@ class Copies:
             Send(writer.process, KeepCopy(snapshot, (writer.stage,), ((writer,),), whole=False))
             for writer in taken.writers
         ]
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the next version has to wait for a copy: disks fill up where they come more slowly than versions."""
+        return bool(self._awaited) and len(self._untidied) >= UNTIDIED_MAX
 
     @property
     def spreading(self) -> int:
@@ -272,6 +281,7 @@ class Copies:
         if self._awaited or self.missing(snapshot) or self._tidied in ((snapshot, True), (snapshot, spread)):
             return []
         self._tidied = snapshot, spread
+        self._untidied = {version for version in self._untidied if version > snapshot.version}
         earlier = (s for s in self._held if s < snapshot)
         before = max((s.version for s in earlier if not self.missing(s)), default=snapshot.version)
         oldest = before if saving is None else min(before, saving)

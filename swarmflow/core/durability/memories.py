@@ -78,10 +78,24 @@ class Memories:
 
     def _versions(self) -> Iterator[Remembered]:
         commits = {held.name: held.commit for _, held in self._held.values() if held.commit is not None}
-        certified = {held.name: held.certified for _, held in self._held.values() if held.certified is not None}
         for version, name in {(held.version, held.name) for _, held in self._held.values() if held.name}:
-            found = Remembered(version, name, commits.get(name), (), certified.get(name))
+            found = Remembered(version, name, commits.get(name), (), self._certified(version, name))
             yield replace(found, holders=tuple(self._holders(found, stage) for stage in range(self.stages)))
+
+    def _certified(self, version: int, name: str) -> Snapshot | None:
+        """Return the certificate of a version, where its holders do not report other roots.
+
+        Another history may have had a version of the same number, whose certificate anybody may have kept.
+        """
+        made = [held for _, held in self._held.values() if (held.version, held.name) == (version, name)]
+        reported = [(held.stage, held.root) for held in made if held.root]
+
+        def agreeing(snapshot: Snapshot) -> int:
+            return sum(snapshot.roots[stage] == root for stage, root in reported)
+
+        shown = {held.certified for held in made if held.certified is not None}
+        best = max(sorted(shown), key=agreeing, default=None)
+        return best if best is not None and 2 * agreeing(best) >= len(reported) else None
 
     def _holders(self, of: Remembered, stage: int) -> tuple[ProcessId, ...]:
         """Return the holders of a stage of a version, and those that lack only the commit that makes it."""

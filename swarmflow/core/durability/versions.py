@@ -60,6 +60,8 @@ class Durability:
     known: int  # the newest version that was on any disk, as far as is known here
     roots: tuple[str, ...] = ()  # of the stages of the durable version, empty: there is none
     every: int = 0  # steps between two checkpoints, 0: there are none
+    # A whole version on the leader's own disk of which it is not known whether it is of the run's present history.
+    doubtful: Snapshot | None = field(init=False, default=None)
     state: WriteState = field(init=False, default=WRITE.initial)
     saving: int | None = field(init=False, default=None)  # the version being written
     failure: str = field(init=False, default="")  # why the last write failed, empty: it did not
@@ -195,7 +197,7 @@ class Durability:
         """Record the end of a write; one that failed is tried again, and reported once for each reason."""
         self._end()
         if event.ok and event.version >= self.durable:
-            self.durable, self.roots = event.version, event.roots
+            self.durable, self.roots, self.doubtful = event.version, event.roots, None
             self.known = max(self.known, event.version)
         before, self.failure = self.failure, event.reason if not (event.ok and event.exported) else ""
         if not self.failure:
@@ -233,7 +235,7 @@ class Durability:
 
     def lost(self, event: DiskChanged, me: Member) -> None:
         """Record a loss on the leader's own disk; what is left there counts like others' copies."""
-        self.durable, self.roots = event.version, event.roots
+        self.durable, self.roots, self.doubtful = event.version, event.roots, None
         self.copies.record(me, event.parts)
 
     @property

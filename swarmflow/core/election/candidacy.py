@@ -11,7 +11,7 @@ from swarmflow.core.commit.provenance import wrongly_handed
 from swarmflow.core.commit.quorum import Quorum, lies_max, quorum_size
 from swarmflow.core.commit.step import Step, StepFailure
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT
-from swarmflow.core.election.credibility import believed_dead, believed_newcomers, mistaken, of_its_role
+from swarmflow.core.election.credibility import believed_dead, believed_newcomers, mistaken, of_its_history, of_its_role
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.election.gathered_roster import GatheredRoster
 from swarmflow.core.protocol.actions import Action, Connect, Send
@@ -51,7 +51,13 @@ class Candidacy:
         return self.report(self.me.process, own)
 
     def report(self, sender: ProcessId, message: ElectionReport) -> list[Action]:
-        """Take the report of a process that follows, and ask the members that only it knows."""
+        """Take the report of a process that follows, and ask the members that only it knows.
+
+        Who was not asked is no member: it has an OpenStep of some time, as anybody may who was one.
+        """
+        return self._take(sender, message) if sender in self._asked or sender == self.me.process else []
+
+    def _take(self, sender: ProcessId, message: ElectionReport) -> list[Action]:
         if message.term != self.term or sender in self._refused:
             return []
         opened = self._with_roster(message)
@@ -62,7 +68,7 @@ class Candidacy:
         later = opened.epoch > self.epoch_view.epoch  # else who is a member is known here, and nobody else can say
         if opened.roster is not self._listed and (later or not opened.partial):
             named, self._listed = (*opened.roster.peers, *opened.roster.trainers, *named), opened.roster
-        self.reports[sender] = replace(message, opened=opened)
+        self.reports[sender] = of_its_history(replace(message, opened=opened))
         fresh = [m for m in named if m.process not in self._asked and m.process not in self.epoch_view.gone]
         self._asked |= {member.process: member for member in fresh}
         return self._ask([member for member in fresh if member.process != self.me.process])
@@ -121,7 +127,7 @@ class Candidacy:
     def _of(self, reports: dict[ProcessId, ElectionReport]) -> Candidacy:
         alone = Candidacy(self.me, self.term, self.epoch_view, self.began_s, self.steps)
         for process, report in reports.items():
-            alone.report(process, report)
+            alone._take(process, report)
         return alone
 
     def tick(self, now: float) -> list[Action]:

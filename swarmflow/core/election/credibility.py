@@ -55,6 +55,20 @@ def mistaken(reports: Mapping[ProcessId, ElectionReport], dead: set[ProcessId]) 
     return {process for process, report in reports.items() if not dead.issuperset(report.gone)}
 
 
+def of_its_history(report: ElectionReport) -> ElectionReport:
+    """Return a report without a decision of another history than its step's.
+
+    Each history that begins from a disk counts generations and ballots from the beginning: a trainer may have signed a
+    commit and a ballot of the same numbers before.
+    """
+    step = report.opened.epoch, report.opened.lineage
+    if report.commit is not None and (report.commit.epoch, report.commit.lineage) != step:
+        report = replace(report, commit=None)
+    if report.tally is not None and report.tally.lineage != report.opened.lineage:
+        report = replace(report, ballot=0, tally=None, results=())
+    return report
+
+
 def of_its_role(report: ElectionReport, plan: Plan) -> ElectionReport:
     """Return a report without what its sender cannot know: microbatches are the trainers'."""
     ahead = report.ahead and plan.delay > 0

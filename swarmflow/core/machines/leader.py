@@ -11,6 +11,7 @@ from swarmflow.core.commit.announcing import announce
 from swarmflow.core.commit.step import AboutStep, Step, received
 from swarmflow.core.commit.step_phase import BEFORE_BALLOT, OVER, StepPhase
 from swarmflow.core.commit.step_summary import summary, waits_for
+from swarmflow.core.durability.doubts import doubt
 from swarmflow.core.election.candidacy import Takeover, makes
 from swarmflow.core.machines.leading import (
     ballots,
@@ -91,6 +92,7 @@ class Leader(LeaderState):
         """Begin to lead."""
         self.membership.enter(Join("trainer", self.settings.software, self.settings.run, self.me), -1, now)
         if self.version >= self.settings.steps:
+            self.parts_s = now + self.timeouts.copies_s
             return saving.finish(self)
         opening.seek(self, now, self.recovery.former)
         return opening.try_open(self, now)
@@ -103,6 +105,8 @@ class Leader(LeaderState):
         step = takeover.step
         self.lineage.take_over(step.open_step)
         self.generation, self.exponent = step.epoch.generation, step.open_step.exponent
+        self.certified = None  # what is on the own disk may be of another history
+        doubt(self.safe, self.version)
         if takeover.doubtful:
             self.lineage.rename(self.settings.new_lineage())
         text = f"leading from here on, in term {self.term}: {summary(step)}"
@@ -266,6 +270,8 @@ class Leader(LeaderState):
 
     def _advance(self, now: float) -> list[Action]:
         """Go on where something other than a message was awaited."""
+        if self.parting:
+            return saving.part(self, now)
         if self.phase is LeaderPhase.FINISHED and self.safe.due_again(now):
             self.move(LeaderPhase.GATHERING)
             return opening.try_open(self, now)

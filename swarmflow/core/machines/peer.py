@@ -186,7 +186,8 @@ class PeerMachine(PeerState):
 
     def _show_life(self, now: float) -> list[Action]:
         self.lease.tick(now)
-        actions = self._early.give_up(now)
+        # While orphans are subtracted, the parts of a ballot that come meanwhile are not sent again.
+        actions = self._early.give_up(now) if self.unsettled is None else []
         queued, held = (self.hops.queued, self.hops.admission.unfinished) if self.hops is not None else (0, 0)
         beat = Heartbeat(queued, held, self.version, done=self.done, awaits=ballots.awaited(self), epoch=self.epoch)
         # Without a leader it shows which candidates are dead too: what is sent to them is lost.

@@ -25,6 +25,7 @@ from swarmflow.core.protocol.messages import (
     RosterDelta,
     Tally,
     VersionCertified,
+    state_name,
 )
 from swarmflow.core.protocol.messages.checks import MessageChecks
 from swarmflow.core.protocol.types import HOLDINGS_MAX, Epoch, Holding, Snapshot
@@ -136,6 +137,8 @@ def _held(held: Held | None, of: _Of) -> Held | None:
     if held is None:
         return None
     commit, certified = _one(held.commit, of), _one(held.certified, of)
+    if commit is not None and state_name(commit.lineage, commit.epoch, commit.ballot) != held.name:
+        commit = None  # of another history
     exists = commit is not None and commit.epoch.step == held.version - 1
     exists |= certified is not None and certified.version == held.version
     proven = replace(held, commit=commit, certified=certified)

@@ -110,6 +110,9 @@ class Microbatch(NamedTuple):
         return f"{self.epoch.step}/{self.index}"
 
 
+REPAIRS_MAX = 1 << 40  # of a hop: more cannot be
+
+
 class Attempt(NamedTuple):
     """Orders the attempts at one hop; a later one replaces all earlier ones.
 
@@ -127,8 +130,11 @@ class Attempt(NamedTuple):
         return Attempt(self.reassignment, self.repair, self.denials + 1)
 
     def next_repair(self) -> Attempt:
-        """Return the first one of the next repair."""
-        return Attempt(self.reassignment, self.repair + 1)
+        """Return the first one of the next repair.
+
+        Who was passed the highest one that is believed goes on with that: a liar must not make it say what cannot be.
+        """
+        return Attempt(self.reassignment, min(self.repair + 1, REPAIRS_MAX))
 
     def passed_on(self) -> Attempt:
         """Return the first one of the next hop, when a hop of this attempt is passed on."""

@@ -13,7 +13,7 @@ from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState, ValidationState
 from swarmflow.core.machines.leading.leaving import let_go
 from swarmflow.core.machines.leading.opening import try_open
-from swarmflow.core.machines.leading.saving import catch_up, goodbye, keep, save, settle, spread, stop_now, stopped
+from swarmflow.core.machines.leading.saving import catch_up, keep, part, save, settle, spread, stop_now, stopped
 from swarmflow.core.membership.member_phase import MemberPhase
 from swarmflow.core.protocol.actions import Abandon, Action, Log, Send, Validate
 from swarmflow.core.protocol.events import CheckpointWritten, DiskChanged, Validated
@@ -137,17 +137,17 @@ def on_checkpoint_written(leader: LeaderState, event: CheckpointWritten, now: fl
     if leader.stopping and leader.phase is LeaderPhase.SAVING:
         return actions + (save(leader) if event.version < leader.version else stopped(leader, event.ok))
     if leader.phase is LeaderPhase.FINISHED:
-        return actions + _last_written(leader, event)
+        return actions + _last_written(leader, event, now)
     if leader.phase is LeaderPhase.SAVING:
         leader.move(LeaderPhase.GATHERING)
     return actions + let_go(leader) + (try_open(leader, now) if leader.phase is LeaderPhase.GATHERING else [])
 
 
-def _last_written(leader: LeaderState, event: CheckpointWritten) -> list[Action]:
+def _last_written(leader: LeaderState, event: CheckpointWritten, now: float) -> list[Action]:
     if event.version != leader.version or not leader.safe.last:
         return save(leader, last=True)
     if event.ok and event.exported:
-        return goodbye(leader)
+        return part(leader, now)
     leader.waits_for = f"the output to be written: {event.reason}"  # by itself as soon as it can be
     return []
 

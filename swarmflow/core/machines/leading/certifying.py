@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from swarmflow.core.durability.doubts import certify
 from swarmflow.core.machines.leading import departures, joining, roots, saving
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.membership.member_phase import MemberPhase
@@ -81,6 +82,7 @@ def _count(leader: LeaderState, stages: Iterable[int], version: int, now: float)
         return actions
     leader.certified, message = snapshot, VersionCertified(snapshot)
     leader.rooted = max(leader.rooted, snapshot.version)
+    certify(leader.safe, snapshot)
     actions += [Send(entry.process, message) for entry in leader.membership.peers()]
     return [*actions, *saving.go_on(leader, now)]
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from swarmflow.core.commit.step import Step, StepFailure, received
+from swarmflow.core.durability.doubts import go_back
 from swarmflow.core.machines.leading.departures import bar, keep_out
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.saving import stop_run
@@ -47,7 +48,7 @@ def on_not_finite(leader: LeaderState, known: MemberRecord, message: NotFinite, 
     if not _finite_nowhere(leader, finding.stage, _reporters(leader, finding)):
         return [counted, *_disbelieve(leader, (process,), reason, now)]
     actions = [counted, *bar(leader, process, f"{finding}", now)]
-    leader.version = leader.safe.durable
+    leader.version = go_back(leader.safe)
     return [*actions, *stop_run(leader, reason)]
 
 

@@ -8,6 +8,7 @@ from swarmflow.core.commit import ahead
 from swarmflow.core.commit.adaptive_compression import boundary_rates, kept_numbers
 from swarmflow.core.commit.quorum import change_since, electorate_of
 from swarmflow.core.commit.step import Step
+from swarmflow.core.durability.doubts import go_back
 from swarmflow.core.durability.memories import NOTHING, Former, Remembered, holds
 from swarmflow.core.durability.recovery import Absent, RecoveryState
 from swarmflow.core.durability.restoring import Restoring
@@ -148,7 +149,7 @@ def _await(leader: LeaderState, away: list[Absent]) -> list[Action]:
 def _roll_back(leader: LeaderState, lost: list[int], now: float) -> list[Action]:
     """Go back to the newest version on a disk: a stage has lost all peers, and with them its state."""
     text, before = ", ".join(str(stage) for stage in lost), leader.version
-    leader.version = leader.safe.durable
+    leader.version = go_back(leader.safe)
     leader.lineage.rename(leader.settings.new_lineage())  # in each, a version is committed once
     abandoned = leader.safe.went_back()
     leader.start_over()

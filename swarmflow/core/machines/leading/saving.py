@@ -19,9 +19,11 @@ def keep(leader: LeaderState) -> list[Action]:
     """Bring the present version to disk while the run goes on.
 
     Its peers write their stages to their own disks, from which this trainer and other peers copy them. Where no peer of
-    a stage can, this trainer copies all stages from memory.
+    a stage can, this trainer copies all stages from memory. Where they copy more slowly than versions are due, the next
+    one waits.
     """
-    if leader.safe.snapshots.newest == leader.version:
+    crowded = leader.safe.copies.crowded and not leader.safe.asked
+    if crowded or leader.safe.snapshots.newest == leader.version:
         return []
     version, membership = leader.version, leader.membership
     begun = leader.safe.snapshots.begin(version, membership.holders(version), membership.keepers(version))
@@ -120,8 +122,16 @@ def finish(leader: LeaderState) -> list[Action]:
     return [*([] if leader.safe.failure else [log]), *save(leader, last=True)]  # once, however often it is tried
 
 
-def goodbye(leader: LeaderState) -> list[Action]:
-    """Tell all members that the run is finished, and exit."""
+def part(leader: LeaderState, now: float) -> list[Action]:
+    """Tell all members that the run is finished, and exit.
+
+    Who started with nothing left to do first waits a while for the peers of before: they look for it, to be told.
+    """
+    missing = leader.recovery.former.peers - {process.name for process in leader.membership.known}
+    leader.parting = bool(missing) and now < leader.parts_s
+    if leader.parting:
+        leader.waits_for = "the peers that took part, to tell them that the run is finished"
+        return []
     messages = [Send(process, Finished(leader.version)) for process in leader.others]
     return [*messages, Exit(f"the run is finished at version {leader.version}")]
 
@@ -130,7 +140,8 @@ def stop(leader: LeaderState) -> list[Action]:
     """Keep the weights as they are now, then exit: a person wants this trainer to go."""
     leader.stopping = True
     if leader.phase is LeaderPhase.FINISHED:
-        return [Log("info", "the output is being written; leaving after that")]
+        leader.parts_s = 0.0
+        return [] if leader.parting else [Log("info", "the output is being written; leaving after that")]
     committing = leader.step is not None and leader.step.phase is StepPhase.COMMITTING
     if committing or leader.phase in (LeaderPhase.UNMEASURED, LeaderPhase.VALIDATING):
         return [Log("info", "stopping after this step")]  # its update is made: its result must not be lost

@@ -26,6 +26,7 @@ from swarmflow.core.protocol.messages import (
     Suspect,
     Unrepairable,
 )
+from swarmflow.core.protocol.messages.checks import LAYER_LENGTH_MAX
 from swarmflow.core.protocol.types import Microbatch
 
 
@@ -107,7 +108,8 @@ def on_not_finite(peer: PeerState, event: ComputedNotFinite, now: float) -> list
     owner, handovers = None, hop.handovers if hop is not None else ()
     if event.piece >= 0:
         owner = peer.reduction.summed_by(event.group, event.piece) if peer.reduction is not None else None
-    message = NotFinite(event.epoch, event.index, event.value, event.layer, owner, handovers)
+    layer = event.layer[:LAYER_LENGTH_MAX]  # a longer name would be refused, and with it what it is about
+    message = NotFinite(event.epoch, event.index, event.value, layer, owner, handovers)
     reported: list[Action] = [Send(peer.leader, message)]
     if owner is None:  # else another leader begins the ballot anew, and the sum is found again
         reported = peer.void(message, f"the {event.value} of microbatch {event.index} is not finite")

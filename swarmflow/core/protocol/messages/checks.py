@@ -39,6 +39,7 @@ from swarmflow.core.protocol.messages.membership import SURVEYED_MAX
 from swarmflow.core.protocol.messages.negotiation import FlowMessage
 from swarmflow.core.protocol.types import (
     ADDRESSES_MAX,
+    REPAIRS_MAX,
     RUN_ELEMENTS,
     Attempt,
     Epoch,
@@ -52,6 +53,7 @@ from swarmflow.core.protocol.types import (
 )
 
 PROOF_BYTES_MAX = 512
+LAYER_LENGTH_MAX = 120  # of the name of a layer, likewise
 REASON_MAX = 500  # characters of a reason: what is longer is cut where it is made, and refused where it arrives
 COUNT_MAX = 1 << 40  # of anything that is counted
 LIFETIME_MAX = 1 << 53  # of what a process counts as long as it lives; above it a float, as in JSON, is not exact
@@ -114,7 +116,8 @@ def _numbers(stages: int, microbatches: int) -> dict[str, Range]:
         **dict.fromkeys(("Tally.tokens", "StepResult.tokens"), (microbatches, COUNT_MAX)),
         "Done.tokens": (0, COUNT_MAX // microbatches),
         "Done.loss_sum": (-LOSS_MAX / 10, LOSS_MAX / 10),
-        **dict.fromkeys(("reassignment", "Attempt.repair", "Attempt.denials"), count),
+        **dict.fromkeys(("reassignment", "Attempt.denials"), count),
+        "Attempt.repair": (0, REPAIRS_MAX),
         # The next leader counts on.
         **dict.fromkeys(("ElectionReport.reassignment", "ElectionReport.ballot"), (0, COUNT_MAX // 2)),
         "incarnation": (0, 1 << 64),
@@ -158,8 +161,9 @@ _TEXTS: dict[str, tuple[int, int]] = {
     "Held.root": (0, 128),
     "value": (1, 16),
     "reach": (0, 16),
-    "layer": (0, 120),
+    "layer": (0, LAYER_LENGTH_MAX),
     "lineage": (1, 64),
+    **dict.fromkeys(("Commit.lineage", "Tally.lineage"), (0, 64)),
     "whole": (0, 128),
     "roster": (0, 128),
     "group": (1, 64),

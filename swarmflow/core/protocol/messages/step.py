@@ -184,11 +184,15 @@ class NotFinite:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Totals over the entries of a step: mean loss, target tokens, hops repeated after deaths."""
+    """Totals over the entries of a step: mean loss, target tokens, hops repeated after deaths.
+
+    lineage: of the step, which names it among all that had its number.
+    """
 
     loss: float
     tokens: int
     retries: int
+    lineage: str = ""
     proof: bytes = field(default=b"", compare=False, repr=False)  # that a trainer has begun the ballot with these
 
 
@@ -266,7 +270,8 @@ class Commit:
     """Apply scale * summed gradient at this learning rate. scale = clip factor / target tokens.
 
     result: of the step, so that another leader can log it. followed: stages that peers load, whose members keep the
-    sums of the step for these. hashed: peers hash the state that the update makes, and report its root.
+    sums of the step for these. hashed: peers hash the state that the update makes, and report its root. lineage: of the
+    step, which names it among all that had its number.
     """
 
     term: int
@@ -277,6 +282,7 @@ class Commit:
     result: StepResult
     followed: tuple[int, ...] = ()
     hashed: bool = False
+    lineage: str = ""
     proof: bytes = field(default=b"", compare=False, repr=False)  # that a trainer has decided so
 
 
