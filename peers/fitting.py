@@ -13,11 +13,10 @@ from swarmflow.compute.device import free_memory_bytes
 from swarmflow.errors import ConfigError
 from swarmflow.files import readable_size
 from swarmflow.manifest import Manifest
+from swarmflow.peer_memory import JOURNAL_BYTES, journal_bytes, limit_for
 
 log = logging.getLogger("swarmflow")
 
-JOURNAL_BYTES = 1 << 30  # kept for repairs where the user gives no --journal-bytes-max
-_JOURNAL_SHARE = 8  # of a limit: the journal gets one part in so many, unless the user gives its size
 _MEMORY_SHARE = 0.5  # of the free memory that measured capacity may use: other processes need some too
 _CPU_BYTES = 200_000_000  # modules that are imported with the first stage, and buffers of messages and of the codec
 
@@ -89,7 +88,7 @@ class MemoryBudget:
             return self.journal_given_bytes
         if self.limit_bytes is None or self.device.type == "cuda":
             return JOURNAL_BYTES
-        return min(JOURNAL_BYTES, self.limit_bytes // _JOURNAL_SHARE)
+        return journal_bytes(self.limit_bytes)
 
     def begin(self) -> None:
         """Measure what the process uses without a stage, once; on CUDA, have the limit enforced.
@@ -229,11 +228,17 @@ class MemoryBudget:
         # Without a limit the bound for repairs does not count: a small machine is not refused for what it never keeps.
         return self._base_bytes + (0 if self.device.type == "cuda" or self.limit_bytes is None else self.journal_bytes)
 
+    def _limit_for(self, rest_bytes: int) -> int:
+        """Return the least limit for so much beside what is kept for repairs, which grows with the limit."""
+        if self.device.type == "cuda" or self.limit_bytes is None:
+            return rest_bytes
+        given = self.journal_given_bytes
+        return limit_for(rest_bytes) if given is None else rest_bytes + given
+
     def _refusal(
         self, manifest: Manifest, stage: int, one: MicrobatchMemory | None, *, in_host_memory: bool | None = None
     ) -> NoMemoryError:
         held, in_host = self.capacity or 1, self.layouts[-1] if in_host_memory is None else in_host_memory
-        base_bytes = self._without_stage_bytes()
         served_bytes = self._taken_bytes(stage_memory(manifest, stage, in_host_memory=in_host))
         where = ", its state in the memory of the host" if in_host else ""
         parts = [f"{readable_size(served_bytes)} for the stage{where}"]
@@ -241,10 +246,12 @@ class MemoryBudget:
         if one is not None:
             what = "a microbatch" if held == 1 else f"{held} microbatches (--capacity)"
             parts.append(f"{readable_size(microbatches_bytes)} for {what}")
-        if base_bytes:
-            journal = f" with {readable_size(self.journal_bytes)} for repairs (--journal-bytes-max)"
+        rest_bytes = (self._base_bytes or 0) + served_bytes + microbatches_bytes
+        needed_bytes = self._limit_for(rest_bytes)
+        if needed_bytes > served_bytes + microbatches_bytes:
+            base_bytes = needed_bytes - served_bytes - microbatches_bytes
+            journal = f" with {readable_size(needed_bytes - rest_bytes)} for repairs (--journal-bytes-max)"
             parts.append(f"{readable_size(base_bytes)} for the process{journal}")
-        needed_bytes = base_bytes + served_bytes + microbatches_bytes
         least = "" if one is not None else "more than "
         raise_it = f"needs {least}{readable_size(needed_bytes)}: {', '.join(parts)}"
         advice = "raise the limit, or serve a smaller stage (swarmflow plan --cut finds a cut for given machines)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 import itertools
 import json
@@ -31,8 +32,8 @@ FUNCTION = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 def read_toml(path: Path, what: str) -> dict[str, Any]:
     """The content of a TOML file. what: it should be, for the person. Raises ConfigError."""
     try:
-        with path.open("rb") as file:
-            return tomllib.load(file)
+        # Some editors begin a UTF-8 file with a mark, which TOML does not know.
+        return tomllib.loads(path.read_bytes().removeprefix(codecs.BOM_UTF8).decode("utf-8"))
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}; give the path of {what}") from error
     except UnicodeDecodeError as error:

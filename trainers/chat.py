@@ -137,9 +137,12 @@ def _templates_of(tokenizer: PreTrainedTokenizerBase) -> tuple[str | None, str |
 def _messages(where: str, record: Mapping[str, object]) -> list[Mapping[str, object]]:
     """Return the messages of a record, each with a role. Raises DataError."""
     messages = record.get("messages")
-    if not isinstance(messages, list) or not messages:
+    if "messages" not in record:
         fields = ", ".join(sorted(map(str, record))) or "none"
-        raise DataError(f"{where} has no list of messages in a field 'messages' (its fields: {fields})")
+        raise DataError(f"{where} has no field 'messages' (its fields: {fields})")
+    if not isinstance(messages, list) or not messages:
+        what = "an empty list" if messages == [] else "no list"
+        raise DataError(f"{where}: its field 'messages' is {what}: it must be a list of messages")
     for number, message in enumerate(messages, start=1):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise DataError(f"{where}: message {number} is no object with a role and a content")

@@ -40,6 +40,13 @@ def check_exports(output: Path, run: str) -> None:
             check_replaceable(path, KIND, run)
 
 
+def check_unclaimed(output: Path) -> None:
+    """Raise ForeignFileError where something is in the place of exports that no run of swarmflow has written so."""
+    for path in (final_folder(output), *_step_folders(output)):
+        marker = Marker.read(path)
+        check_replaceable(path, KIND, "" if marker is None else marker.run)
+
+
 def prune_exports(output: Path, run: str, keep: int) -> None:
     """Remove the oldest `step-N` of this run, so that `keep` are left. Changed files in them stay."""
     for path in _step_folders(output)[keep:]:

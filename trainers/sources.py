@@ -17,6 +17,8 @@ PIECE_BYTES_MIN = 2**20
 PIECE_BYTES_MAX = 2**22
 _BLOCK_BYTES = 2**20
 _LINE_BYTES_MAX = 2**28
+# How a compressed file begins. Its bytes would be learnt as they are.
+_PACKED = {"gzip": b"\x1f\x8b", "zip": b"PK\x03\x04", "zstd": b"(\xb5/\xfd", "xz": b"\xfd7zXZ\x00"}
 _JSON_SUFFIXES = frozenset({".jsonl", ".ndjson", ".json"})
 
 
@@ -205,7 +207,18 @@ def _file_pieces(file: str, text_field: str) -> Iterator[Piece]:
 def _blocks(file: str) -> Iterator[bytes]:
     with open(file, "rb") as stream:
         while block := stream.read(_BLOCK_BYTES):
+            if stream.tell() == len(block) and (kind := next((k for k in _PACKED if block.startswith(_PACKED[k])), "")):
+                raise DataError(f"{file} is compressed ({kind}), and its bytes are no text: unpack it first")
             yield block
+
+
+def _advice(fields: Iterable[str]) -> str:
+    """Return what to do about records of these fields, none of which is the text."""
+    if "messages" in (there := set(map(str, fields))):
+        return 'these are conversations: set data.format = "chat"'
+    if {"prompt", "completion"} <= there:
+        return 'these are prompts and completions: set data.format = "prompt"'
+    return "set data.text_field"
 
 
 def _record_pieces(where: str, records: Iterable[tuple[int, object]], text_field: str) -> Iterator[Piece]:
@@ -216,7 +229,7 @@ def _record_pieces(where: str, records: Iterable[tuple[int, object]], text_field
             raise DataError(f"{place} is not an object with a field {text_field!r}")
         if text_field not in record:
             fields = ", ".join(sorted(map(str, record))) or "none"
-            raise DataError(f"{place} has no field {text_field!r} (its fields: {fields}); set data.text_field")
+            raise DataError(f"{place} has no field {text_field!r} (its fields: {fields}); {_advice(record)}")
         text = record[text_field]
         if not isinstance(text, str):
             raise DataError(f"{place}: field {text_field!r} is no text but {type(text).__name__}")
@@ -255,9 +268,7 @@ def _parquet_records(file: str, text_field: str | None = None) -> Iterator[tuple
         with pyarrow.parquet.ParquetFile(file) as table:
             fields = table.schema_arrow.names
             if text_field is not None and text_field not in fields:
-                raise DataError(
-                    f"{file} has no column {text_field!r} (it has {', '.join(fields)}); set data.text_field"
-                )
+                raise DataError(f"{file} has no column {text_field!r} (it has {', '.join(fields)}); {_advice(fields)}")
             columns = None if text_field is None else [text_field]
             for batch in table.iter_batches(batch_size=1024, columns=columns):
                 for record in batch.to_pylist():

@@ -30,10 +30,11 @@ def doctor(
 
     from swarmflow.doctor.examination import Checkup, main
     from swarmflow.quantities import parse_size
-    from swarmflow.runtime.transport.invite import read_invite
+    from swarmflow.runtime.transport.invite import Invite
 
     examined = Checkup(
-        invite=None if invite is None else read_invite(invite),
+        # As it is, on whatever machine: who sends it to others wants to know what it is good for there.
+        invite=None if invite is None else Invite.parse(invite),
         device=device,
         listen=listen,
         announce=announce,

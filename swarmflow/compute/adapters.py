@@ -65,6 +65,7 @@ def attach_adapters(model: PreTrainedModel, blocks_name: str, lora: Lora) -> Non
 
     Raises ModelError for targets that no block has, and for a block without any.
     """
+    _quiet()
     from peft import inject_adapter_in_model
 
     config = peft_config(model, blocks_name, lora)
@@ -93,7 +94,7 @@ def attach_adapters(model: PreTrainedModel, blocks_name: str, lora: Lora) -> Non
 
 def peft_config(model: PreTrainedModel, blocks_name: str, lora: Lora) -> LoraConfig:
     """Return peft's configuration of the adapters of a model, with or without them. Raises ModelError."""
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)  # as it is loaded, it reports kernels that others use
+    _quiet()
     from peft import LoraConfig
 
     linear = _linear_layers(model, blocks_name)
@@ -147,6 +148,11 @@ def is_quantized(model: PreTrainedModel, blocks_name: str, name: str) -> bool:
     if not name.startswith(f"{blocks_name}.") or type(model.get_submodule(owner)) is not nn.Linear:
         return False
     return model.get_parameter(name).numel() % _WORD_CODES == 0
+
+
+def _quiet() -> None:
+    """Do not let bitsandbytes, which peft imports, advise to install kernels that nothing here uses."""
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
 
 
 def _linear_layers(model: PreTrainedModel, blocks_name: str) -> dict[str, nn.Module]:

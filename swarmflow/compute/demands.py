@@ -154,6 +154,8 @@ def graph_demands(manifest: Manifest, activation_bytes: Sequence[int]) -> list[S
 def blocks_bytes(manifest: Manifest, activations: Activations, first: int, stop: int, blocks: int) -> int:
     """Return the memory that a stage of blocks `first` to `stop` takes with one microbatch, of so many blocks.
 
+    With what a peer keeps free for passes: so much it needs to serve the stage at all.
+
     Raises ModelError.
     """
     cut = tuple(edge for edge in (first, stop) if 0 < edge < blocks)

@@ -13,7 +13,6 @@ import uvloop
 
 from swarmflow.doctor.diagnosis import Diagnosis, Level, as_json, ok
 from swarmflow.doctor.machine import (
-    PROCESS_BYTES,
     check_daemon,
     check_device,
     check_disk,
@@ -24,6 +23,7 @@ from swarmflow.doctor.machine import (
 )
 from swarmflow.doctor.swarm import REACH_S, check_as_a_peer, check_invite, check_trainer
 from swarmflow.errors import ConfigError, NetworkError
+from swarmflow.peer_memory import PROCESS_BYTES, journal_bytes
 from swarmflow.runtime.transport.invite import Invite
 from swarmflow.system import available_memory_bytes
 
@@ -55,7 +55,10 @@ class Checkup:
 
     @property
     def stage_bytes_max(self) -> int:
-        """The memory that a stage may take: of the device, less what the process needs where that is a CPU."""
+        """The memory that a stage may take: of the device, less what the process needs where that is a CPU.
+
+        As a peer counts it, which would else refuse what is said to fit.
+        """
         from swarmflow.compute.device import choose_device, free_memory_bytes
 
         with suppress(ConfigError):  # the device is not there, which is reported by itself
@@ -67,7 +70,8 @@ class Checkup:
                     return 0
                 return min(free, self.memory_limit_bytes or free)
         free = available_memory_bytes()
-        return max(0, min(free, self.memory_limit_bytes or free) - PROCESS_BYTES)
+        kept = 0 if self.memory_limit_bytes is None else journal_bytes(self.memory_limit_bytes)
+        return max(0, min(free, self.memory_limit_bytes or free) - PROCESS_BYTES - kept)
 
 
 def main(examined: Checkup, *, json: bool = False) -> int:

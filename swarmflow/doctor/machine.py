@@ -13,12 +13,12 @@ from pathlib import Path
 from swarmflow.doctor.diagnosis import Diagnosis, fail, ok, warn
 from swarmflow.errors import ConfigError, NetworkError
 from swarmflow.files import existing_parent, free_bytes, readable_size
+from swarmflow.peer_memory import PROCESS_BYTES
 from swarmflow.runtime.transport import p2pd
 from swarmflow.runtime.transport.daemon import Daemon
 from swarmflow.system import available_memory_bytes
 
 PYTHON_MIN = (3, 11)
-PROCESS_BYTES = 340_000_000  # of a peer without a stage, with its daemon (docs/decisions/memory.md)
 SERVED_BYTES = 1_000_000_000  # with less there is hardly a stage that fits
 DISK_BYTES = 1_000_000_000  # with less there is hardly room for copies of stages
 TRIAL_BYTES = 1 << 20  # written to the disk

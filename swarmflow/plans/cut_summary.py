@@ -18,7 +18,8 @@ from swarmflow.plans.cutting import FoundCut
 def cut_summary(found: FoundCut) -> Iterator[RenderableType]:
     """Yield the parts to print."""
     yield _stages(found)
-    yield "memory: with one microbatch. time: between two microbatches, of the slowest stage's."
+    yield "memory: with one microbatch, and room for two more in passes. time: between two microbatches, of the slowest"
+    yield "stage's."
     yield _gain(found)
     yield f"in RUN.toml: cut = {list(found.cut)}"
     yield "peers: --memory-limit of each, and --stage auto, or --stage N as above"

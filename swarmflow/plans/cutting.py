@@ -42,7 +42,7 @@ class FoundCut:
     problem: CutProblem
     stages: tuple[PlannedStage, ...]
     even: tuple[PlannedStage, ...]
-    memory_bytes: tuple[int, ...]  # of each stage, with one microbatch
+    memory_bytes: tuple[int, ...]  # of each stage, as `blocks_bytes` counts it
 
     @property
     def cut(self) -> tuple[int, ...]:

@@ -41,6 +41,7 @@ PACKAGES: dict[str, Package] = {
     "targets": Package("the targets of a loss, and which of them do not count"),
     "quantities": Package("sizes and rates as users write them", ("errors",)),
     "activity": Package("what this process does right now, in words"),
+    "peer_memory": Package("what a peer takes of a memory limit beside its stage"),
     "cgroups": Package("the memory that a container leaves a process"),
     "system": Package(
         "what the operating system reports of this machine and of its processes", ("cgroups",), ("psutil",)
@@ -238,7 +239,7 @@ PACKAGES: dict[str, Package] = {
     ),
     "doctor": Package(
         "examines whether this machine can serve a run",
-        ("clean_text", "compute", "decoding", "errors", "files", "manifest", "runtime", "system"),
+        ("clean_text", "compute", "decoding", "errors", "files", "manifest", "peer_memory", "runtime", "system"),
         ("msgspec", "torch", "uvloop"),
     ),
     "commands": Package(
@@ -250,7 +251,7 @@ PACKAGES: dict[str, Package] = {
         "the role of a peer",
         (
             *("activity", "authority", "compute", "config_check", "core", "decoding", "errors", "suggestions", "files"),
-            *("manifest", "quantities", "runtime", "system", "terminal", "view"),
+            *("manifest", "peer_memory", "quantities", "runtime", "system", "terminal", "view"),
         ),
         ("click", "msgspec", "torch", "uvloop"),
     ),
@@ -258,7 +259,7 @@ PACKAGES: dict[str, Package] = {
         "the role of a trainer",
         (
             *(*BASE, "activity", "authority", "compute", "config", "config_check", "core", "decoding", "manifest"),
-            *("monitoring", "page", "planning", "preparation", "runtime", "targets", "terminal", "view"),
+            *("monitoring", "page", "peer_memory", "planning", "preparation", "runtime", "targets", "terminal", "view"),
         ),
         (
             *("blake3", "click", "datasets", "huggingface_hub", "msgspec", "numpy", "pyarrow", "tokenizers", "torch"),

@@ -18,6 +18,7 @@ from swarmflow.doctor.examination import Checkup, examine
 from swarmflow.doctor.swarm import check_invite, check_stages, check_trainer, judge_clock, judge_link, judge_reach
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm
+from swarmflow.peer_memory import PROCESS_BYTES, limit_for
 from swarmflow.runtime.operations.own_reach import Answer, ReachEvidence
 from swarmflow.runtime.transport.invite import Invite
 from tests.owners import OWNER, invite_of
@@ -105,7 +106,7 @@ async def test_a_trainer_that_is_stopped_fails(swarm: LocalSwarm) -> None:
 @pytest.mark.swarm
 @pytest.mark.asyncio
 async def test_memory_for_no_stage_of_the_run_fails(swarm: LocalSwarm) -> None:
-    diagnoses = await found(examined(swarm.invite, memory_limit_bytes=340_000_100))
+    diagnoses = await found(examined(swarm.invite, memory_limit_bytes=limit_for(PROCESS_BYTES + 99)))
     [failed] = lines(diagnoses, Level.FAIL)
     assert "stages of the run take" in failed
     assert "none fits into 100 bytes" in failed

@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from peers.building import build, check_activations
-from peers.fitting import JOURNAL_BYTES, MemoryBudget, MicrobatchMemory, NoMemoryError
+from peers.fitting import MemoryBudget, MicrobatchMemory, NoMemoryError
 from swarmflow.compute.demands import measure_activations, stage_demands, stage_memory
 from swarmflow.compute.graphs.description import MODULE
 from swarmflow.errors import ConfigError
+from swarmflow.files import readable_size
 from swarmflow.manifest import Manifest
+from swarmflow.peer_memory import JOURNAL_BYTES, limit_for
 from tests.runtime.manifests import manifest
 
 OF = manifest(microbatches=64)
@@ -59,6 +61,16 @@ def test_a_stage_that_cannot_fit_is_refused_before_it_is_built() -> None:
     assert "500.0 MB for the process" not in line
     assert "600.0 MB for the process with 100.0 MB for repairs (--journal-bytes-max)" in line
     assert "raise the limit, or serve a smaller stage" in line
+
+
+def test_the_limit_that_a_refusal_names_is_enough() -> None:
+    """What is kept for repairs is a share of the limit, and grows with it."""
+    enough = limit_for(BASE + IMPORTED + STAGE)
+    with pytest.raises(NoMemoryError, match=f"needs more than {readable_size(enough)}"):
+        budget(enough // 2, journal_bytes=None).check_stage(OF, 1)
+    with pytest.raises(NoMemoryError):
+        budget(enough - 1, journal_bytes=None).check_stage(OF, 1)
+    budget(enough + 8, journal_bytes=None).check_stage(OF, 1)
 
 
 def test_a_peer_says_which_stages_have_no_room() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import os
 import re
 from dataclasses import replace
@@ -129,6 +130,30 @@ def test_experts_are_balanced_in_rows_that_are_not_full_too(packing: str, tmp_pa
     assert manifest_of(run, found, "", "").empty_places
 
 
+def test_what_others_have_written_in_the_place_of_the_output_is_told(tmp_path: Path) -> None:
+    output = tmp_path / "elsewhere"
+
+    def complaint() -> str:
+        [line] = complaints(checked(tmp_path, output="elsewhere"))
+        return line
+
+    output.symlink_to(tmp_path / "gone")
+    assert complaint() == f"run.output = {output}: it is a link to {tmp_path / 'gone'}, which is not there"
+    output.unlink()
+    (output / "final").mkdir(parents=True)
+    assert checked(tmp_path, output="elsewhere").return_value == 0
+    (output / "final" / "config.json").write_text("{}")
+    assert "holds something that swarmflow did not write" in complaint()
+
+
+def test_a_mark_at_the_beginning_of_run_toml_is_no_part_of_it(tmp_path: Path) -> None:
+    assert checked(tmp_path).return_value == 0
+    path = tmp_path / "RUN.toml"
+    before = load(path)
+    path.write_bytes(codecs.BOM_UTF8 + path.read_bytes())
+    assert load(path) == before
+
+
 def test_all_problems_are_told(tmp_path: Path) -> None:
     model = TABLE.replace("hidden_layers", "hidden_layerz").replace("= 256", "= 9").replace("[1]", "[90]")
     lines = complaints(checked(tmp_path, model, "nowhere.txt", 64, "text/out"))
@@ -204,7 +229,7 @@ def test_records_of_conversations_are_counted_and_bad_ones_named(tmp_path: Path)
     assert re.search(r"chat.jsonl: 5 records, [\d,]+ tokens, of which [\d,]+ count in the loss", result.stdout)
     write_records(tmp_path / "chat.jsonl", [*conversations(2), {"messages": []}])
     [line] = complaints(checked(tmp_path, model, "chat.jsonl", more=more))
-    assert "chat.jsonl, record 3 has no list of messages" in line
+    assert "chat.jsonl, record 3: its field 'messages' is an empty list" in line
 
 
 def test_what_is_frozen_and_what_is_trained_is_told_apart(tmp_path: Path) -> None:

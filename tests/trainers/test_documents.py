@@ -150,7 +150,8 @@ USER, ANSWER = {"role": "user", "content": "a"}, {"role": "assistant", "content"
 @pytest.mark.parametrize(
     ("form", "template", "record", "complaint"),
     [
-        ("chat", PLAIN, {"text": "a"}, "record 2 has no list of messages in a field 'messages' (its fields: text)"),
+        ("chat", PLAIN, {"text": "a"}, "record 2 has no field 'messages' (its fields: text)"),
+        ("chat", PLAIN, {"messages": "hello"}, "record 2: its field 'messages' is no list: it must be a list of mess"),
         ("chat", PLAIN, {"messages": [USER, "b"]}, "record 2: message 2 is no object with a role"),
         ("chat", PLAIN, {"messages": [USER, {"role": "assistant", "content": 3}]}, "content of message 2 is no text"),
         ("chat", PLAIN, {"messages": [USER]}, 'record 2: no message has the role "assistant"'),

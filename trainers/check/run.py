@@ -12,15 +12,17 @@ from swarmflow.compute.demands import StageDemands, graph_demands, stage_demands
 from swarmflow.compute.export import export_note
 from swarmflow.compute.layout import stage_layout
 from swarmflow.config import RunConfig, read
-from swarmflow.errors import ConfigError, DataError, ModelError, SwarmflowError
+from swarmflow.errors import ConfigError, DataError, ForeignFileError, ModelError, SwarmflowError
 from swarmflow.files import existing_parent, free_bytes, readable_size
 from swarmflow.manifest import Manifest
+from swarmflow.peer_memory import PROCESS_BYTES
 from swarmflow.preparation.manifests import graph_manifest_of, manifest_of
 from swarmflow.preparation.model_check import check_model
 from trainers.check.operators import operator_lines
 from trainers.corpus import Sample, sample
 from trainers.data import check_enough, check_vocabulary, document_renderer, record_sources_of, sources_of
 from trainers.document_cache import sample_documents
+from trainers.exports import check_unclaimed
 from trainers.needs import disk_needs, shortfalls
 from trainers.plan import examined_module
 from trainers.records import open_records
@@ -126,9 +128,10 @@ def table(demands: Sequence[StageDemands]) -> list[str]:
         "",
         "what a peer of a stage needs, about:",
         *lines,
-        "memory: weights, gradients, optimizer; 0.35 GB for the process and `microbatch` for",
-        "each one that it works on come on top. each way: sent and received a microbatch;",
-        "step: the same at the end of a step, where a stage has several peers.",
+        f"memory: weights, gradients, optimizer; {readable_size(PROCESS_BYTES)} for the process, an eighth",
+        "of a limit for repairs and `microbatch` for each one that it works on come on top.",
+        "each way: sent and received a microbatch; step: the same at the end of a step,",
+        "where a stage has several peers.",
         f"with --state host, at most {device} of a GPU's memory instead, and {host} of RAM.",
     ]
 
@@ -220,7 +223,14 @@ def _read(name: str, found: Sample, config: RunConfig) -> str:
 
 
 def _output(config: RunConfig) -> list[SwarmflowError]:
-    """Whether the output folder can be made and written."""
+    """Whether the output folder can be made and written, and nothing of others is in the place of exports."""
+    output = config.run.output
+    if output.is_symlink() and not output.exists():
+        return [ConfigError(f"run.output = {output}: it is a link to {os.readlink(output)}, which is not there")]
+    try:
+        check_unclaimed(output)
+    except ForeignFileError as error:
+        return [error]
     parent = existing_parent(config.run.output)
     if not parent.is_dir():
         return [ConfigError(f"run.output = {config.run.output}: {parent} is not a folder")]

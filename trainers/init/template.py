@@ -17,7 +17,7 @@ _HEAD = """\
 # A line that begins with "# " and a key shows a default, or an example: remove the "# " to set it.
 # Every key is explained in docs/run-toml.md. After a change: swarmflow check {file}
 # Once the first step is committed, these may still change: steps, checkpoint_every, validate_every,
-# validation_path, output, peers, export_every, keep_exports. Paths are relative to this file.
+# validation_path, output, peers, export_every, keep_exports, placement, stages, cut. Paths are relative to this file.
 """
 
 
