@@ -129,6 +129,8 @@ class LeaderState:
     forming: int = field(init=False, default=0)  # microbatches that this process has to form yet, as a trainer
     parting: bool = field(init=False, default=False)  # the output is written, and the peers of before are waited for
     parts_s: float = field(init=False, default=0.0)  # until when, if there are any
+    notified: frozenset[ProcessId] = field(init=False, default=frozenset())  # that the run is finished
+    notified_s: float = field(init=False, default=0.0)  # when the last of them was
     stopping: bool = field(init=False, default=False)  # a person wants this trainer to go, or the run cannot go on
     fate: str = field(init=False, default="")  # why the run cannot go on
 

@@ -125,14 +125,20 @@ def finish(leader: LeaderState) -> list[Action]:
 def part(leader: LeaderState, now: float) -> list[Action]:
     """Tell all members that the run is finished, and exit.
 
-    Who started with nothing left to do first waits a while for the peers of before: they look for it, to be told.
+    Who started with nothing left to do first waits a while for the peers of before: they look for it, to be told. Who
+    was told may not have heard it, and comes again.
     """
-    missing = leader.recovery.former.peers - {process.name for process in leader.membership.known}
-    leader.parting = bool(missing) and now < leader.parts_s
+    fresh = [process for process in leader.others if process not in leader.notified]
+    if fresh:
+        leader.notified, leader.notified_s = leader.notified.union(fresh), now
+    messages = [Send(process, Finished(leader.version)) for process in fresh]
+    former = leader.recovery.former.peers
+    complete = former <= {process.name for process in leader.notified}
+    until_s = min(leader.parts_s, leader.notified_s + 2 * leader.timeouts.rejoin_s) if complete else leader.parts_s
+    leader.parting = bool(former) and now < until_s
     if leader.parting:
         leader.waits_for = "the peers that took part, to tell them that the run is finished"
-        return []
-    messages = [Send(process, Finished(leader.version)) for process in leader.others]
+        return [*messages]
     return [*messages, Exit(f"the run is finished at version {leader.version}")]
 
 
