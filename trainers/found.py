@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from swarmflow.compute.checkpoint import Checkpoint, checkpoints, newest_complete, newest_known, readable
@@ -61,7 +61,9 @@ def newest_version(folder: StateFolder, output: Path, run: str) -> OnDisk:
             seen = max(seen, newest_known(root, run))
         if checkpoint is not None:
             found.append(checkpoint)
-    former = max((folder.former, *map(_former, others)), key=lambda each: each.version)
+    known = (folder.former, *map(_former, others))
+    former = max(known, key=lambda each: each.version)
+    former = replace(former, generation=max(each.generation for each in known))
     newest = max(found, key=lambda checkpoint: checkpoint.version, default=None)
     left = parts(folder.checkpoints, run, newest.version if newest is not None else 0)
     return OnDisk(newest, seen, former, left)

@@ -36,7 +36,7 @@ from swarmflow.core.protocol.actions import (
 )
 from swarmflow.core.protocol.events import DrainAsked, MicrobatchFormed, Progressed, Rival, StagesPlanned, Validated
 from swarmflow.core.protocol.messages import Join
-from swarmflow.core.protocol.types import Body, Member, ProcessId
+from swarmflow.core.protocol.types import NO_EPOCH, Body, Member, ProcessId
 from swarmflow.errors import CheckpointError, NetworkError
 from swarmflow.manifest import Manifest
 from swarmflow.planning.stage_choice import plan_stages
@@ -88,7 +88,7 @@ class TrainerLife:
         self._manifest: Manifest | None = None
         self._checkpoints: Checkpoints | None = None
         self._measuring: asyncio.Task[None] | None = None  # of the validation loss
-        self._remembered = 0  # the newest version that the folder names as reached
+        self._remembered = NO_EPOCH  # the last one that the folder tells of
 
     @property
     def leads(self) -> bool:
@@ -240,16 +240,17 @@ class TrainerLife:
     async def _remember(self, machine: TrainerMachine) -> None:
         """Record how far the run has come: should all trainers die, the peers may hold that version in memory."""
         epoch_view = machine.epoch_view
-        if epoch_view is None or epoch_view.epoch.step == self._remembered:
+        if epoch_view is None or epoch_view.epoch == self._remembered:
             return
+        epoch = epoch_view.epoch
         names = sorted(process.name for process in epoch_view.opened.roster.peer_ids)
-        former = Former(epoch_view.epoch.step, frozenset(names[:FORMER_PEERS_MAX]))
+        former = Former(epoch.step, frozenset(names[:FORMER_PEERS_MAX]), epoch.generation)
         try:
             await asyncio.to_thread(self._folder.keep_former, former)
         except CheckpointError as error:
             log.debug("how far the run has come is not remembered: %s", error)  # it costs a wait at a restart, no more
         else:
-            self._remembered = former.version
+            self._remembered = epoch
 
     async def _watch_for_leaders(self, machine: TrainerMachine) -> None:
         """Look for another leader in the directory: a network that was split may have two."""

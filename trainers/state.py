@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 from threading import RLock
 
@@ -142,7 +143,7 @@ class StateFolder:
     def forget_peers(self) -> None:
         """Record that the run is over and its peers leave: none of them holds a version any more."""
         with self._writing:
-            self.keep_former(NOTHING)
+            self.keep_former(replace(NOTHING, generation=self.former.generation))
             self._peers_leave = True
 
     @property

@@ -109,7 +109,8 @@ class Launcher:
         view = next((machine.epoch_view for machine in lives if machine.epoch_view is not None), None)
         if view is None or not world.disks.remembered:
             return Former()
-        return Former(view.epoch.step, frozenset(process.name for process in view.opened.roster.peer_ids))
+        names = frozenset(process.name for process in view.opened.roster.peer_ids)
+        return Former(view.epoch.step, names, view.epoch.generation)
 
     def _new_lineage(self) -> str:
         return f"{self._lineages.getrandbits(64):016x}"

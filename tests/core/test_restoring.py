@@ -9,6 +9,7 @@ import pytest
 
 from swarmflow.core.durability.memories import NOTHING, Former
 from swarmflow.core.machines.leader import Leader
+from swarmflow.core.machines.leading.leader_state import GENERATIONS
 from swarmflow.core.membership.settings import LeaderSettings
 from swarmflow.core.protocol.actions import Action, Log, WriteCheckpoint
 from swarmflow.core.protocol.events import CheckpointWritten, Lost, Received, Tick
@@ -340,3 +341,10 @@ def test_who_comes_back_to_a_leader_with_the_state_at_hand_loads_nothing() -> No
     bench.serve(A, B)
     [(_, granted)] = messages(bench.join_again(process("a", 2), held(0, 9)), Granted)
     assert (granted.stage, granted.version, granted.name) == (0, 9, name_of(9))
+
+
+def test_the_generations_of_a_former_life_are_all_earlier_ones() -> None:
+    """What was signed then is shown by anybody; of two epochs the later one counts."""
+    bench = Bench(on_disk=4, former=Former(9, frozenset("ab"), 5))
+    assert bench.leader.epoch == Epoch(5 + GENERATIONS, 4)
+    assert Bench(on_disk=4).leader.epoch == Epoch(0, 4)

@@ -22,6 +22,18 @@ def test_the_farthest_of_all_trainers_of_the_output_counts(tmp_path: Path) -> No
             assert newest_version(folder, tmp_path, "run").former == Former(9, frozenset(("a",)))
 
 
+def test_the_generations_of_a_run_go_on_whoever_tells_of_the_last_one(tmp_path: Path) -> None:
+    """Also after its end, since it may be given more steps."""
+    with ExitStack() as stack:
+        one, other = (StateFolder.open(stack, None, tmp_path) for _ in range(2))
+        one.keep_former(Former(7, frozenset("ab"), 5))
+        other.keep_former(Former(9, frozenset("a"), 3))
+        assert newest_version(one, tmp_path, "run").former == Former(9, frozenset("a"), 5)
+        for folder in (one, other):
+            folder.forget_peers()
+        assert newest_version(one, tmp_path, "run").former == Former(generation=5)
+
+
 def test_nothing_is_left_of_a_run_that_is_over_although_a_thread_records_it_later(tmp_path: Path) -> None:
     with ExitStack() as stack:
         folder = StateFolder.open(stack, None, tmp_path)

@@ -19,6 +19,7 @@ class Former:
 
     version: int = 0  # it had come as far as this, or a little farther
     peers: frozenset[str] = frozenset()  # names of those that took part then; they may hold the version in memory
+    generation: int = -1  # of the last epoch; -1: there was none
 
 
 NOTHING = Former()

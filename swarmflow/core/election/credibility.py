@@ -58,8 +58,8 @@ def mistaken(reports: Mapping[ProcessId, ElectionReport], dead: set[ProcessId]) 
 def of_its_history(report: ElectionReport) -> ElectionReport:
     """Return a report without a decision of another history than its step's.
 
-    Each history that begins from a disk counts generations and ballots from the beginning: a trainer may have signed a
-    commit and a ballot of the same numbers before.
+    Where a trainer has lost what it knew of the run's former life, generations and ballots begin anew: it may have
+    signed a commit and a ballot of the same numbers before.
     """
     step = report.opened.epoch, report.opened.lineage
     if report.commit is not None and (report.commit.epoch, report.commit.lineage) != step:

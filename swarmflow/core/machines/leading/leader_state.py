@@ -35,6 +35,11 @@ COPY_FACTOR = 60.0  # of stall_s: an hour, in which an eighth of a link of 200 M
 ROOTS_EVERY = 16  # versions: a hash takes four times as long as a checksum, and as many as 12 bytes a parameter take
 
 
+# From the last generation that a trainer's folder tells of to that in which it begins anew. The folder is written once
+# a second, and must not lag behind by so many: what was signed of a later epoch would count as the run's latest.
+GENERATIONS = 1 << 16
+
+
 @dataclass(slots=True)
 class ValidationState:
     """A validation that is under way."""
@@ -145,6 +150,8 @@ class LeaderState:
         self.membership = Membership(self.plan)
         self.plans = StagePlans() if self.settings.planned else None
         self.recovery = Recovery(former, Memories(stages, steps))
+        if former.generation >= 0:
+            self.generation = former.generation + GENERATIONS
         copies = Copies(stages, steps, COPY_FACTOR * times.stall_s)
         every = self.settings.checkpoint_every
         self.certified = Snapshot(on_disk, roots) if roots else None

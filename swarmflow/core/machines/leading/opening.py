@@ -36,7 +36,8 @@ def try_open(leader: LeaderState, now: float) -> list[Action]:
     if leader.recovery.restoring is not None:
         return restore(leader, leader.recovery.restoring, now)
     membership, settings = leader.membership, leader.settings
-    if leader.version == leader.generation == 0 and membership.ready_peers() < settings.peers_first:
+    begins = leader.lineage.begun_from_disk and leader.opened is None
+    if begins and leader.version == 0 and membership.ready_peers() < settings.peers_first:
         leader.waits_for = f"{settings.peers_first} peers to be ready"
         return []
     empty = [stage for stage in range(leader.plan.stages) if not membership.served(stage, leader.version)]
