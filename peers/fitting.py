@@ -253,7 +253,7 @@ class MemoryBudget:
             journal = f" with {readable_size(needed_bytes - rest_bytes)} for repairs (--journal-bytes-max)"
             parts.append(f"{readable_size(base_bytes)} for the process{journal}")
         least = "" if one is not None else "more than "
-        raise_it = f"needs {least}{readable_size(needed_bytes)}: {', '.join(parts)}"
+        raise_it = f"needs {least}{readable_size(needed_bytes, up=True)}: {', '.join(parts)}"
         advice = "raise the limit, or serve a smaller stage (swarmflow plan --cut finds a cut for given machines)"
         assert self._most_bytes is not None, "there is a limit"
         limit = readable_size(self._most_bytes)

@@ -181,9 +181,10 @@ def free_bytes(path: Path) -> int:
     return shutil.disk_usage(existing_parent(path)).free
 
 
-def readable_size(size_bytes: int) -> str:
-    """Return a size for people, in units of 1000: `812 bytes`, `3.4 MB`, `1.2 GB`."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+def readable_size(size_bytes: int, *, up: bool = False) -> str:
+    """Return a size for people, in units of 1000: `812 bytes`, `3.4 MB`, `1.2 GB`. up: rounded up."""
+    for unit, scale in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6), ("kB", 10**3)):
         if size_bytes >= scale:
-            return f"{size_bytes / scale:.1f} {unit}"
+            tenths = -(-10 * size_bytes // scale) if up else 10 * size_bytes / scale
+            return f"{tenths / 10:.1f} {unit}"
     return f"{size_bytes} bytes"

@@ -21,6 +21,8 @@ MANIFEST_BYTES_MAX = 1 << 20
 _ROOT = re.compile("[0-9a-f]{64}")  # of frozen weights, after which peers name files
 _TENSOR_HEADER_BYTES = 1 << 16  # more than any codec puts before the numbers
 ADAPTIVE = "adatopk"
+# Fields that the folders of earlier versions lack: left out where they say nothing, so that such a run keeps its name.
+_LATER = {"empty_places": False}
 _BYTES = {"blockwise8": 1, "fp16": 2, "none": 4, ADAPTIVE: 1}  # of a number on the wire, about, or at most
 
 
@@ -147,7 +149,9 @@ class Manifest:
 
     def encode(self) -> bytes:
         """As bytes, the same for the same manifest."""
-        return msgspec.json.encode(self, order="sorted")
+        fields: dict[str, object] = msgspec.to_builtins(self)
+        written = {name: value for name, value in fields.items() if name not in _LATER or value != _LATER[name]}
+        return msgspec.json.encode(written, order="sorted")
 
     @classmethod
     def decode(cls, data: bytes | bytearray | memoryview) -> Manifest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from swarmflow.boundary import Boundary
@@ -38,6 +39,16 @@ def test_timeouts_that_no_run_can_have_are_refused(name: str, value: object, tol
     fields["timeouts"][name] = value
     with pytest.raises(IncompatibleError, match=told):
         Manifest.decode(json.dumps(fields).encode())
+
+
+def test_a_run_of_an_earlier_version_keeps_its_name() -> None:
+    """Its folders lack what was added since, and are found by the fingerprint of what they have."""
+    plain = manifest()
+    assert b"empty_places" not in plain.encode()
+    assert plain.encode() == msgspec.json.encode(plain, order="sorted").replace(b'"empty_places":false,', b"")
+    marked = manifest(empty_places=True)
+    assert Manifest.decode(marked.encode()) == marked
+    assert marked.fingerprint != plain.fingerprint
 
 
 def test_less_travels_where_boundaries_are_learnt() -> None:

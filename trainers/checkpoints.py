@@ -177,7 +177,8 @@ class Checkpoints:
                 lacks = str(error)
         if self._every and checkpoint.version % self._every == 0 and checkpoint.version > 0:
             self._export_step(checkpoint, action.spare)
-        self._prune({action.spare, *self._copied()})
+        # It may not be among the last ones: later ones of a history that was given up lie there, too.
+        self._prune({action.spare, checkpoint.version, *self._copied()})
         return lacks
 
     def _copied(self) -> list[int]:

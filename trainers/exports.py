@@ -42,9 +42,12 @@ def check_exports(output: Path, run: str) -> None:
 
 def check_unclaimed(output: Path) -> None:
     """Raise ForeignFileError where something is in the place of exports that no run of swarmflow has written so."""
-    for path in (final_folder(output), *_step_folders(output)):
+    marker = Marker.read(final_folder(output))
+    check_replaceable(final_folder(output), KIND, "" if marker is None else marker.run)
+    for path in _step_folders(output):
         marker = Marker.read(path)
-        check_replaceable(path, KIND, "" if marker is None else marker.run)
+        if marker is None or marker.kind != KIND:  # changed files of own exports are left alone
+            check_replaceable(path, KIND, "")
 
 
 def prune_exports(output: Path, run: str, keep: int) -> None:

@@ -71,7 +71,8 @@ def go_on_with_another_cut(run: Run, before: Manifest) -> Manifest:
         log.warning("version %d is %s; the former files stay in %s", source.version, cuts, source.path.parent)
     else:
         log.warning("the run is %s", cuts)
-    run.folder.keep_former(NOTHING)  # no peer holds the version in memory as it is cut now
+    # No peer holds the version in memory as it is cut now.
+    run.folder.keep_former(replace(NOTHING, generation=run.folder.former.generation))
     run.folder.keep_begun()
     run.folder.keep_newest_seen(source.version if source is not None else 0)
     run.folder.keep_manifest(after)

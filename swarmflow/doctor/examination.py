@@ -57,7 +57,7 @@ class Checkup:
     def stage_bytes_max(self) -> int:
         """The memory that a stage may take: of the device, less what the process needs where that is a CPU.
 
-        As a peer counts it, which would else refuse what is said to fit.
+        As a peer counts it under a limit, which would else refuse what is said to fit.
         """
         from swarmflow.compute.device import choose_device, free_memory_bytes
 

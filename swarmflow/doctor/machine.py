@@ -13,7 +13,7 @@ from pathlib import Path
 from swarmflow.doctor.diagnosis import Diagnosis, fail, ok, warn
 from swarmflow.errors import ConfigError, NetworkError
 from swarmflow.files import existing_parent, free_bytes, readable_size
-from swarmflow.peer_memory import PROCESS_BYTES
+from swarmflow.peer_memory import LEAST_BYTES, PROCESS_BYTES
 from swarmflow.runtime.transport import p2pd
 from swarmflow.runtime.transport.daemon import Daemon
 from swarmflow.system import available_memory_bytes
@@ -76,7 +76,7 @@ def check_memory(limit_bytes: int | None = None) -> Diagnosis:
     usable, of = (free, "") if limit_bytes is None else (min(free, limit_bytes), " of --memory-limit")
     found = f"{readable_size(usable)}{of} for a peer, which takes {readable_size(PROCESS_BYTES)} without its stage"
     end = "end other programs" if limit_bytes is None or free < limit_bytes else "raise --memory-limit"
-    if usable < PROCESS_BYTES:
+    if usable < LEAST_BYTES:
         return fail("memory", found, f"{end}: a peer does not start")
     if usable < SERVED_BYTES:
         return warn("memory", found, f"{end}: hardly a stage fits")

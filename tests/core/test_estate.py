@@ -272,6 +272,16 @@ def test_who_was_not_asked_is_no_member() -> None:
     assert stranger.process in candidacy(named, report(stranger)).reports, "now it is asked"
 
 
+def test_a_whole_report_of_another_history_is_none() -> None:
+    """All that it shows is signed, and of the same numbers."""
+    commit, tally = replace(COMMIT, lineage="former"), replace(TALLY, lineage="former")
+    told = replace(reduced(peers()[0]), opened=replace(OPENED, lineage="former"), commit=commit, tally=tally)
+    tried = candidacy(told, *peers()[1:])
+    assert A not in tried.reports
+    estate = inherit(told, *peers()[1:])
+    assert (estate.step.phase, estate.step.open_step.lineage) == ("working", OPENED.lineage)
+
+
 @pytest.mark.parametrize("lineage", ["former", ""])
 def test_a_decision_of_another_history_is_none_of_this_step(lineage: str) -> None:
     """Generations and ballots begin again with each history that begins from a disk, and signatures last."""

@@ -70,6 +70,16 @@ def test_a_certificate_of_another_history_does_not_hide_a_version(liar: str) -> 
     assert (found.certified, found.holders) == (Snapshot(9, ("ra", "rb")), ((A, B), (C, process("e"))))
 
 
+def test_strangers_without_a_vote_do_not_outvote_a_certificate() -> None:
+    certified = Snapshot(9, ("ra", "rb"))
+    found = memories(a=held(0, 9, root="ra"), c=replace(held(1, 9, root="rb"), certified=certified))
+    for number in range(3):
+        found.record(replace(member(f"s{number}", -1), votes=False), held(1, 9, root="evil"))
+    whole = found.newest_whole()
+    assert whole is not None
+    assert (whole.certified, whole.holders) == (certified, ((A,), (C,)))
+
+
 def test_who_has_reduced_the_gradient_lacks_the_commit_alone() -> None:
     found = memories(a=held(0, 9), b=held(1, 8, sealed=True)).newest_whole()
     assert found is not None

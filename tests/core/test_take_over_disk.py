@@ -6,16 +6,23 @@ from dataclasses import replace
 
 import pytest
 
+from swarmflow.core.durability.doubts import fallback
+from swarmflow.core.durability.versions import Durability
 from swarmflow.core.election.candidacy import Candidacy, takeover_of
 from swarmflow.core.election.epoch_view import EpochView
 from swarmflow.core.machines.leader import Leader
 from swarmflow.core.machines.leading.opening import try_open
+from swarmflow.core.protocol.events import DiskChanged
 from swarmflow.core.protocol.messages import Drain, Evicted, Granted, Released, ReportRoot, StateRoot
 from swarmflow.core.protocol.types import Plan, Roster, Snapshot
 from tests.core.samples import member, messages
 from tests.core.taken_over import OPENED, PEERS, ROOT, SETTINGS, TRAINERS, A, B, Bench, C, peers, report
 
 VERSION = 5  # of the run, whose step is taken over
+
+
+def leader_has_written(safe: Durability, version: int) -> None:
+    safe.durable, safe.roots, safe.doubtful = version, ("later",), None
 
 
 @pytest.mark.parametrize(("roots", "durable"), [(("former",), 0), ((ROOT,), VERSION)])
@@ -63,3 +70,15 @@ def test_a_lost_stage_brings_all_stages_back_to_what_is_on_disk() -> None:
     granted = [(to, message.stage, message.certified) for to, message in messages(began, Granted)]
     assert granted == [(A, 0, disk), (B, 0, disk)]
     assert leader.lineage.name == "new"
+
+
+def test_what_lies_beside_a_version_that_is_lost_is_doubted_again() -> None:
+    """On the disk are versions of the history that was given up, with higher numbers."""
+    bench = Bench([replace(told, root="") for told in peers()], on_disk=8, roots=("former",))
+    safe = bench.leader.safe
+    assert (safe.durable, fallback(safe)) == (0, 8)
+    leader_has_written(safe, 6)
+    bench.leader.handle(DiskChanged(8, "version 6 is gone", ("former",)), bench.now)
+    doubted: Snapshot | None = safe.doubtful
+    assert doubted == Snapshot(8, ("former",))
+    assert (safe.durable, fallback(safe)) == (0, 8)

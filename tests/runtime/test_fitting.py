@@ -66,7 +66,7 @@ def test_a_stage_that_cannot_fit_is_refused_before_it_is_built() -> None:
 def test_the_limit_that_a_refusal_names_is_enough() -> None:
     """What is kept for repairs is a share of the limit, and grows with it."""
     enough = limit_for(BASE + IMPORTED + STAGE)
-    with pytest.raises(NoMemoryError, match=f"needs more than {readable_size(enough)}"):
+    with pytest.raises(NoMemoryError, match=f"needs more than {readable_size(enough, up=True)}"):
         budget(enough // 2, journal_bytes=None).check_stage(OF, 1)
     with pytest.raises(NoMemoryError):
         budget(enough - 1, journal_bytes=None).check_stage(OF, 1)

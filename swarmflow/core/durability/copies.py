@@ -50,7 +50,7 @@ class Copies:
     _sought: dict[Snapshot, dict[ProcessId, set[int]]] = field(init=False, default_factory=dict)  # the stages, of whom
     # The last snapshot of which the peers were told what it makes superfluous, and whether it was spread then.
     _tidied: tuple[Snapshot | None, bool] = field(init=False, default=(None, False))
-    _untidied: set[int] = field(init=False, default_factory=set)  # versions taken since
+    untidied: set[int] = field(init=False, default_factory=set)  # versions taken since
 
     # --- what is known ------------------------------------------------------------------------------------------------
 
@@ -124,7 +124,7 @@ class Copies:
     def take(self, taken: Taken) -> list[Action]:
         """Record a snapshot that lies on the disks of its own stages' peers, and tell them what they have."""
         snapshot = taken.snapshot
-        self._untidied.add(snapshot.version)
+        self.untidied.add(snapshot.version)
         for writer in taken.writers:
             self._where[writer.process] = writer
             self._held.setdefault(snapshot, {}).setdefault(writer.process, set()).add(writer.stage)
@@ -136,7 +136,7 @@ class Copies:
     @property
     def crowded(self) -> bool:
         """Whether the next version has to wait for a copy: disks fill up where they come more slowly than versions."""
-        return bool(self._awaited) and len(self._untidied) >= UNTIDIED_MAX
+        return bool(self._awaited) and len(self.untidied) >= UNTIDIED_MAX
 
     @property
     def spreading(self) -> int:
@@ -281,7 +281,7 @@ class Copies:
         if self._awaited or self.missing(snapshot) or self._tidied in ((snapshot, True), (snapshot, spread)):
             return []
         self._tidied = snapshot, spread
-        self._untidied = {version for version in self._untidied if version > snapshot.version}
+        self.untidied = {version for version in self.untidied if version > snapshot.version}
         earlier = (s for s in self._held if s < snapshot)
         before = max((s.version for s in earlier if not self.missing(s)), default=snapshot.version)
         oldest = before if saving is None else min(before, saving)

@@ -23,8 +23,13 @@ def certify(safe: Durability, snapshot: Snapshot) -> None:
         _count(safe)
 
 
+def fallback(safe: Durability) -> int:
+    """Return the version to which the run would go back."""
+    return safe.doubtful.version if safe.durable == 0 and safe.doubtful is not None else safe.durable
+
+
 def go_back(safe: Durability) -> int:
-    """Return the version to which the run goes back: that of the other history, which is whole, if it has no other."""
+    """Go back: count that of the other history, which is whole, where there is no other. Return the version."""
     if safe.durable == 0:
         _count(safe)
     return safe.durable

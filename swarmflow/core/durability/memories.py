@@ -84,12 +84,14 @@ class Memories:
             yield replace(found, holders=tuple(self._holders(found, stage) for stage in range(self.stages)))
 
     def _certified(self, version: int, name: str) -> Snapshot | None:
-        """Return the certificate of a version, where its holders do not report other roots.
+        """Return the certificate of a version, where its holders with a vote do not report other roots.
 
-        Another history may have had a version of the same number, whose certificate anybody may have kept.
+        Another history may have had a version of the same number, whose certificate anybody may have kept. Who has no
+        vote is as many as it likes.
         """
-        made = [held for _, held in self._held.values() if (held.version, held.name) == (version, name)]
-        reported = [(held.stage, held.root) for held in made if held.root]
+        here = [each for each in self._held.values() if (each[1].version, each[1].name) == (version, name)]
+        made = [held for _, held in here]
+        reported = [(held.stage, held.root) for member, held in here if held.root and member.votes]
 
         def agreeing(snapshot: Snapshot) -> int:
             return sum(snapshot.roots[stage] == root for stage, root in reported)

@@ -235,7 +235,10 @@ class Durability:
 
     def lost(self, event: DiskChanged, me: Member) -> None:
         """Record a loss on the leader's own disk; what is left there counts like others' copies."""
-        self.durable, self.roots, self.doubtful = event.version, event.roots, None
+        if event.version > self.durable:  # of another history, which lay there beside what is lost
+            self.durable, self.roots, self.doubtful = 0, (), Snapshot(event.version, event.roots)
+        else:
+            self.durable, self.roots, self.doubtful = event.version, event.roots, None
         self.copies.record(me, event.parts)
 
     @property
@@ -257,6 +260,7 @@ class Durability:
         """
         self.failure, self.again_s, self._next_retry_s, self.wanted = "", None, 0.0, None
         self.snapshots.drop()
+        self.copies.untidied.clear()
         if self.saving is None:
             return []
         self._end()

@@ -61,7 +61,7 @@ class Candidacy:
         if message.term != self.term or sender in self._refused:
             return []
         opened = self._with_roster(message)
-        if opened is None or not self._is_about(sender, message, opened):
+        if opened is None or not self._is_about(sender, message, opened) or self._is_of_another_history(opened):
             return []
         self._gathered.setdefault(opened.epoch, GatheredRoster(opened)).add(opened)
         named = self._credible(sender, message)
@@ -102,6 +102,11 @@ class Candidacy:
         stages = len(self.epoch_view.opened.roster.stages)
         placed = message.member.stage == -1 if message.join.role == "trainer" else 0 <= message.member.stage < stages
         return placed and len(opened.roster.stages) == stages and message.member.process == sender
+
+    def _is_of_another_history(self, opened: OpenStep) -> bool:
+        """Return whether it is a step of the same numbers as the own one, and not that one."""
+        own = self.epoch_view.opened
+        return opened.epoch == own.epoch and opened.lineage != own.lineage
 
     def lost(self, process: ProcessId) -> None:
         """Do not wait for a process that cannot be reached."""

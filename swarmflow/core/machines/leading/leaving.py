@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from swarmflow.core.durability.doubts import fallback
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
 from swarmflow.core.machines.leading.leader_state import LeaderState
 from swarmflow.core.machines.leading.saving import save
@@ -68,7 +69,7 @@ def tell_needed(leader: LeaderState, entry: MemberRecord, saving: bool = False) 
     if before == entry.needed or entry.phase is not MemberPhase.READY:
         return []
     wait_s = absence_s(leader)
-    return [Send(entry.process, Needed(leader.version, min(leader.safe.durable, leader.version), saving, wait_s))]
+    return [Send(entry.process, Needed(leader.version, min(fallback(leader.safe), leader.version), saving, wait_s))]
 
 
 def absence_s(leader: LeaderState) -> float:
@@ -77,7 +78,7 @@ def absence_s(leader: LeaderState) -> float:
     Who waits as long as the other choice would take is never more than twice as late as with the better one. No less
     than a person needs to start it again.
     """
-    steps = max(0, leader.version - leader.safe.durable)
+    steps = max(0, leader.version - fallback(leader.safe))
     return max(leader.timeouts.memory_s, steps * leader.last.seconds if leader.last is not None else 0.0)
 
 

@@ -8,7 +8,7 @@ from swarmflow.core.commit import ahead
 from swarmflow.core.commit.adaptive_compression import boundary_rates, kept_numbers
 from swarmflow.core.commit.quorum import change_since, electorate_of
 from swarmflow.core.commit.step import Step
-from swarmflow.core.durability.doubts import go_back
+from swarmflow.core.durability.doubts import fallback, go_back
 from swarmflow.core.durability.memories import NOTHING, Former, Remembered, holds
 from swarmflow.core.durability.recovery import Absent, RecoveryState
 from swarmflow.core.durability.restoring import Restoring
@@ -119,7 +119,9 @@ def _refill(leader: LeaderState, empty: list[int], now: float) -> list[Action]:
             leader.waits_for = f"version {leader.safe.landing} to be on disk, to go back to that one"
             return actions
         away = leader.recovery.absent.awaited(lost, leader.version, leader.name, now)
-        return actions + (_await(leader, away) if away else _roll_back(leader, lost, now))
+        # While it waits, who joins would load the stage from this trainer's disk, which may be of another history.
+        waits = bool(away) and leader.safe.doubtful is None
+        return actions + (_await(leader, away) if waits else _roll_back(leader, lost, now))
     for stage in lost:
         idle = sorted(membership.idle(), key=lambda entry: entry.phase is MemberPhase.BARRED)  # those put out come last
         outside = (Move(entry.process, stage, placement.DESERTED) for entry in idle if entry.may_serve(stage))
@@ -143,7 +145,7 @@ def _wait(leader: LeaderState, reason: str, level: str = "warning") -> list[Acti
 def _await(leader: LeaderState, away: list[Absent]) -> list[Action]:
     """Wait for peers that left with the lost state in a folder: it costs no more than to do the steps again."""
     names = ", ".join(f"{one.name} with stage {one.held.stage}" for one in away)
-    reason = f"{names}, left in its state folder; without it the run goes back to version {leader.safe.durable}"
+    reason = f"{names}, left in its state folder; without it the run goes back to version {fallback(leader.safe)}"
     return _wait(leader, reason)
 
 

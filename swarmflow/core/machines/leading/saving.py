@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from swarmflow.core.commit.step_phase import StepPhase
+from swarmflow.core.durability.doubts import fallback
 from swarmflow.core.durability.versions import SaveRequest
 from swarmflow.core.machines.leading import roots
 from swarmflow.core.machines.leading.leader_phase import LeaderPhase
@@ -131,14 +132,14 @@ def part(leader: LeaderState, now: float) -> list[Action]:
     fresh = [process for process in leader.others if process not in leader.notified]
     if fresh:
         leader.notified, leader.notified_s = leader.notified.union(fresh), now
-    messages = [Send(process, Finished(leader.version)) for process in fresh]
+    messages: list[Action] = [Send(process, Finished(leader.version)) for process in fresh]
     former = leader.recovery.former.peers
     complete = former <= {process.name for process in leader.notified}
     until_s = min(leader.parts_s, leader.notified_s + 2 * leader.timeouts.rejoin_s) if complete else leader.parts_s
     leader.parting = bool(former) and now < until_s
     if leader.parting:
         leader.waits_for = "the peers that took part, to tell them that the run is finished"
-        return [*messages]
+        return messages
     return [*messages, Exit(f"the run is finished at version {leader.version}")]
 
 
@@ -165,7 +166,8 @@ def stop_now(leader: LeaderState) -> list[Action]:
 
 def stopped(leader: LeaderState, ok: bool = True) -> list[Action]:
     """Exit: this trainer was asked to go, or the run cannot go on."""
-    kept = f"version {leader.safe.durable} is on disk" if leader.safe.durable else "no version is on disk"
+    on_disk = fallback(leader.safe)
+    kept = f"version {on_disk} is on disk" if on_disk else "no version is on disk"
     if not leader.fate:
         here = f"stopped at version {leader.version}"
         unwritten = f", which could not be written ({leader.safe.failure}): {kept}"
