@@ -9,7 +9,7 @@ from swarmflow.baselines.dispatcher import BaselineDispatcher, Repair
 from swarmflow.baselines.hop import BaselineHop, BaselineHopState
 from swarmflow.baselines.machine import BaselineRuntime
 from swarmflow.baselines.messages import Trip
-from swarmflow.core.pipeline.admission import PASSES
+from swarmflow.core.pipeline.admission import LAST_STAGE_MIN, PASSES
 from swarmflow.core.routing.compute_timer import UNKNOWN_S
 from swarmflow.core.routing.smoothing import smoothed
 
@@ -21,13 +21,15 @@ class BaselineAdmission:
     """The slots and the graphs of one peer (`swarmflow/core/pipeline/admission.py` has those of swarmflow).
 
     A peer admits as many microbatches as have room for their graphs. Beyond that it admits more while it would be idle,
-    keeps no graph of what does not fit, and does the forward pass of those again when their gradient is here.
+    keeps no graph of what does not fit, and does the forward pass of those again when their gradient is here. At the
+    last stage some wait, however small its memory is.
     """
 
     runtime: BaselineRuntime
     dispatcher: BaselineDispatcher  # to the next stage
     capacity: int  # microbatches whose graphs fit in memory
     extra: int  # microbatches without a graph, as a multiple of `capacity`
+    last: bool = False  # whether this is the last stage
     # Those that are not done, the oldest first, and how many are in each state: to count all hops of an iteration at
     # each question took most of the time of a simulation.
     _held: dict[Trip, BaselineHop] = field(init=False, default_factory=dict)
@@ -67,6 +69,11 @@ class BaselineAdmission:
         return len(self._held)
 
     @property
+    def slots_max(self) -> int:
+        """Microbatches that it holds at any time."""
+        return max(self.capacity, LAST_STAGE_MIN) if self.last else self.capacity * (1 + self.extra)
+
+    @property
     def graphs(self) -> int:
         """Microbatches whose graphs are kept, or will be when they are computed."""
         return self._graphs
@@ -88,7 +95,7 @@ class BaselineAdmission:
     def admits(self) -> bool:
         """Whether there is a slot for one more microbatch."""
         taken = self.taken
-        return taken < self.capacity or (taken < self.capacity * (1 + self.extra) and self._idle)
+        return taken < self.capacity or (taken < self.slots_max and (self.last or self._idle))
 
     def arrived(self, hop: BaselineHop) -> None:
         """Begin a hop whose tensors are here: it gets a graph if there is memory for one."""

@@ -56,8 +56,8 @@ class BaselineHopTable:
             on_broken=self._broken,
             on_stale=self.drop,
         )
-        # The last stage holds a microbatch only while it computes it.
-        own = self.runtime.capacity(self.stage), 0 if self.last else self.runtime.without_graph
+        extra = 0 if self.last else self.runtime.without_graph  # there is a graph only while it is computed
+        own = self.runtime.capacity(self.stage), extra, self.last
         self.admission = BaselineAdmission(self.runtime, self.dispatcher, *own)
 
     @property

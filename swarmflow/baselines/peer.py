@@ -76,6 +76,11 @@ class BaselinePeer:
         return 0 if self.hops is None else self.hops.admission.taken
 
     @property
+    def slots_max(self) -> int:
+        """Microbatches that it may hold."""
+        return 0 if self.hops is None else self.hops.admission.slots_max
+
+    @property
     def graphs(self) -> int:
         """Microbatches whose graphs it keeps."""
         return 0 if self.hops is None else self.hops.admission.graphs

@@ -261,7 +261,7 @@ class BaselineWorld:
             life.stage = life.machine.stage
             held, graphs = life.machine.slots, life.machine.graphs
             capacity = self.hardware.capacity(process.name, life.stage)
-            if graphs > capacity or held > capacity * (1 + self.settings.without_graph):
+            if graphs > capacity or held > life.machine.slots_max:
                 what = f"{held} microbatches, {graphs} of them with graphs"
                 raise InvariantViolated(f"seed {self.seed}: {process} holds {what}, and its capacity is {capacity}")
 

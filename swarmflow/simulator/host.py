@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from swarmflow.core.machines.peer import PeerMachine
 from swarmflow.core.machines.trainer import TrainerMachine
+from swarmflow.core.pipeline.admission import slots_max
 from swarmflow.core.protocol.types import ProcessId
 from swarmflow.simulator.invariants import InvariantViolated
 from swarmflow.simulator.network import NetworkPath
@@ -53,15 +54,12 @@ class Host:
         if self.wakes > WAKES_MAX:
             raise InvariantViolated(f"{self.process} is due again and again at {now_s} s, and nothing follows")
 
-    def check_memory(self, without_graph: int) -> None:
-        """Raise InvariantViolated where a peer holds more microbatches than it has memory for.
-
-        without_graph: how many it may admit without a graph, for each one with a graph.
-        """
+    def check_memory(self) -> None:
+        """Raise InvariantViolated where a peer holds more microbatches than it has memory for."""
         hops = self.machine.hops if isinstance(self.machine, PeerMachine) else None
         if hops is None:
             return
         graphs, held, capacity = len(hops.admission.held), hops.admission.unfinished, self.device.loading.capacity
-        if graphs > capacity or held > capacity * (1 + without_graph):
+        if graphs > capacity or held > slots_max(hops.admission):
             what = f"{held} microbatches, {graphs} of them with graphs"
             raise InvariantViolated(f"{self.process} holds {what}, and its capacity is {capacity}")

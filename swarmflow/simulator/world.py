@@ -199,7 +199,7 @@ class World:
             self.meter.decisions += 1
         if actions:
             self._perform(host, actions)
-            host.check_memory(self.settings.without_graph)
+            host.check_memory()
         elif type(event) is Received and type(event.message) in SIGNS_OF_LIFE:
             return  # they make nothing due earlier
         self._arm(host)

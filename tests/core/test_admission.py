@@ -8,7 +8,7 @@ import math
 import pytest
 
 from swarmflow.core.pipeline import passes, reconciling
-from swarmflow.core.pipeline.admission import Admission
+from swarmflow.core.pipeline.admission import LAST_STAGE_MIN, Admission
 from swarmflow.core.pipeline.dispatcher import Dispatcher
 from swarmflow.core.pipeline.hop import Hop, HopState
 from swarmflow.core.pipeline.hop_table import RESERVED_FACTOR, HopTable
@@ -26,7 +26,7 @@ from swarmflow.core.protocol.messages import (
     ReserveSlot,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, Microbatch, ProcessId, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, Microbatch, ProcessId
 from swarmflow.core.routing.compute_timer import UNKNOWN_S
 from swarmflow.core.routing.shortest import Shortest
 from tests.core.hops import computed, receive
@@ -56,9 +56,9 @@ def reserve(index: int, attempt: Attempt = FIRST_ATTEMPT, stage: int = 2) -> Res
 
 
 def test_room_is_kept_for_who_asked_until_the_bytes_come() -> None:
-    machine = hops(stage=2, capacity=1)
+    machine = hops(stage=2, capacity=1, stages=4, without_graph=0)
     assert receive(machine, UP, reserve(0)) == [
-        Send(UP, SlotReserved(microbatch(0), 2, FIRST_ATTEMPT, work_s=UNKNOWN_S))
+        Send(UP, SlotReserved(microbatch(0), 2, FIRST_ATTEMPT, work_s=3 * UNKNOWN_S))
     ]
     assert messages(receive(machine, UP2, reserve(1)), Denied) == [
         (UP2, Denied(microbatch(1), 2, FIRST_ATTEMPT, "full"))
@@ -80,7 +80,7 @@ def test_who_offers_a_slot_for_a_repair_tells_how_far_the_gradient_is() -> None:
 
 
 def test_room_is_left_for_what_is_on_its_way() -> None:
-    machine = hops(stage=2, capacity=2)
+    machine = hops(stage=2, capacity=2, stages=4, without_graph=0)
     assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, FIRST_ATTEMPT, sent=1)), SlotReserved)
     assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 2, FIRST_ATTEMPT, sent=1)), Denied)
     assert messages(receive(machine, UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
@@ -88,18 +88,20 @@ def test_room_is_left_for_what_is_on_its_way() -> None:
 
 def test_no_room_is_left_for_what_has_arrived_since_the_question_was_asked() -> None:
     """The peer holds nothing by then: it would have no slot to free, and nobody would ask again for a long time."""
-    machine = hops(stage=2, capacity=1)
-    assert messages(receive(machine, UP, forward(0, 2), (INPUT, TARGETS)), Accepted)
-    computed(machine, LossComputed(microbatch(0), 2.0, 1, Ref(9)))
-    assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 2, FIRST_ATTEMPT, sent=1)), SlotReserved)
-    assert messages(receive(machine, UP, forward(1, 2), (INPUT, TARGETS)), Accepted)
-    assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 2, FIRST_ATTEMPT, sent=1)), Denied), (
+    machine = hops(capacity=1, without_graph=0)
+    assert messages(receive(machine, UP, forward(0), (INPUT, TARGETS)), Accepted)
+    computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0)
+    gradient(machine, 0)
+    computed(machine, BackwardComputed(microbatch(0), OWN))
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(1), 1, FIRST_ATTEMPT, sent=1)), SlotReserved)
+    assert messages(receive(machine, UP, forward(1), (INPUT, TARGETS)), Accepted)
+    assert messages(receive(machine, UP, ReserveSlot(microbatch(2), 1, FIRST_ATTEMPT, sent=1)), Denied), (
         "the slot is taken"
     )
 
 
 def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
-    machine = hops(stage=2, capacity=1)
+    machine = hops(stage=2, capacity=1, stages=4, without_graph=0)
     receive(machine, UP, reserve(0))
     receive(machine, UP2, reserve(1))
     assert messages(receive(machine, UP, Cancel(microbatch(0), 2, FIRST_ATTEMPT)), CreditAvailable) == [
@@ -112,7 +114,7 @@ def test_room_that_is_not_used_is_offered_to_who_was_denied() -> None:
 
 
 def test_room_that_one_does_not_need_is_offered_to_the_next() -> None:
-    machine = hops(stage=2, capacity=1)
+    machine = hops(stage=2, capacity=1, stages=4, without_graph=0)
     receive(machine, UP, reserve(0))
     for index, other in enumerate((UP2, DOWN), start=1):
         receive(machine, other, reserve(index))
@@ -144,7 +146,7 @@ def test_who_gives_a_slot_says_how_many_are_left_and_sends_a_credit_where_none_i
 
 
 def test_a_later_attempt_of_a_microbatch_uses_the_slot_that_an_earlier_one_reserved() -> None:
-    machine = hops(stage=2, capacity=1)
+    machine = hops(stage=2, capacity=1, stages=4, without_graph=0)
     receive(machine, UP, reserve(0))
     assert messages(receive(machine, UP, reserve(0, attempt=Attempt(denials=1))), SlotReserved)
     assert messages(receive(machine, UP2, forward(0, 2, attempt=FIRST_ATTEMPT), (INPUT, TARGETS)), Denied), (
@@ -163,7 +165,7 @@ def test_a_later_attempt_that_finds_the_microbatch_computed_frees_the_slot() -> 
 
 
 def test_a_slot_reserved_over_a_connection_that_broke_is_offered_to_the_next() -> None:
-    machine = hops(stage=2, capacity=1)
+    machine = hops(stage=2, capacity=1, stages=4, without_graph=0)
     receive(machine, UP, reserve(0))
     receive(machine, UP2, reserve(1))
     assert messages(machine.unreachable(UP2, 1.0), CreditAvailable) == []
@@ -172,7 +174,7 @@ def test_a_slot_reserved_over_a_connection_that_broke_is_offered_to_the_next() -
 
 
 def test_a_slot_whose_bytes_do_not_come_is_offered_to_the_next() -> None:
-    machine = hops(stage=2, capacity=1)
+    machine = hops(stage=2, capacity=1, stages=4, without_graph=0)
     receive(machine, UP, reserve(0))
     receive(machine, UP2, reserve(1))
     machine.dispatcher.due_s = math.inf
@@ -233,6 +235,18 @@ def test_without_memory_for_graphs_only_so_many_are_taken() -> None:
         assert messages(receive(machine, UP, forward(index), (INPUT, TARGETS)), Accepted)
         computed(machine, ForwardComputed(microbatch(index), OUTPUT), 1.0)
     assert messages(receive(machine, UP, forward(1 + WITHOUT_GRAPH), (INPUT, TARGETS)), Denied)
+
+
+def test_at_the_last_stage_inputs_wait_however_small_its_memory_is() -> None:
+    machine = hops(stage=2, capacity=1)
+    for index in range(LAST_STAGE_MIN - 1):
+        assert messages(receive(machine, UP, forward(index, 2), (INPUT, TARGETS)), Accepted)
+    assert messages(receive(machine, UP2, reserve(LAST_STAGE_MIN - 1)), Denied), "of those that ask three are queued"
+    assert messages(receive(machine, UP, forward(LAST_STAGE_MIN, 2), (INPUT, TARGETS)), Accepted)
+    assert messages(receive(machine, UP, forward(LAST_STAGE_MIN + 1, 2), (INPUT, TARGETS)), Denied)
+    assert machine.held == 1, "only what is computed has a graph"
+    computed(machine, LossComputed(microbatch(0), 1.0, 1, OWN))
+    assert messages(receive(machine, UP, forward(LAST_STAGE_MIN + 1, 2), (INPUT, TARGETS)), Accepted)
 
 
 def test_the_gradient_of_a_relieved_hop_without_a_graph_is_not_dropped_while_it_is_added() -> None:

@@ -20,7 +20,7 @@ def bodies(index: int) -> tuple[Ref, Ref]:
 
 
 def test_a_full_peer_counts_its_denial() -> None:
-    hops = HopTable(0, 1, 1, Dispatcher(1, Iwrr()), LEADER)
+    hops = HopTable(0, 2, 1, Dispatcher(1, Iwrr()), LEADER, without_graph=0)
     hops.open(EPOCH, ())
     first = receive(hops, FEEDER, Forward(Microbatch(EPOCH, 0), 0, FIRST_ATTEMPT), bodies(0))
     second = receive(hops, FEEDER, Forward(Microbatch(EPOCH, 1), 0, FIRST_ATTEMPT), bodies(1))

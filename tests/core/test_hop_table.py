@@ -25,7 +25,7 @@ from swarmflow.core.protocol.messages import (
     Routed,
     SlotReserved,
 )
-from swarmflow.core.protocol.types import FIRST_ATTEMPT, Attempt, Epoch, Ref
+from swarmflow.core.protocol.types import FIRST_ATTEMPT, WITHOUT_GRAPH, Attempt, Epoch, Ref
 from swarmflow.core.routing.iwrr import Iwrr
 from swarmflow.core.routing.prober import Prober
 from swarmflow.core.routing.shortest import Shortest
@@ -36,8 +36,8 @@ ME, LEADER, UP, UP2, DOWN, DOWN2 = (process(name) for name in ("me", "leader", "
 INPUT, TARGETS, OUTPUT, GRADIENT, OWN = Ref(1, 10), Ref(2, 2), Ref(3, 10), Ref(4, 10), Ref(5, 10)
 
 
-def hops(stage: int = 1, capacity: int = 4, stages: int = 3) -> HopTable:
-    machine = HopTable(stage, stages, capacity, Dispatcher(stage + 1, Iwrr()), LEADER)
+def hops(stage: int = 1, capacity: int = 4, stages: int = 3, without_graph: int = WITHOUT_GRAPH) -> HopTable:
+    machine = HopTable(stage, stages, capacity, Dispatcher(stage + 1, Iwrr()), LEADER, without_graph=without_graph)
     machine.open(EPOCH, (DOWN, DOWN2) if stage < stages - 1 else ())
     return machine
 
@@ -225,12 +225,14 @@ def test_an_older_attempt_does_not_take_work_from_a_living_predecessor() -> None
 
 
 def test_beyond_its_capacity_a_peer_denies_and_tells_when_there_is_room() -> None:
-    machine = hops(stage=2, capacity=1)
-    receive(machine, UP, forward(0, stage=2), (INPUT, TARGETS))
-    actions = receive(machine, UP2, forward(1, stage=2), (Ref(8), Ref(9)))
-    assert messages(actions, Denied) == [(UP2, Denied(microbatch(1), 2, FIRST_ATTEMPT, "full"))]
-    actions = computed(machine, LossComputed(microbatch(0), 1.0, 1, OWN))
-    assert messages(actions, CreditAvailable) == [(UP2, CreditAvailable(2))]
+    machine = hops(capacity=1, without_graph=0)
+    receive(machine, UP, forward(0), (INPUT, TARGETS))
+    actions = receive(machine, UP2, forward(1), (Ref(8), Ref(9)))
+    assert messages(actions, Denied) == [(UP2, Denied(microbatch(1), 1, FIRST_ATTEMPT, "full"))]
+    [(to, _)] = messages(computed(machine, ForwardComputed(microbatch(0), OUTPUT), 1.0), Forward)
+    receive(machine, to, Backward(microbatch(0), 1, FIRST_ATTEMPT), (GRADIENT,), 2.0)
+    actions = computed(machine, BackwardComputed(microbatch(0), OWN))
+    assert messages(actions, CreditAvailable) == [(UP2, CreditAvailable(1))]
 
 
 def test_a_draining_peer_denies_unless_nobody_else_is_there() -> None:

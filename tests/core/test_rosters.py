@@ -34,6 +34,12 @@ def opened(peers: int, epoch: Epoch = EPOCH, but: int = -1) -> OpenStep:
     return OpenStep(1, epoch, Roster(stages, TRAINERS), LINEAGE)
 
 
+def test_a_sender_may_have_two_microbatches_at_a_peer_unasked_or_its_part_of_the_capacity() -> None:
+    small, large = (replace(member(name, 1), capacity=capacity) for name, capacity in (("small", 1), ("large", 12)))
+    roster = Roster(((member("one", 0), member("two", 0), member("three", 0)), (small, large)), TRAINERS)
+    assert roster.slots_per_sender[1] == {small.process: 2, large.process: 4}
+
+
 @st.composite
 def rosters(draw: st.DrawFn) -> Roster:
     """Of six stages with one peer at least, each other peer in one of them or in none, with a capacity."""

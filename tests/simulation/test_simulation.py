@@ -65,6 +65,19 @@ def test_what_is_learnt_again_after_going_back_is_useful_once(tmp_path: Path) ->
     assert meter.useful_s + meter.twice_s + meter.wasted_s + meter.lost_s == pytest.approx(computed_s)
 
 
+def test_peers_with_memory_for_one_graph_are_seldom_asked_for_a_slot_and_seldom_full(tmp_path: Path) -> None:
+    """Where a question takes longer than a pass."""
+    text = PIPELINE.replace("microbatches = 4", "microbatches = 24").replace("count = 3", "count = 12")
+    text = text.replace("forward_s = 1.0", "forward_s = 0.02").replace("backward_s = 2.0", "backward_s = 0.04")
+    text = text.replace("capacity = 4", "capacity = 1").replace("up_mbps = 80", "up_mbps = 800")
+    _, report = simulated(tmp_path, text)
+    assert report.outcome == "finished"
+    needed = len(report.iterations) * 3 * 24
+    assert report.messages["ReserveSlot"] < needed / 2
+    assert report.messages["Forward"] < 1.2 * needed
+    assert report.over(lambda row: row.seconds)[0] < 3.0, "with a question for each it takes 4.7 s"
+
+
 @pytest.mark.parametrize("seed", seeds(1, 2))
 def test_churn_costs_time_and_no_microbatch(tmp_path: Path, seed: int) -> None:
     simulation, report = simulated(tmp_path, CHURN, seed=seed)

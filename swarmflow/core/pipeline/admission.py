@@ -18,6 +18,9 @@ QUEUED_MIN = 3  # passes: one is computed, one is ready, and one arrives
 QUEUED_SHARE = 3  # of what memory holds a third may be queued
 PASSES = 4  # times a forward pass: what a microbatch without a graph costs (forward, forward again, backward of two)
 GRAPHS_FEW = 2  # for which there is memory: fewer cannot fill a pipeline, however fast its peers are
+# Slots of a peer of the last stage: for what it computes, and for inputs that wait meanwhile. Without these it is idle
+# until its denial of the next one, a credit, a question and a tensor have gone to and fro.
+LAST_STAGE_MIN = 4
 NARROW_MATES = 1  # with so many others at most there is nobody who could compute it at less cost
 
 
@@ -35,14 +38,15 @@ class Admission:
 
     A peer admits as many microbatches as have room for their graphs in memory. Beyond that it denies, unless it would
     be idle: then it admits more without a graph and repeats their forward pass when the gradient arrives, as activation
-    checkpointing does (the input, which is kept, is a hundredth of a graph). The last stage holds a microbatch only
-    while it computes it, so it has no such extra slots.
+    checkpointing does (the input, which is kept, is a hundredth of a graph). The last stage has a graph only while it
+    computes it, so it has no such extra slots; but with memory for one graph or two, inputs wait there all the same.
     """
 
     capacity: int  # microbatches whose graphs fit in memory
     extra: int = 0  # extra slots without a graph, as a multiple of capacity
     timer: ComputeTimer = field(default_factory=ComputeTimer)
     next_stage: NextStage | None = None  # which the computed ones go to
+    last: bool = False  # whether this is the last stage
     steps: set[Epoch] = field(default_factory=set, init=False)  # that take microbatches: none whose ballot is under way
     mates: set[ProcessId] = field(default_factory=set, init=False)  # the stage's other peers, since the epoch began
     draining: bool = field(default=False, init=False)
@@ -124,7 +128,7 @@ class Admission:
     @property
     def graph(self) -> bool:
         """Whether the next microbatch gets a graph."""
-        return self.extra == 0 or len(self.held) < self.capacity
+        return len(self.held) < self.capacity or not (self.extra or self.last)
 
     def replays(self) -> list[RunReplay | Discard]:
         """Pop the backward passes without a graph that memory allows now; their slots count as held from now on.
@@ -169,9 +173,10 @@ class Admission:
         if not is_open or (self.draining and not insist):
             return 0
         taken = len(self.held) + len(self.without_graph) + len(self.reserved) + unarrived
-        if taken < self.capacity:
-            return self.capacity - taken
-        return int(taken < self.capacity * (1 + self.extra) and self._idle)
+        at_any_time = slots_max(self) if self.last else self.capacity
+        if taken < at_any_time:
+            return at_any_time - taken
+        return int(taken < slots_max(self) and self._idle)
 
     def offered(self, insist: bool, epoch: Epoch | None = None, unarrived: int = 0) -> int:
         """Return how many slots there are for those that ask: as in `free`, but no more than will soon be computed.
@@ -269,6 +274,11 @@ class Admission:
             self._denied.pop(process, None)
             self._served_last.pop(process, None)
         return notified
+
+
+def slots_max(peer: Admission) -> int:
+    """Return how many microbatches are here at a time at most, with or without a graph."""
+    return max(peer.capacity, LAST_STAGE_MIN) if peer.last else peer.capacity * (1 + peer.extra)
 
 
 def _lacks_memory(peer: Admission, forward_s: float) -> bool:

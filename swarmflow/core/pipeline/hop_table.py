@@ -69,9 +69,8 @@ class HopTable:
     _reserved_max_s: float = field(init=False)  # for so long a slot is reserved
 
     def __post_init__(self) -> None:
-        self.admission = Admission(
-            self.capacity, 0 if self.last else self.without_graph, self.timer, self.dispatcher.next_stage
-        )
+        extra = 0 if self.last else self.without_graph
+        self.admission = Admission(self.capacity, extra, self.timer, self.dispatcher.next_stage, self.last)
         least_s = self.dispatcher.late_min_s + self.dispatcher.prober.boundary_bytes / SLOWEST_BYTES_S
         self._reserved_max_s = RESERVED_FACTOR * least_s
         self.workload = Workload(self.stage == 0, self.last, self.dispatcher, self.admission, self.hops)
