@@ -129,11 +129,13 @@ class Manifest:
         """The operations of a microbatch at each stage, forward and backward, in units of 10^9.
 
         If not counted, six a token and parameter that it is multiplied with (Kaplan et al., Scaling Laws for Neural
-        Language Models); divided among the stages as their measured seconds are.
+        Language Models), four where it is frozen: that has no gradient of its own. Divided among the stages as their
+        measured seconds are.
         """
         tokens = self.microbatch_sequences * self.seq_len
-        total = 6e-9 * tokens * sum(self.computed_parameters or self.parameters)
-        total = self.microbatch_gigaflops or total
+        computed = sum(self.computed_parameters or self.parameters)
+        trained = sum(self.parameters) if self.base else computed
+        total = self.microbatch_gigaflops or 2e-9 * tokens * (2 * computed + trained)
         costs = self.costs or (1.0,) * self.stages
         return tuple(total * cost / sum(costs) for cost in costs)
 

@@ -60,6 +60,14 @@ def test_less_travels_where_boundaries_are_learnt() -> None:
     assert compressed.tensor_bytes_max < whole.tensor_bytes_max
 
 
+def test_frozen_weights_are_computed_with_four_operations_a_token_and_trained_ones_with_six() -> None:
+    whole = manifest(computed_parameters=(1000, 3000), microbatch_sequences=2)
+    tokens = whole.seq_len * whole.microbatch_sequences
+    assert sum(whole.gigaflops) == pytest.approx(6e-9 * tokens * 4000)
+    adapted = replace(whole, parameters=(10, 30), base=("0" * 64, "1" * 64))
+    assert sum(adapted.gigaflops) == pytest.approx(tokens * (4e-9 * 3960 + 6e-9 * 40))
+
+
 def test_a_frame_holds_the_positions_of_documents_however_narrow_the_boundary_is() -> None:
     narrow = manifest(run_id=RUN_ID, boundary=Boundary("bottleneck", 1), positions=True, microbatch_sequences=64)
     narrow = replace(narrow, seq_len=4096)
