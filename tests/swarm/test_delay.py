@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
+from transformers import PreTrainedModel
 
 from swarmflow.chaos.compare import compare_bits, order_limits
 from swarmflow.chaos.plain import load_model, microbatch, parameters
@@ -49,16 +51,25 @@ def test_the_swarm_learns_what_a_plain_loop_learns_with_delayed_updates(
 
 
 def plain_loop(
-    folder: Path, corpus: Path, of: Recipe, codec: str, *, reverse: bool = False
+    folder: Path,
+    corpus: Path,
+    of: Recipe,
+    codec: str,
+    change: Callable[[PreTrainedModel], None] = lambda _: None,
+    *,
+    reverse: bool = False,
 ) -> tuple[dict[str, Tensor], list[float]]:
     """The twin: the gradient of step t is that of version max(t - 1, 0), and the updates are applied in order.
 
-    Return the parameters, and the loss of each step. reverse: add a step's microbatches up from the last to the first.
+    Return the parameters, and the loss of each step. change: made to the model first; what it freezes is not trained.
+    reverse: add a step's microbatches up from the last to the first.
     """
     model, latest = load_model(folder), load_model(folder)
-    given = of.optimizer
+    for each in (model, latest):
+        change(each)
+    given, trained = of.optimizer, [p for p in latest.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(
-        latest.parameters(), lr=given["lr"], betas=given["betas"], eps=given["eps"], weight_decay=given["weight_decay"]
+        trained, lr=given["lr"], betas=given["betas"], eps=given["eps"], weight_decay=given["weight_decay"]
     )
     config = model_config(folder)
     stages = [[slot.name for slot in stage_layout(config, CUT, number).groups["own"]] for number in range(STAGES)]
@@ -82,10 +93,12 @@ def plain_loop(
         updated = dict(latest.named_parameters())
         with torch.no_grad():
             for name, old in model.named_parameters():
+                if not old.requires_grad:
+                    continue
                 assert old.grad is not None
                 updated[name].grad = old.grad / count
                 old.copy_(updated[name])  # the next step's gradient is that of the version before this update
-        torch.nn.utils.clip_grad_norm_(latest.parameters(), 1.0)
+        torch.nn.utils.clip_grad_norm_(trained, 1.0)
         optimizer.step()
         losses.append(total / count)
     return parameters(latest), losses

@@ -20,6 +20,7 @@ from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm
 from tests.swarm.reference import relative_difference, train
 from tests.swarm.runs import FINISH_S, LONG, STAGES, learnt_by_all, prepare, recipe, settings, start
+from tests.swarm.test_delay import plain_loop
 
 pytestmark = [pytest.mark.swarm, pytest.mark.slow]
 
@@ -41,10 +42,20 @@ def quantize_and_adapt(model: PreTrainedModel) -> None:
 
 
 def by_peft(
-    model: Path, corpus: Path, steps: int, change: Callable[[PreTrainedModel], None], *, reverse: bool = False
+    model: Path,
+    corpus: Path,
+    steps: int,
+    change: Callable[[PreTrainedModel], None],
+    delay: int = 0,
+    *,
+    reverse: bool = False,
 ) -> dict[str, Tensor]:
     """Return the adapters that peft trains in this process, by the names of its files."""
-    learnt, _ = train(model, corpus, recipe("adamw", steps=steps), change=change, reverse=reverse)
+    of = recipe("adamw", steps=steps)
+    if delay:
+        learnt, _ = plain_loop(model, corpus, of, "none", change, reverse=reverse)
+    else:
+        learnt, _ = train(model, corpus, of, change=change, reverse=reverse)
     return {stored_name(name): value for name, value in learnt.items() if is_adapter(name)}
 
 
@@ -56,14 +67,21 @@ def spoil(folder: Path) -> None:
         opened.write(b"\x3c" * (file.stat().st_size - file.stat().st_size // 4))
 
 
-@pytest.mark.parametrize("base", ["fp32", pytest.param("4bit", marks=pytest.mark.extended)])
-def test_adapters_under_deaths_are_those_of_peft(base: str, tmp_path: Path, forks: ForkServer) -> None:
+@pytest.mark.parametrize(
+    ("base", "delay"),
+    [
+        ("fp32", 0),
+        pytest.param("4bit", 0, marks=pytest.mark.extended),
+        pytest.param("fp32", 1, marks=pytest.mark.extended),
+    ],
+)
+def test_adapters_under_deaths_are_those_of_peft(base: str, delay: int, tmp_path: Path, forks: ForkServer) -> None:
     """A newcomer takes frozen weights from a peer, and who starts again its own: the trainer has others by then."""
     model, corpus = prepare(tmp_path, "llama")
     given = Path(shutil.copytree(model, tmp_path / "given"))
     run = settings(given, corpus, recipe("adamw", steps=LONG))
     run["finetune"] = {"lora": {"rank": LORA.rank, "alpha": LORA.alpha}, "base": base}
-    run["train"]["checkpoint_every"] = 2
+    run["train"] |= {"checkpoint_every": 2, "delay": delay}
     run["run"]["keep_exports"] = 0
     with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
         start(swarm, trainers=1, peers=2 * STAGES)
@@ -80,7 +98,7 @@ def test_adapters_under_deaths_are_those_of_peft(base: str, tmp_path: Path, fork
         assert "need not be fetched" in again.log.read_text(encoding="utf-8")
     found = load_file(swarm.output / f"step-{version}" / "adapter_model.safetensors")
     change = adapt if base == "fp32" else quantize_and_adapt
-    wanted = by_peft(model, corpus, version, change)
-    limits = order_limits(wanted, by_peft(model, corpus, version, change, reverse=True))
+    wanted = by_peft(model, corpus, version, change, delay)
+    limits = order_limits(wanted, by_peft(model, corpus, version, change, delay, reverse=True))
     far = {name: d for name, d in relative_difference(found, wanted).items() if not d <= limits[name]}
     assert far == {}, f"limits {limits}"
