@@ -98,12 +98,16 @@ def peft_config(model: PreTrainedModel, blocks_name: str, lora: Lora) -> LoraCon
     from peft import LoraConfig
 
     linear = _linear_layers(model, blocks_name)
-    leaves = sorted({name.rpartition(".")[2] for name in linear})
+    every = sorted({name.rpartition(".")[2] for name in linear})
+    leaves = [leaf for leaf in every if not _means_experts(model, leaf)]
     unknown = [target for target in lora.targets if target not in leaves]
     if unknown:
+        why = f"no block has a linear layer {unknown[0]!r}"
+        if unknown[0] in every:
+            family = model.config.model_type
+            why = f"in {family} models peft means experts by {unknown[0]!r}, and those have no adapters here"
         raise ModelError(
-            f"finetune.lora.targets = {list(lora.targets)}: no block has a linear layer {unknown[0]!r}; it may have "
-            f"{', '.join(leaves)}, or {ALL_LINEAR!r}"
+            f"finetune.lora.targets = {list(lora.targets)}: {why}; it may have {', '.join(leaves)}, or {ALL_LINEAR!r}"
         )
     targets = list(lora.targets) or leaves
     others = (name for name, _ in model.named_modules() if not name.startswith(f"{blocks_name}."))
@@ -119,6 +123,23 @@ def peft_config(model: PreTrainedModel, blocks_name: str, lora: Lora) -> LoraCon
         fan_in_fan_out=turned,
         task_type="CAUSAL_LM",
     )
+
+
+def _means_experts(model: PreTrainedModel, leaf: str) -> bool:
+    """Whether peft gives adapters to the fused matrices of experts where a target has this name.
+
+    So it does in families whose experts were linear layers of that name, in earlier versions of transformers; a linear
+    layer of the same name, as of a block without experts, then gets none.
+    """
+    from peft import LoraConfig
+    from peft.utils.transformers_weight_conversion import convert_peft_config_for_transformers
+
+    config = LoraConfig(target_modules=[leaf])
+    try:
+        convert_peft_config_for_transformers(config, model, None)
+    except ValueError:  # of matrices that are fused, both have to be named
+        return True
+    return bool(config.target_parameters)
 
 
 @torch.no_grad()

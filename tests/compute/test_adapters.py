@@ -66,7 +66,18 @@ def expected(model: Any) -> Passed:  # noqa: ANN401
 @pytest.mark.parametrize("family", ["llama", "llama-tied", "gpt2", "gpt_neox", "qwen3"])
 @pytest.mark.parametrize("split", [False, True], ids=["whole", "split"])
 def test_a_pass_is_that_of_peft(tmp_path: Path, family: str, split: bool) -> None:
-    config = config_of(family)
+    _as_peft(config_of(family), tmp_path, split=split)
+
+
+@pytest.mark.parametrize("family", ["qwen3_moe", "deepseek_v3"])
+def test_a_pass_of_a_mixture_is_that_of_peft_and_no_expert_has_an_adapter(tmp_path: Path, family: str) -> None:
+    """What peft means experts by has none either: in deepseek_v3 the linear layers gate_proj, up_proj, down_proj."""
+    names = _as_peft(model_config({**tiny(family), "output_router_logits": False}), tmp_path)
+    assert {name.partition(".lora_")[0].rpartition(".")[0].rpartition(".")[2] for name in names} == {"self_attn"}
+
+
+def _as_peft(config: dict[str, Any], tmp_path: Path, *, split: bool = False) -> list[str]:
+    """Compare a pass with that of peft; return the names of the adapters."""
     folder = save_base(config, tmp_path / "base")
     stages = adapted_stages(config, LORA, CUT, folder)
     loss, gradients = passed(stages, split=split)
@@ -75,6 +86,7 @@ def test_a_pass_is_that_of_peft(tmp_path: Path, family: str, split: bool) -> Non
     assert gradients.keys() == of_peft.keys()
     for name, gradient in gradients.items():
         assert torch.allclose(gradient, of_peft[name], rtol=1e-4, atol=1e-5), name
+    return list(gradients)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +171,11 @@ def test_a_tied_weight_is_frozen_on_both_ends() -> None:
     [
         ("llama", Lora(4, 8, ("q_prj",)), "no block has a linear layer 'q_prj'; it may have down_proj, gate_proj"),
         ("mamba", Lora(4, 8), "finetune.lora.targets = 'all-linear': "),
+        (
+            "deepseek_v3",
+            Lora(4, 8, ("up_proj",)),
+            "in deepseek_v3 models peft means experts by 'up_proj', and those have no",
+        ),
         ("gpt2", Lora(4, 8, quantized=True), 'finetune.base = "4bit": the blocks of gpt2 models have no linear layers'),
     ],
 )
