@@ -34,10 +34,10 @@ def opened(peers: int, epoch: Epoch = EPOCH, but: int = -1) -> OpenStep:
     return OpenStep(1, epoch, Roster(stages, TRAINERS), LINEAGE)
 
 
-def test_a_sender_may_have_two_microbatches_at_a_peer_unasked_or_its_part_of_the_capacity() -> None:
-    small, large = (replace(member(name, 1), capacity=capacity) for name, capacity in (("small", 1), ("large", 12)))
-    roster = Roster(((member("one", 0), member("two", 0), member("three", 0)), (small, large)), TRAINERS)
-    assert roster.slots_per_sender[1] == {small.process: 2, large.process: 4}
+def test_a_sender_may_have_its_part_of_the_capacity_of_a_peer_unasked_and_two_microbatches_at_a_small_one() -> None:
+    peers = [replace(member(f"capacity-{capacity}", 1), capacity=capacity) for capacity in (1, 2, 3, 12)]
+    roster = Roster((tuple(member(f"sender-{n}", 0) for n in range(4)), tuple(peers)), TRAINERS)
+    assert list(roster.slots_per_sender[1].values()) == [2, 2, 0, 3]
 
 
 @st.composite

@@ -10,14 +10,13 @@ from typing import NamedTuple
 from swarmflow.core.pipeline.hop import COMPUTING, ORPHANED, UNFINISHED, Hop, HopState
 from swarmflow.core.pipeline.next_stage import NextStage
 from swarmflow.core.protocol.actions import DEFERRED_MIN, Discard, RunReplay
-from swarmflow.core.protocol.types import Attempt, Epoch, Microbatch, ProcessId
+from swarmflow.core.protocol.types import GRAPHS_FEW, Attempt, Epoch, Microbatch, ProcessId
 from swarmflow.core.routing.compute_timer import UNKNOWN_S, ComputeTimer
 from swarmflow.core.routing.smoothing import smoothed
 
 QUEUED_MIN = 3  # passes: one is computed, one is ready, and one arrives
 QUEUED_SHARE = 3  # of what memory holds a third may be queued
 PASSES = 4  # times a forward pass: what a microbatch without a graph costs (forward, forward again, backward of two)
-GRAPHS_FEW = 2  # for which there is memory: fewer cannot fill a pipeline, however fast its peers are
 # Slots of a peer of the last stage: for what it computes, and for inputs that wait meanwhile. Without these it is idle
 # until its denial of the next one, a credit, a question and a tensor have gone to and fro.
 LAST_STAGE_MIN = 4

@@ -12,9 +12,10 @@ from swarmflow.core.protocol.timeouts import Timeouts
 
 Role = Literal["trainer", "peer"]
 
-# Where memory has room for one graph or two, a sender's share of it is nothing: each microbatch was asked for first,
-# often denied, and a credit awaited. Over eleven scenarios of experiments/held_out with little memory an iteration
-# takes 0.89 of the time with two, 0.91 with three. Where peers take a second for a microbatch they are always asked.
+GRAPHS_FEW = 2  # for which there is memory: fewer cannot fill a pipeline, however fast its peers are
+# At peers with memory for so few, a sender's share of it is nothing: each microbatch was asked for first, often denied,
+# and a credit awaited. Over eleven scenarios of experiments/held_out with little memory an iteration takes 0.89 of the
+# time with two, 0.91 with three. Where peers take a second for a microbatch they are asked all the same.
 SLOTS_PER_SENDER_MIN = 2
 
 
@@ -183,6 +184,11 @@ class Group:
     ballot: int = 0
 
 
+def _slots_for_each(capacity: int, senders: int) -> int:
+    share = capacity // senders
+    return max(SLOTS_PER_SENDER_MIN, share) if capacity <= GRAPHS_FEW else share
+
+
 @dataclass(frozen=True)
 class Roster:
     """The members of an epoch: the peers of each stage and the trainers, in a fixed order.
@@ -233,11 +239,11 @@ class Roster:
     def slots_per_sender(self) -> tuple[dict[ProcessId, int], ...]:
         """For each stage: peer -> microbatches that each process of the stage before may have there without a question.
 
-        That is the peer's capacity by their number, and SLOTS_PER_SENDER_MIN at least.
+        That is the peer's capacity by their number; of a small one SLOTS_PER_SENDER_MIN at least.
         """
         senders = [max(1, len(before)) for before in (self.trainers, *self.stages)]
         return tuple(
-            {member.process: max(SLOTS_PER_SENDER_MIN, member.capacity // many) for member in stage}
+            {member.process: _slots_for_each(member.capacity, many) for member in stage}
             for many, stage in zip(senders, self.stages, strict=False)
         )
 
