@@ -62,6 +62,7 @@ from swarmflow.runtime.operations.folders import state_folder
 from swarmflow.runtime.operations.own_reach import watch_reach
 from swarmflow.runtime.operations.reach import report_reach
 from swarmflow.runtime.operations.showing import RunDisplay
+from swarmflow.runtime.transport.invite import warn_of_expiry
 from swarmflow.runtime.transport.node import Node
 from swarmflow.runtime.transport.upload_limit import UploadLimit
 from swarmflow.runtime.transport.wire import Evaluate
@@ -139,6 +140,7 @@ async def _run(options: PeerOptions, folder: Path, view: ProcessView | None) -> 
         own = OverLives.of(options, memory, metrics, node)
         own.budget.begin()
         log.info("peer %s of run %s (%s)", node.name[-6:], invite.name, invite.run_id)
+        warn_of_expiry(invite.peer)
 
         async def life(first: bool) -> Exit | Rejoin:
             parts = memory, node, own, copies, left, between, signals

@@ -29,7 +29,7 @@ from swarmflow.runtime.operations.folders import checkpoints_folder
 from swarmflow.runtime.operations.left_runs import LeftRun, write_left
 from swarmflow.runtime.operations.reach import Announced, local_addresses, report_reach
 from swarmflow.runtime.transport.addresses import peer_of
-from swarmflow.runtime.transport.invite import Invite
+from swarmflow.runtime.transport.invite import Invite, warn_of_expiry
 from swarmflow.runtime.transport.node import Node
 from trainers.exports import check_exports, clear_up_exports
 from trainers.found import OnDisk, newest_version
@@ -143,6 +143,7 @@ async def lead_or_join(run: Run, start: Callable[[Invite | None], Awaitable[N]])
 async def _invite_to_join(run: Run, deadline_s: float) -> Invite:
     """Return the given invite, or that of the leader in the same folder. Raises NetworkError, ConfigError."""
     if run.options.invite is not None:
+        warn_of_expiry(run.options.invite.trainer)
         return run.may_join(run.options.invite)
     log.info("another trainer leads from %s; waiting for its invite", run.output)
     with doing(f"waiting for the invite of the trainer that leads from {run.output}"):

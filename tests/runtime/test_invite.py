@@ -6,6 +6,7 @@ import base64
 import hashlib
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import msgspec
@@ -22,11 +23,20 @@ from swarmflow.runtime.transport.invite import (
     local_invite,
     publish_local,
     runs_folder,
+    warn_of_expiry,
 )
 from tests.owners import OTHER, OWNER, RUN_ID, invite_of
 
 NAME = "QmZfUuDNiqPfxiThFLaXZwmynp2jigFaR9jSEbXbU1GUWX"
 INVITE = invite_of(f"/ip4/192.0.2.7/tcp/7000/p2p/{NAME}", name="shakespeare")
+
+
+def test_an_invite_that_has_expired_is_named_at_once(caplog: pytest.LogCaptureFixture) -> None:
+    for key in (None, OWNER.certify("peer"), OWNER.certify("peer", int(time.time()) + 600)):
+        warn_of_expiry(key)
+    assert caplog.messages == []
+    warn_of_expiry(OWNER.certify("peer", int(time.time()) - 1))
+    assert caplog.messages == ["by the clock of this machine the invite has expired: ask the run's owner for a new one"]
 
 
 def refused(text: str) -> str:

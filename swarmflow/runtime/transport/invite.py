@@ -6,8 +6,10 @@ import base64
 import binascii
 import fcntl
 import hashlib
+import logging
 import os
 import re
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +20,8 @@ import msgspec
 from swarmflow.authority.certificates import CertifiedKey, Key, run_id_of
 from swarmflow.decoding import UNDECODABLE
 from swarmflow.errors import NetworkError
+
+log = logging.getLogger("swarmflow")
 
 VERSION = 2
 TEXT_CHARS_MAX = 8192
@@ -98,6 +102,15 @@ class Invite:
     def at(self, trainers: Iterable[str]) -> Invite:
         """Return the same invite with other addresses, of which it takes as many as an invite may have."""
         return replace(self, trainers=tuple(dict.fromkeys(trainers))[:TRAINERS_MAX])
+
+
+def warn_of_expiry(key: CertifiedKey | None) -> None:
+    """Say that an invite has expired, before trainers refuse it: the clock of one of both may be wrong.
+
+    key: of the invite, for the role of this process.
+    """
+    if key is not None and key.certificate.has_expired(time.time()):
+        log.warning("by the clock of this machine the invite has expired: ask the run's owner for a new one")
 
 
 def is_address(text: str) -> bool:
