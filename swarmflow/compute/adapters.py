@@ -110,8 +110,8 @@ def peft_config(model: PreTrainedModel, blocks_name: str, lora: Lora) -> LoraCon
             f"finetune.lora.targets = {list(lora.targets)}: {why}; it may have {', '.join(leaves)}, or {ALL_LINEAR!r}"
         )
     targets = list(lora.targets) or leaves
-    others = (name for name, _ in model.named_modules() if not name.startswith(f"{blocks_name}."))
-    if any(name.rpartition(".")[2] in targets for name in others):  # a last name would be found outside them too
+    others = (plain_name(f"{name}.") for name, _ in model.named_modules())
+    if any(name[:-1] not in linear and name[:-1].rpartition(".")[2] in targets for name in others):  # found there too
         targets = [name for name in linear if name.rpartition(".")[2] in targets]
     turned = any(isinstance(layer, Conv1D) for layer in linear.values())
     return LoraConfig(
@@ -180,6 +180,6 @@ def _linear_layers(model: PreTrainedModel, blocks_name: str) -> dict[str, nn.Mod
     """Return the linear layers of the blocks, by the names that they have without adapters."""
     found: dict[str, nn.Module] = {}
     for name, module in model.named_modules():
-        if name.startswith(f"{blocks_name}.") and type(module) in (nn.Linear, Conv1D) and not is_adapter(f"{name}."):
+        if name.startswith(f"{blocks_name}.") and isinstance(module, nn.Linear | Conv1D) and not is_adapter(f"{name}."):
             found[name.removesuffix(_BASE[:-1])] = module
     return found

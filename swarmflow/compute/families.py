@@ -205,12 +205,6 @@ def stored_names(model: PreTrainedModel) -> dict[str, str]:
     return {name: stored for name, stored in names if stored != name}
 
 
-def is_rearranged(model: PreTrainedModel) -> bool:
-    """Whether the family's checkpoints hold other tensors than the model, not only other names for them."""
-    conversions = get_model_conversion_mapping(model, add_legacy=False)
-    return not all(isinstance(conversion, WeightRenaming | PrefixChange) for conversion in conversions)
-
-
 def shrink(config: Mapping[str, Any], blocks: int, vocab_size: int | None = None) -> dict[str, Any]:
     """The same model with its first `blocks` blocks only, and with a smaller vocabulary if given.
 

@@ -1,12 +1,12 @@
-"""How the checkpoints of a family hold the experts of a layer: one by one, where the model has all of them in one.
+"""How the checkpoints of a family hold what its model has in one tensor: experts one by one, or some rows in each.
 
-A checkpoint's tensors are parts of the model's, each some rows of one expert. Which ones is seen from what transformers
-does in saving, with numbers that tell where they came from.
+A checkpoint's tensors are parts of the model's. Which ones is seen from what transformers does in saving, with numbers
+that tell where they came from.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import torch
@@ -48,6 +48,52 @@ def stored_experts(model: PreTrainedModel, name: str, experts: int) -> tuple[tup
             row += rows
         found.append(tuple(names))
     return tuple(found)
+
+
+def stored_rows(model: PreTrainedModel, name: str, shape: tuple[int, ...]) -> tuple[str, ...]:
+    """Return the tensors of a checkpoint of which a parameter's rows consist, in their order.
+
+    name, shape: of the parameter. Empty where the family's checkpoints hold it in another way.
+    """
+    rows = shape[0]
+    probe = torch.arange(float(rows)).view(rows, *(1 for _ in shape[1:]))
+    parts: dict[float, tuple[str, int]] = {}
+    for stored, part in revert_weight_conversion(model, {name: probe}).items():
+        numbers = part.flatten().tolist()
+        if part.ndim != len(shape) or numbers != [numbers[0] + n for n in range(len(numbers))]:
+            return ()
+        parts[numbers[0]] = stored, len(numbers)
+    row, names = 0, list[str]()
+    while row < rows:
+        stored, count = parts.get(float(row), ("", 0))
+        if not count:
+            return ()
+        names.append(stored)
+        row += count
+    return tuple(names)
+
+
+class JoinedRows:
+    """A tensor that is stored in several, some rows in each, with the interface of an unread tensor."""
+
+    def __init__(self, parts: Sequence[UnreadTensor]) -> None:
+        """parts: in the order of their rows."""
+        self._parts = parts
+
+    def get_shape(self) -> list[int]:
+        """Return the shape; none where the rows of the parts differ."""
+        shapes = [part.get_shape() for part in self._parts]
+        if any(shape[1:] != shapes[0][1:] for shape in shapes):
+            return []
+        return [sum(shape[0] for shape in shapes), *shapes[0][1:]]
+
+    def get_dtype(self) -> str:
+        """Return the type of the numbers; all types where there are several."""
+        return "/".join(sorted({part.get_dtype() for part in self._parts}))
+
+    def __getitem__(self, rows: slice) -> Tensor:
+        """Return some of the rows."""
+        return torch.cat([part[:] for part in self._parts])[rows]
 
 
 class StackedExperts:

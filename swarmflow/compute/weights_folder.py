@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
 from swarmflow.compute.adapters import with_adapters
-from swarmflow.compute.families import dissect, is_rearranged, model_config, to_config
+from swarmflow.compute.families import dissect, model_config, to_config
 from swarmflow.compute.layout import StageLayout, TensorSlot, layout_of
-from swarmflow.compute.stored_experts import StackedExperts, UnreadTensor, stored_experts
+from swarmflow.compute.stored_experts import JoinedRows, StackedExperts, UnreadTensor, stored_experts, stored_rows
 from swarmflow.errors import CheckpointError
 
 INDEX_BYTES_MAX = 1 << 26
@@ -68,11 +68,7 @@ def weights_problems(config: Mapping[str, Any], folder: Path) -> list[str]:
                 return [unlike]
     except CheckpointError as error:
         return [str(error)]
-    lines = [some[0] + (f" (and {len(some) - 1} tensors like it)" if some[1:] else "") for some in found.values()]
-    if lines and is_rearranged(anatomy.model):
-        family = anatomy.model.config.model_type
-        lines[0] += f"; of {family} models only folders are read that swarmflow exported, others hold other tensors"
-    return lines
+    return [some[0] + (f" (and {len(some) - 1} tensors like it)" if some[1:] else "") for some in found.values()]
 
 
 def _unlike(weights: WeightsFolder, layout: StageLayout) -> str | None:
@@ -134,12 +130,11 @@ class WeightsFolder:
         stored = layout.stored.get(entry.name, entry.name)
         names = [entry.name, stored, bare] + [layout.tied_alias] * (entry.name == layout.tied)
         found = next((name for name in names if name in self._where), None)
-        experts = () if found is not None else self._experts(entry)
-        if found is None and not experts:
-            raise CheckpointError(f"{self.folder} has no tensor {entry.name}; do its weights fit its config.json?")
-        found = found or entry.name
         try:
-            view = self._stacked(experts) if experts else self._view(found)
+            view = self._converted(entry) if found is None else self._view(found)
+            if view is None:
+                raise CheckpointError(f"{self.folder} has no tensor {entry.name}; do its weights fit its config.json?")
+            found = found or entry.name
             shape, dtype = tuple(view.get_shape()), view.get_dtype()
         except (SafetensorError, OSError) as error:
             raise CheckpointError(f"cannot read {found} in {self.folder}: {error}") from error
@@ -154,17 +149,19 @@ class WeightsFolder:
     def _view(self, name: str) -> UnreadTensor:
         return self._open(self._where[name]).get_slice(name)
 
-    def _stacked(self, experts: tuple[tuple[str, ...], ...]) -> UnreadTensor:
-        return StackedExperts(experts, {name: self._view(name) for names in experts for name in names})
-
-    def _experts(self, entry: TensorSlot) -> tuple[tuple[str, ...], ...]:
-        """Return the tensors of each expert that a parameter consists of here; empty: the folder has them not."""
-        if len(entry.shape) != 3:
-            return ()
+    def _converted(self, entry: TensorSlot) -> UnreadTensor | None:
+        """Return a parameter that is stored in parts, as transformers saves its family's; None: the folder lacks it."""
+        if len(entry.shape) != 3:  # matrices of experts, or kernels of several convolutions
+            return None
         if self._model is None:
             self._model = dissect(to_config(model_config(self.folder))).model
-        found = stored_experts(self._model, entry.name, entry.shape[0])
-        return found if all(name in self._where for names in found for name in names) else ()
+        experts = stored_experts(self._model, entry.name, entry.shape[0])
+        if experts and all(name in self._where for names in experts for name in names):
+            return StackedExperts(experts, {name: self._view(name) for names in experts for name in names})
+        joined = stored_rows(self._model, entry.name, entry.shape)
+        if joined and all(name in self._where for name in joined):
+            return JoinedRows([self._view(name) for name in joined])
+        return None
 
     def _index(self) -> dict[str, str]:
         """Tensor name -> file name. As with transformers, an index beside the one file does not count."""

@@ -59,8 +59,10 @@ def expected(model: Any) -> Passed:  # noqa: ANN401
     logits = model(input_ids=x.long(), use_cache=False).logits.float()
     loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="sum")
     loss.backward()
-    trained = {name: parameter.grad for name, parameter in model.named_parameters() if parameter.requires_grad}
-    return float(loss.detach()), {name.removeprefix("base_model.model."): grad for name, grad in trained.items()}
+    trained = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    unused = {name: torch.zeros_like(parameter) for name, parameter in trained.items() if parameter.grad is None}
+    gradients = {name: unused.get(name, parameter.grad) for name, parameter in trained.items()}
+    return float(loss.detach()), {name.removeprefix("base_model.model."): grad for name, grad in gradients.items()}
 
 
 @pytest.mark.parametrize("family", ["llama", "llama-tied", "gpt2", "gpt_neox", "qwen3"])

@@ -195,9 +195,9 @@ def test_an_export_is_loaded_by_transformers(family: str, tmp_path: Path) -> Non
         torch.testing.assert_close(model(input_ids=batch()[0].long()).logits, hidden, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("family", [*FAMILIES, "minimax_m2", "nemotron_h"])
+@pytest.mark.parametrize("family", [*FAMILIES, "minimax_m2", "nemotron_h", "olmo_hybrid", "kimi_linear"])
 def test_a_folder_that_transformers_has_saved_is_read(family: str, tmp_path: Path) -> None:
-    """Their checkpoints hold experts one by one, under names of their own."""
+    """Their checkpoints hold experts one by one, or a kernel's rows in several, under names of their own."""
     config = model_config(tiny(family))
     truth = stages_of(config, (), seed=3)
     whole_model(config, truth).save_pretrained(tmp_path)

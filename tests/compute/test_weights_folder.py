@@ -12,10 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
-from swarmflow.compute.families import model_config
 from swarmflow.compute.weights import load_stage
 from swarmflow.compute.weights_folder import weights_problems
-from tests.compute.families import tiny
 from tests.compute.models import config_of, stages_of, whole_model
 
 FAMILY = "llama"
@@ -95,10 +93,3 @@ def test_all_kinds_are_told_and_like_ones_once(folder: Path) -> None:
     assert "mlp.gate_proj.weight" in shapes
     assert "(and 11 tensors like it)" in shapes
     assert "has no tensor model.layers.4" in missing
-
-
-def test_tensors_that_are_stored_in_pieces_are_refused_with_the_reason(tmp_path: Path) -> None:
-    config = model_config(tiny("olmo_hybrid"))
-    whole_model(config, stages_of(config, ())).save_pretrained(tmp_path)
-    (line,) = weights_problems(config, tmp_path)
-    assert "only folders are read that swarmflow exported" in line
