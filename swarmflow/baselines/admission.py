@@ -70,7 +70,7 @@ class BaselineAdmission:
 
     @property
     def slots_max(self) -> int:
-        """Microbatches that it holds at any time."""
+        """Microbatches that it holds at a time at most."""
         return max(self.capacity, LAST_STAGE_MIN) if self.last else self.capacity * (1 + self.extra)
 
     @property
