@@ -111,7 +111,8 @@ def peft_config(model: PreTrainedModel, blocks_name: str, lora: Lora) -> LoraCon
         )
     targets = list(lora.targets) or leaves
     others = (plain_name(f"{name}.") for name, _ in model.named_modules())
-    if any(name[:-1] not in linear and name[:-1].rpartition(".")[2] in targets for name in others):  # found there too
+    # A last name would be found outside the linear layers too: peft has no other way to leave those out.
+    if any(name[:-1] not in linear and name[:-1].rpartition(".")[2] in targets for name in others):
         targets = [name for name in linear if name.rpartition(".")[2] in targets]
     turned = any(isinstance(layer, Conv1D) for layer in linear.values())
     return LoraConfig(

@@ -30,13 +30,7 @@ def stored_experts(model: PreTrainedModel, name: str, experts: int) -> tuple[tup
 
     name: of the parameter. Empty where the family's checkpoints hold it in another way.
     """
-    probe = torch.arange(float(experts * _ROWS)).view(experts, _ROWS, 1)
-    parts: dict[float, tuple[str, int]] = {}
-    for stored, part in revert_weight_conversion(model, {name: probe}).items():
-        numbers = part.flatten().tolist()
-        if part.ndim != 2 or numbers != [numbers[0] + n for n in range(len(numbers))]:
-            return ()
-        parts[numbers[0]] = stored, len(numbers)
+    parts = _parts(model, name, torch.arange(float(experts * _ROWS)).view(experts, _ROWS, 1), 2)
     found: list[tuple[str, ...]] = []
     for expert in range(experts):
         row, names = 0, []
@@ -56,13 +50,7 @@ def stored_rows(model: PreTrainedModel, name: str, shape: tuple[int, ...]) -> tu
     name, shape: of the parameter. Empty where the family's checkpoints hold it in another way.
     """
     rows = shape[0]
-    probe = torch.arange(float(rows)).view(rows, *(1 for _ in shape[1:]))
-    parts: dict[float, tuple[str, int]] = {}
-    for stored, part in revert_weight_conversion(model, {name: probe}).items():
-        numbers = part.flatten().tolist()
-        if part.ndim != len(shape) or numbers != [numbers[0] + n for n in range(len(numbers))]:
-            return ()
-        parts[numbers[0]] = stored, len(numbers)
+    parts = _parts(model, name, torch.arange(float(rows)).view(rows, *(1 for _ in shape[1:])), len(shape))
     row, names = 0, list[str]()
     while row < rows:
         stored, count = parts.get(float(row), ("", 0))
@@ -71,6 +59,21 @@ def stored_rows(model: PreTrainedModel, name: str, shape: tuple[int, ...]) -> tu
         names.append(stored)
         row += count
     return tuple(names)
+
+
+def _parts(model: PreTrainedModel, name: str, probe: Tensor, dimensions: int) -> dict[float, tuple[str, int]]:
+    """Return the stored tensors of a parameter by their first number, with how many numbers each has.
+
+    probe: numbers counted up, for the parameter. dimensions: of a stored tensor. Empty where one of them has other
+    dimensions, or numbers that do not follow one another.
+    """
+    parts: dict[float, tuple[str, int]] = {}
+    for stored, part in revert_weight_conversion(model, {name: probe}).items():
+        numbers = part.flatten().tolist()
+        if part.ndim != dimensions or numbers != [numbers[0] + n for n in range(len(numbers))]:
+            return {}
+        parts[numbers[0]] = stored, len(numbers)
+    return parts
 
 
 class JoinedRows:

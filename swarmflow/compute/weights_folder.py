@@ -130,20 +130,20 @@ class WeightsFolder:
         stored = layout.stored.get(entry.name, entry.name)
         names = [entry.name, stored, bare] + [layout.tied_alias] * (entry.name == layout.tied)
         found = next((name for name in names if name in self._where), None)
+        held = found or entry.name
         try:
             view = self._converted(entry) if found is None else self._view(found)
             if view is None:
                 raise CheckpointError(f"{self.folder} has no tensor {entry.name}; do its weights fit its config.json?")
-            found = found or entry.name
             shape, dtype = tuple(view.get_shape()), view.get_dtype()
         except (SafetensorError, OSError) as error:
-            raise CheckpointError(f"cannot read {found} in {self.folder}: {error}") from error
+            raise CheckpointError(f"cannot read {held} in {self.folder}: {error}") from error
         if shape != entry.shape:
             raise CheckpointError(
-                f"{found} in {self.folder} has the shape {list(shape)}, but config.json asks for {list(entry.shape)}"
+                f"{held} in {self.folder} has the shape {list(shape)}, but config.json asks for {list(entry.shape)}"
             )
         if dtype not in _FLOATS:
-            raise CheckpointError(f"{found} in {self.folder} is of type {dtype}; allowed: {', '.join(_FLOATS)}")
+            raise CheckpointError(f"{held} in {self.folder} is of type {dtype}; allowed: {', '.join(_FLOATS)}")
         return view
 
     def _view(self, name: str) -> UnreadTensor:
