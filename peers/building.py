@@ -102,7 +102,7 @@ def _runners(manifest: Manifest, device: torch.device, number: int, *, in_host_m
     stages: list[GroupedStage]
     if is_graph(manifest.model):
         model = graph_model(manifest.model)
-        graph = recapture(model, manifest.seed)
+        graph = recapture(model, manifest.seed, manifest.precision)
         stages = [
             GraphStage(graph, model, manifest.cut, number, device, each, align, in_host_memory=in_host_memory)
             for each in rounding

@@ -358,8 +358,6 @@ def _check_together(config: RunConfig) -> list[str]:
     problems: list[str] = []
     if data.collate is None:
         problems.append(f"model.module = {check.shown(model.module)}: needs data.collate, which makes its batches")
-    if train.precision != "fp32":
-        problems.append(f'train.precision = "{train.precision}": a model.module is trained in fp32')
     if train.codec == "adatopk":
         problems.append(f'train.codec = "{train.codec}": chooses among the numbers of a token; take another one')
     text = DataSection()

@@ -348,7 +348,6 @@ def test_a_run_of_a_module(tmp_path: Path) -> None:
         ),
         ('collate = "a.b:d"\n', "", 'model.module = "a.b:c": needs data.collate'),
         ('collate = "a.b:d"\n', 'collate = "a.b:d"\nseq_len = 5\n', "data.seq_len = 5: is for text"),
-        ('collate = "a.b:d"\n', 'collate = "a.b:d"\n[train]\nprecision = "bf16"', "a model.module is trained in fp32"),
         (
             'collate = "a.b:d"\n',
             'collate = "a.b:d"\n[train]\ncodec = "adatopk"',

@@ -223,7 +223,8 @@ def _copies_bytes(manifest: Manifest, layout: StageLayout) -> int:
     for group, slots in layout.groups.items():
         for slot in slots:
             if not layout.embeddings.issuperset(slot.holders or (slot.name,)):
-                total += slot.elements * (2 if len(slot.shape) >= 2 and group != FROZEN else _FLOAT_BYTES)
+                halved = len(slot.shape) >= 2 and group != FROZEN and slot.name not in layout.unhalved
+                total += slot.elements * (2 if halved else _FLOAT_BYTES)
     return total
 
 

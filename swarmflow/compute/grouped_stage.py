@@ -17,7 +17,7 @@ from swarmflow.compute.exact import ExponentOverflowError, FixedPoint
 from swarmflow.compute.finite import NotFiniteError
 from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.grid import Blockwise
-from swarmflow.compute.layout_types import StageLayout
+from swarmflow.compute.layout_types import StageLayout, TensorSlot
 
 
 @dataclass(frozen=True)
@@ -68,6 +68,7 @@ class GroupedStage(ABC):
     units: dict[str, nn.Module]
     order: list[str]
     block_names: tuple[str, ...]
+    autocast = True  # whether passes in bf16 need torch's; else they cast by themselves
     base: Tensor | None = None  # the bytes of the frozen weights beside adapters, uint8 [layout.base_bytes]
 
     def __init__(
@@ -93,6 +94,10 @@ class GroupedStage(ABC):
     def dropout(self) -> bool:
         """Whether training drops anything, and so needs a key to draw from."""
         return False
+
+    @abstractmethod
+    def is_halved(self, unit: str, slot: TensorSlot) -> bool:
+        """Return whether passes in bf16 need a parameter of this unit in bf16 alone."""
 
     @abstractmethod
     def enter(self, x: StageInput) -> tuple[Tensor | None, StageInput]:

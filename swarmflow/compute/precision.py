@@ -11,38 +11,40 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from swarmflow.compute.stage import Stage
+from swarmflow.compute.grouped_stage import GroupedStage
 
 
 class HalfWeights:
-    """Puts bf16 copies of the blocks' and the head's matrices into the modules of a stage; costs 2 bytes a parameter.
+    """Puts bf16 copies of what is needed in bf16 alone into the modules of a stage; costs 2 bytes a parameter.
 
     The fp32 master weights stay in the flat buffers. A copy's gradient is added to the master's, in fp32, as soon as
     autograd has it, and is freed.
     """
 
-    def __init__(self, stage: Stage) -> None:
+    def __init__(self, stage: GroupedStage) -> None:
         self._stage = stage
         self._pairs: list[tuple[Tensor, Tensor]] = []
         halves: dict[int, Tensor] = {}  # blocks that share a weight share its copy, but each hands over its gradient
-        masters: dict[int, tuple[Tensor, Callable[[Tensor], None]]] = {}
-        for group in stage.groups.values():
-            for entry in group.entries:
-                values = group.view(group.params, entry)
-                masters[values.data_ptr()] = values, partial(group.accumulate, entry)
+        masters = {
+            group.view(group.params, entry).data_ptr(): (group, entry)
+            for group in stage.groups.values()
+            for entry in group.entries
+        }
         for name, unit in stage.units.items():
-            if name not in (*stage.block_names, stage.head_name):
-                continue
             for module in unit.modules():
                 for leaf, parameter in list(module.named_parameters(recurse=False)):
-                    if parameter.ndim >= 2 and parameter.requires_grad:
-                        values, add = masters[parameter.data_ptr()]
-                        if parameter.data_ptr() not in halves:
-                            halves[parameter.data_ptr()] = torch.empty_like(values, dtype=torch.bfloat16)
-                            self._pairs.append((halves[parameter.data_ptr()], values))
-                        copy = nn.Parameter(halves[parameter.data_ptr()])
-                        copy.register_post_accumulate_grad_hook(handing_over(add))
-                        setattr(module, leaf, copy)
+                    if not parameter.requires_grad or parameter.data_ptr() not in masters:
+                        continue
+                    group, entry = masters[parameter.data_ptr()]
+                    if not stage.is_halved(name, entry):
+                        continue
+                    values = group.view(group.params, entry)
+                    if parameter.data_ptr() not in halves:
+                        halves[parameter.data_ptr()] = torch.empty_like(values, dtype=torch.bfloat16)
+                        self._pairs.append((halves[parameter.data_ptr()], values))
+                    copy = nn.Parameter(halves[parameter.data_ptr()])
+                    copy.register_post_accumulate_grad_hook(handing_over(partial(group.accumulate, entry)))
+                    setattr(module, leaf, copy)
         self._seen = -1
         self.refresh()
 

@@ -19,7 +19,6 @@ from swarmflow.compute.finite import NotFiniteError, finite
 from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInput
 from swarmflow.compute.precision import HalfWeights
 from swarmflow.compute.split_backward import SplitBackward, split
-from swarmflow.compute.stage import Stage
 from swarmflow.compute.working_weights import WorkingWeights
 
 
@@ -52,12 +51,10 @@ class StageRunner:
             raise ValueError(f"precision {precision!r}; allowed: fp32, bf16")
         self.stage = stage
         self.precision = precision
-        if precision == "bf16" and not isinstance(stage, Stage):
-            raise ValueError("stages of a module compute in fp32")
         self.copies: HalfWeights | WorkingWeights | None = None
         if stage.in_host_memory:
             self.copies = WorkingWeights(stage, precision)
-        elif precision == "bf16" and isinstance(stage, Stage):
+        elif precision == "bf16":
             self.copies = HalfWeights(stage)
         self._graphs: dict[Hashable, _Held] = {}
         self._begun: dict[Hashable, SplitBackward] = {}
@@ -331,7 +328,7 @@ class StageRunner:
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         self.copy_weights()
-        if self.precision == "fp32":
+        if self.precision == "fp32" or not self.stage.autocast:
             return contextlib.nullcontext()
         return torch.autocast(self.stage.device.type, dtype=torch.bfloat16)
 

@@ -40,6 +40,7 @@ from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInput
 from swarmflow.compute.layout import FROZEN, TIED, StageLayout, blocks_of, layout_of
+from swarmflow.compute.layout_types import TensorSlot
 from swarmflow.compute.stand_ins import Edges, Nothing, PassThrough, Same
 from swarmflow.compute.unread_positions import unread_positions
 from swarmflow.targets import EMPTY, IGNORED
@@ -110,6 +111,10 @@ class Stage(GroupedStage):
     def dropout(self) -> bool:
         """Whether training drops anything, and so needs a key to draw from."""
         return self._dropout is not None
+
+    def is_halved(self, unit: str, slot: TensorSlot) -> bool:
+        """Return whether a parameter is a matrix of a block or of the head, which autocast would cast in each pass."""
+        return len(slot.shape) >= 2 and unit in (*self.block_names, self.head_name)
 
     def enter(self, x: StageInput) -> tuple[Tensor | None, StageInput]:
         """Return the input as autograd leaf, None on stage 0, and what `trunk` takes; both on the device."""

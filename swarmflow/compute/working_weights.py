@@ -22,7 +22,6 @@ from swarmflow.compute.flat import FlatGroup
 from swarmflow.compute.grouped_stage import GroupedStage
 from swarmflow.compute.layout_types import FROZEN, TensorSlot
 from swarmflow.compute.precision import handing_over
-from swarmflow.compute.stage import Stage
 
 _MULTIPLIES = (nn.Linear, Conv1D, CompressingHalf, ExpandingHalf)
 
@@ -41,13 +40,12 @@ class WorkingWeights:
             for group in stage.groups.values()
             for entry in group.entries
         }
-        halved = (*stage.block_names, stage.head_name) if isinstance(stage, Stage) else ()
         placed: list[tuple[nn.Module, str, FlatGroup, TensorSlot, bool]] = []
         for name, unit in stage.units.items():
             for module in unit.modules():
                 held = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
                 found = [(leaf, *masters[own.data_ptr()]) for leaf, own in held if own.data_ptr() in masters]
-                placed += [(module, *each, name in halved) for each in found]
+                placed += [(module, leaf, group, entry, stage.is_halved(name, entry)) for leaf, group, entry in found]
         assert {entry.name for *_, entry, _ in placed} == {entry.name for _, entry in masters.values()}, "all of them"
         for module, leaf, group, entry, halves in placed:
             if group.name == FROZEN:
@@ -88,14 +86,14 @@ class WorkingWeights:
     def _half_or_full(self, module: nn.Module, group: FlatGroup, entry: TensorSlot, *, halves: bool) -> nn.Parameter:
         """Return what a module computes with in bf16 instead of one of its parameters.
 
-        halves: whether all matrices of its unit have bf16 copies (`HalfWeights`).
+        halves: whether it has a bf16 copy where the weights are on the device (`HalfWeights`).
         """
         values, add = group.view(group.params, entry), partial(group.accumulate, entry)
         if isinstance(module, nn.Embedding) and not halves:
             rows: nn.Parameter = HostRows.of(values, self._stage.device)
             rows.register_post_accumulate_grad_hook(handing_over(add))
             return rows
-        if len(entry.shape) >= 2 and (halves or isinstance(module, _MULTIPLIES)):
+        if halves or (len(entry.shape) >= 2 and isinstance(module, _MULTIPLIES)):
             copy = nn.Parameter(self._copy_of(values, torch.bfloat16))
             copy.register_post_accumulate_grad_hook(handing_over(add))
             return copy

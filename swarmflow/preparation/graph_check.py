@@ -36,4 +36,5 @@ def check_graph(config: RunConfig, inputs: Sequence[BatchTensor], batch: Mapping
         section.stages,
         section.cut,
         plan,
+        train.precision,
     )

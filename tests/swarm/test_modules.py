@@ -181,13 +181,19 @@ def test_a_swarm_learns_models_of_transformers_that_are_no_decoders_whoever_dies
 @pytest.mark.swarm
 @pytest.mark.slow
 @pytest.mark.extended
-@pytest.mark.parametrize("accumulate", ["exact", "fp32"])  # fp32: rounded blockwise before they add up
-def test_deaths_change_no_bit_of_what_is_learnt(accumulate: str, tmp_path: Path, forks: ForkServer) -> None:
+@pytest.mark.parametrize(
+    ("accumulate", "precision"),
+    [("exact", "bf16"), ("fp32", "fp32")],  # fp32: rounded blockwise before they add up
+)
+def test_deaths_change_no_bit_of_what_is_learnt(
+    accumulate: str, precision: str, tmp_path: Path, forks: ForkServer
+) -> None:
     """With compressed boundaries, moments of 8 bits, and sums that do not depend on their order."""
     run = settings(tmp_path, drawn_records(), NAME, {"width": WIDTH}, "collate", STEPS)
     run["model"] = {"module": NAME, "module_config": {"width": WIDTH}, "cut": ["left.1", "right"]}
     run["optimizer"] = {"name": "adamw", "lr": 1e-3, "state_bits": 8}
     run["train"] |= {"codec": "blockwise8", "reduce_codec": "blockwise16", "accumulate": accumulate}
+    run["train"]["precision"] = precision
     found: list[list[bytes]] = []
     for deaths in (False, True):
         with LocalSwarm(tmp_path / f"deaths-{deaths}", run, forks=forks) as swarm:

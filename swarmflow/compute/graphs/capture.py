@@ -23,7 +23,7 @@ from swarmflow.compute.codec import FX_STATE
 from swarmflow.compute.families import one_line
 from swarmflow.compute.flat_tensors import memory_of
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, GraphParameter
-from swarmflow.compute.graphs.user_functions import LossModule, build_module, without_dropout
+from swarmflow.compute.graphs.user_functions import LossModule, build_module, casting, without_dropout
 from swarmflow.errors import ModelError
 
 _PREFIX = "module."  # of LossModule
@@ -34,12 +34,15 @@ _GRAD_MODE = torch.ops.higher_order.wrap_with_set_grad_enabled
 class OperatorGraph:
     """A module's graph of operators, and the values that it begins with.
 
-    operators: in the order in which they are numbered. others: what is computed from the batch and constants alone, in
-    order. parameters, constants, inputs: of the placeholders. values: of the parameters of version 0, by name.
+    operators: in the order in which they are numbered. casts: of a parameter to bf16, by autocast -> the parameter;
+    no operators, as each stage that needs one computes it itself. others: what is computed from the batch and constants
+    alone, in order. parameters, constants, inputs: of the placeholders. values: of the parameters of version 0, by
+    name.
     """
 
     name: str
     operators: list[fx.Node]
+    casts: dict[fx.Node, fx.Node]
     others: list[fx.Node]
     parameters: dict[fx.Node, str]
     constants: dict[fx.Node, Tensor]
@@ -61,7 +64,7 @@ class OperatorGraph:
     def _given(self) -> dict[fx.Node, frozenset[fx.Node]]:
         """As `given`, of each node that is no operator."""
         found: dict[fx.Node, frozenset[fx.Node]] = {}
-        for node in (*self.parameters, *self.constants, *self.inputs, *self.others):
+        for node in (*self.parameters, *self.constants, *self.inputs, *self.casts, *self.others):
             found[node] = frozenset((node,)).union(*(found[each] for each in node.all_input_nodes))
         return found
 
@@ -78,7 +81,7 @@ class OperatorGraph:
         for node, made in self.position.items():
             last = max((self.position[user] for user in node.users if user in self.position), default=made)
             value = node.meta.get("val")
-            fits = isinstance(value, Tensor) and value.dtype == torch.float32
+            fits = isinstance(value, Tensor) and value.dtype in (torch.float32, torch.bfloat16)
             size = value.numel() if isinstance(value, Tensor) and fits else None
             size = size if isinstance(size, int) else None  # else it depends on values
             for line, amount in ((elements, size or 0), (other, int(size is None))):
@@ -94,10 +97,14 @@ class OperatorGraph:
         """Return what the manifest says of this graph."""
         uses: dict[str, list[int]] = {}
         needed: dict[str, int] = {}
+        uncast: set[str] = set()
         for node, number in self.position.items():
             for each in node.all_input_nodes:
-                if each in self.parameters and number not in uses.setdefault(self.parameters[each], []):
-                    uses[self.parameters[each]].append(number)
+                name = self.parameters.get(self.casts.get(each, each))
+                if name is not None and number not in uses.setdefault(name, []):
+                    uses[name].append(number)
+                if each in self.parameters:
+                    uncast.add(self.parameters[each])
             for each in self.given(node):
                 if each in self.inputs:
                     needed[self.inputs[each].name] = number
@@ -107,8 +114,16 @@ class OperatorGraph:
             for name in self.parameters.values()
             if name in uses
         ]
+        halved = tuple(each.name for each in parameters if each.name not in uncast)
         return GraphModel(
-            module, dict(config), items, tuple(inputs), tuple(parameters), self.crossing, self._digest(list(uses))
+            module,
+            dict(config),
+            items,
+            tuple(inputs),
+            tuple(parameters),
+            self.crossing,
+            self._digest(list(uses)),
+            halved,
         )
 
     def _digest(self, trained: Iterable[str]) -> str:
@@ -116,9 +131,9 @@ class OperatorGraph:
         numbers: dict[fx.Node, str] = {}
         hasher = blake3()
         given = [*self.parameters, *self.constants, *self.inputs]
-        for number, node in enumerate([*given, *self.others, *self.operators]):
+        for number, node in enumerate([*given, *self.casts, *self.others, *self.operators]):
             numbers[node] = f"%{number}"
-        for node in [*self.others, *self.operators]:
+        for node in [*self.casts, *self.others, *self.operators]:
             named = node.args, dict(sorted(node.kwargs.items()))
             arguments = fx.map_arg(named, lambda each: _Numbered(numbers[each]))
             hasher.update(f"{numbers[node]} = {node.target} {arguments}\n".encode())
@@ -137,17 +152,23 @@ class _Numbered(str):
         return str(self)
 
 
-def capture(module: str, config: Mapping[str, Any], inputs: Sequence[BatchTensor], seed: int) -> OperatorGraph:
-    """Build the user's module and export its graph. Raises ModelError, which names what cannot be exported or cut."""
+def capture(
+    module: str, config: Mapping[str, Any], inputs: Sequence[BatchTensor], seed: int, precision: str = "fp32"
+) -> OperatorGraph:
+    """Build the user's module and export its graph. Raises ModelError, which names what cannot be exported or cut.
+
+    precision: "bf16" for the casts of torch's autocast on the CPU, which are then in the graph, the same on any device.
+    """
     name = f"model.module = {module!r}"
     built = build_module(module, config, seed)
-    program = _exported(built, inputs, name)
+    with casting(precision):
+        program = _exported(built, inputs, name)
     return _graph_of(program, built, inputs, name)
 
 
-def recapture(model: GraphModel, seed: int) -> OperatorGraph:
+def recapture(model: GraphModel, seed: int, precision: str = "fp32") -> OperatorGraph:
     """Return the graph that a manifest describes. Raises ModelError where the module is another one here."""
-    graph = capture(model.module, model.module_config, model.inputs, seed)
+    graph = capture(model.module, model.module_config, model.inputs, seed, precision)
     found = graph.describe(model.module, model.module_config, model.items)
     if found.digest != model.digest or found != model:
         raise ModelError(
@@ -229,15 +250,23 @@ def _graph_of(program: ExportedProgram, built: LossModule, inputs: Sequence[Batc
             constants[node] = _constant(program, spec.target or "")
     order = [node for node in program.graph.nodes if node in needed and node.op != "placeholder"]
     _refuse(order, name)
-    trained: set[fx.Node] = set(parameters)
+    casts = {node: node.all_input_nodes[0] for node in order if _is_cast(node, parameters)}
+    trained: set[fx.Node] = {*parameters, *casts}
     for node in order:
         if trained.intersection(node.all_input_nodes):
             trained.add(node)
-    operators = _with_shared_first([node for node in order if node in trained], trained, parameters)
+    sources = {**{node: node for node in parameters}, **casts}
+    operators = _with_shared_first([node for node in order if node in trained and node not in casts], trained, sources)
     if loss not in trained or not operators:
         raise ModelError(f"{name}: its loss depends on no parameter")
     others = [node for node in order if node not in trained]
-    return OperatorGraph(name, operators, others, parameters, constants, batch, loss, values)
+    return OperatorGraph(name, operators, casts, others, parameters, constants, batch, loss, values)
+
+
+def _is_cast(node: fx.Node, parameters: Mapping[fx.Node, str]) -> bool:
+    """Return whether a node is a parameter in bf16."""
+    cast = node.target is torch.ops.aten._to_copy.default and node.args[0] in parameters
+    return cast and node.kwargs == {"dtype": torch.bfloat16}
 
 
 def _loss_node(graph: fx.Graph) -> fx.Node:
@@ -305,22 +334,22 @@ def _within(node: fx.Node) -> str:
 
 
 def _with_shared_first(
-    operators: Sequence[fx.Node], trained: set[fx.Node], parameters: Mapping[fx.Node, str]
+    operators: Sequence[fx.Node], trained: set[fx.Node], sources: Mapping[fx.Node, fx.Node]
 ) -> list[fx.Node]:
     """Move each further operator on a parameter alone, such as a lookup in a shared embedding, behind the first use.
 
-    So an encoder and a decoder can share their embedding on one stage.
+    So an encoder and a decoder can share their embedding on one stage. sources: parameter or cast -> the parameter.
     """
     moved: dict[fx.Node, list[fx.Node]] = {}
     first: dict[fx.Node, fx.Node] = {}
     for node in operators:
         own = [each for each in node.all_input_nodes if each in trained]
-        shared = own[0] if len(own) == 1 and own[0] in parameters else None
+        shared = sources.get(own[0]) if len(own) == 1 else None
         if shared is not None and shared in first:
             moved.setdefault(first[shared], []).append(node)
         for each in own:
-            if each in parameters:
-                first.setdefault(each, node)
+            if each in sources:
+                first.setdefault(sources[each], node)
     late = {node for nodes in moved.values() for node in nodes}
 
     def placed(nodes: Iterable[fx.Node]) -> Iterator[fx.Node]:

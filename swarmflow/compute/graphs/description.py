@@ -50,8 +50,9 @@ class GraphModel:
     """A module as a graph of operators, numbered in a topological order.
 
     module: "package:function". module_config: the function's keyword arguments. items: of a microbatch. crossing:
-    for each p, the elements (fp32) of the tensors that cross a cut before operator p, -1: it cannot be cut there.
+    for each p, the elements of the tensors that cross a cut before operator p, -1: it cannot be cut there.
     digest: of the graph, its constants and the parameters of version 0, the same in every process of the run.
+    halved: the names of the parameters that are used in bf16 alone.
     """
 
     module: str
@@ -61,6 +62,7 @@ class GraphModel:
     parameters: tuple[GraphParameter, ...]
     crossing: tuple[int, ...]
     digest: str
+    halved: tuple[str, ...] = ()
 
     @property
     def operators(self) -> int:
@@ -89,8 +91,8 @@ class GraphModel:
                 others = [p for p, elements in enumerate(self.crossing) if elements >= 0]
                 near = sorted(others, key=lambda p: abs(p - position))[:4]
                 raise ModelError(
-                    f"cut = {list(cut)}: a tensor that is not fp32 crosses there; near {position} it can be cut before "
-                    f"the operators {', '.join(map(str, sorted(near)))}"
+                    f"cut = {list(cut)}: a tensor that is neither fp32 nor bf16 crosses there; near {position} it can "
+                    f"be cut before the operators {', '.join(map(str, sorted(near)))}"
                 )
         filled = set()
         for parameter in self.parameters:
@@ -121,7 +123,17 @@ class GraphModel:
                 (tied if len(stages) > 1 else own).append(parameter)
         groups = {OWN: _place(own, align)} | ({TIED: _place(tied, align)} if tied else {})
         spread = {TIED: (0, len(cut))} if tied else {}
-        return StageLayout(stage, len(cut) + 1, groups, stored={}, prefix="", tied=None, tied_alias=None, spread=spread)
+        return StageLayout(
+            stage,
+            len(cut) + 1,
+            groups,
+            stored={},
+            prefix="",
+            tied=None,
+            tied_alias=None,
+            spread=spread,
+            unhalved=frozenset(each.name for each in (*own, *tied)).difference(self.halved),
+        )
 
     def _used(self) -> Sequence[BatchTensor]:
         return [each for each in self.inputs if each.last_use >= 0]
@@ -159,6 +171,8 @@ def graph_as_json(model: GraphModel) -> dict[str, Any]:
     """Return the module as the manifest has it."""
     found = msgspec.to_builtins(model)
     assert isinstance(found, dict), "a dataclass becomes a dict"
+    if not model.halved:  # as before there was bf16, so that a run keeps its name
+        del found["halved"]
     return found
 
 

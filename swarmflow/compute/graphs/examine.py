@@ -57,13 +57,14 @@ def examine_graph(
     stages: int,
     cut: Sequence[int] | Sequence[str] | None,
     plan: Planner,
+    precision: str = "fp32",
 ) -> ExaminedGraph:
     """Export a module, cut it and compare the stages with the module itself on one microbatch.
 
     items: of a microbatch. cut: operators, or submodules by name; None where it follows from the operators' costs, by
     `plan`. Raises ModelError.
     """
-    graph = capture(module, config, inputs, seed)
+    graph = capture(module, config, inputs, seed, precision)
     model = graph.describe(module, config, items)
     try:
         workloads = tuple(measure(graph, batch))
@@ -73,7 +74,7 @@ def examine_graph(
     chosen = _planned(model, seconds, stages, plan) if cut is None else tuple(_numbered(graph, cut))
     model.check_cut(chosen)
     costs = tuple(sum(seconds[low:high]) for low, high in itertools.pairwise((0, *chosen, len(seconds))))
-    kept = _compare(graph, model, chosen, batch, seed)
+    kept = _compare(graph, model, chosen, batch, seed, precision)
     return ExaminedGraph(model, chosen, costs, kept, workloads)
 
 
@@ -118,7 +119,12 @@ def _filled(model: GraphModel) -> list[int]:
 
 
 def _compare(
-    graph: OperatorGraph, model: GraphModel, cut: tuple[int, ...], batch: Mapping[str, Tensor], seed: int
+    graph: OperatorGraph,
+    model: GraphModel,
+    cut: tuple[int, ...],
+    batch: Mapping[str, Tensor],
+    seed: int,
+    precision: str,
 ) -> tuple[int, ...]:
     """Run one microbatch through all stages and through the module itself; return the bytes that each stage keeps.
 
@@ -126,11 +132,11 @@ def _compare(
     """
     name = f"model.module = {model.module!r}"
     try:
-        wanted, gradients = gradients_of(build_module(model.module, model.module_config, seed), batch)
+        wanted, gradients = gradients_of(build_module(model.module, model.module_config, seed), batch, precision)
     except RuntimeError as error:  # of torch
         raise ModelError(f"{name} fails with the first microbatch ({one_line(error)})") from error
     stages = [GraphStage(graph, model, cut, n, torch.device("cpu"), None) for n in range(len(cut) + 1)]
-    runners = [StageRunner(stage) for stage in stages]
+    runners = [StageRunner(stage, precision) for stage in stages]
     kept: list[int] = []
     entered = GraphInput(None, batch)
     for stage, runner in zip(stages, runners, strict=True):
@@ -154,10 +160,17 @@ def _compare(
         for key, _, own in stage.named_parameters():
             assert own is not None, "nothing is rounded"
             found[key] = own if key not in found else found[key] + own
-    # A gradient may be a rounding error of larger ones alone: that of a bias before a batch normalisation is.
+    _refuse_others(found, gradients, precision, name)
+    return tuple(kept)
+
+
+def _refuse_others(found: Mapping[str, Tensor], gradients: Mapping[str, Tensor], precision: str, name: str) -> None:
+    """Raise ModelError where a gradient of the stages is not that of the module itself."""
+    # A gradient may be a rounding error of larger ones alone: that of a bias before a batch normalisation is. In bf16
+    # the gradients of a parameter's uses, or of a tensor's, are rounded in another order.
     largest = max((float(each.abs().max()) for each in gradients.values()), default=0.0)
+    relative, of_largest = (1e-2, 1e-4) if precision == "fp32" else (5e-2, 1e-2)
     for key, own in found.items():
         other = gradients.get(key, torch.zeros_like(own))
-        if not torch.allclose(own, other, rtol=1e-2, atol=1e-4 * largest):
+        if not torch.allclose(own, other, rtol=relative, atol=of_largest * largest):
             raise ModelError(f"{name}: cut into stages the gradient of {key} is another one than by itself")
-    return tuple(kept)

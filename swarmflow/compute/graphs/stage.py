@@ -19,10 +19,13 @@ from swarmflow.compute.graphs.capture import OperatorGraph
 from swarmflow.compute.graphs.description import GraphModel
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, StageInput
+from swarmflow.compute.layout_types import TensorSlot
 
 
 class GraphStage(GroupedStage):
     """The operators from cut[stage - 1] to cut[stage] of a graph, on one device, with zeros for parameters."""
+
+    autocast = False
 
     def __init__(
         self,
@@ -47,6 +50,7 @@ class GraphStage(GroupedStage):
                 placed.root.register_parameter(f"parameter_{len(placed.parameters)}", group.parameter(entry))
                 placed.parameters[entry.name] = f"parameter_{len(placed.parameters)}"
         self._module, self._batch = placed.stage(first, stop, last=self.last)
+        self._halved = frozenset(model.halved)
         name = f"operators {first} to {stop - 1}"
         self.units: dict[str, nn.Module] = {name: self._module}
         self.order = [name]
@@ -68,14 +72,14 @@ class GraphStage(GroupedStage):
         if x.boundary is not None:
             flat, start = x.boundary[0], 0
             for shape in self._incoming:
-                values.append(flat[start : start + shape.elements].view(shape.shape))
+                values.append(flat[start : start + shape.elements].view(shape.shape).to(shape.dtype))
                 start += shape.elements
         outputs = self._module(*values, *(x.batch[name] for name in self._batch))
         if self.last:
             [loss] = outputs
             assert isinstance(loss, Tensor), "a graph ends in its loss"
             return loss
-        return torch.cat([output.reshape(-1) for output in outputs]).unsqueeze(0)
+        return torch.cat([output.reshape(-1).float() for output in outputs]).unsqueeze(0)
 
     def pieces(self, hidden: Tensor, targets: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Return the loss of the microbatch in one piece."""
@@ -88,6 +92,10 @@ class GraphStage(GroupedStage):
     def count(self, targets: Tensor) -> int:
         """Return the items of the microbatch."""
         return self.items
+
+    def is_halved(self, unit: str, slot: TensorSlot) -> bool:
+        """Return whether every operator of the module takes a parameter from a cast to bf16."""
+        return slot.name in self._halved
 
     @torch.no_grad()
     def set_values(self, values: dict[str, Tensor]) -> None:
@@ -102,11 +110,12 @@ class _Shape:
 
     shape: tuple[int, ...]
     elements: int
+    dtype: torch.dtype
 
     @classmethod
     def of(cls, node: fx.Node) -> _Shape:
         value = node.meta["val"]
-        return cls(tuple(value.shape), value.numel())
+        return cls(tuple(value.shape), value.numel(), value.dtype)
 
 
 class _Placement:
@@ -141,6 +150,10 @@ class _Placement:
         for node, name in graph.parameters.items():
             if name in self.parameters and node in given:
                 self._copies[node] = self._made.get_attr(self.parameters[name])
+        for node in (each for each in graph.casts if each in given):
+            # Not `_to_copy`: what has a copy in this dtype (`HalfWeights`) is not copied again.
+            args = self._copies[graph.casts[node]], torch.bfloat16
+            self._copies[node] = self._made.call_function(torch.ops.aten.to.dtype, args)
         for node in [*(each for each in graph.others if each in given), *operators]:
             self._copy(node)
         outgoing = [graph.loss] if last else graph.live(stop)

@@ -71,6 +71,8 @@ class LossModule(nn.Module):
             loss = output[0] if output else None
         elif is_dataclass(output):
             loss = getattr(output, "loss", None)
+        if isinstance(loss, Tensor) and loss.dtype == torch.bfloat16:
+            raise ModelError(f"{self._name}: its loss is a sum in bf16; compute it of logits.float()")
         if not isinstance(loss, Tensor) or loss.numel() != 1 or loss.dtype != torch.float32:
             raise ModelError(f"{self._name}: its forward returns no loss; it has to be one number in fp32, a tensor")
         return loss.reshape(1)
@@ -111,6 +113,11 @@ def without_dropout() -> Iterator[None]:
     """No dropout inside the block, neither that of modules nor that of functions."""
     with _Undropped():
         yield
+
+
+def casting(precision: str) -> contextlib.AbstractContextManager[Any]:
+    """What a run's precision asks of the user's module: torch's autocast, as on the CPU, or nothing."""
+    return torch.autocast("cpu", dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 
 
 class _Undropped(TorchFunctionMode):

@@ -13,7 +13,7 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from swarmflow.compute.graphs.capture import OperatorGraph, where
-from swarmflow.compute.graphs.user_functions import LossModule, without_dropout
+from swarmflow.compute.graphs.user_functions import LossModule, casting, without_dropout
 
 _TRIALS = 3
 _BACKWARD = 2.0  # a backward pass takes about twice the forward's time and operations
@@ -62,6 +62,8 @@ def _run(
     values |= {node: batch[spec.name] for node, spec in graph.inputs.items()}
     seconds: dict[fx.Node, float] = {}
     flops: dict[fx.Node, float] = {}
+    for node, parameter in graph.casts.items():
+        values[node] = values[parameter].to(torch.bfloat16)
     for node in (*graph.others, *graph.operators):
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
         assert callable(node.target), "an operator, not a method by its name"
@@ -77,10 +79,12 @@ def _run(
     return seconds, flops
 
 
-def gradients_of(module: LossModule, batch: Mapping[str, Tensor]) -> tuple[float, dict[str, Tensor]]:
+def gradients_of(
+    module: LossModule, batch: Mapping[str, Tensor], precision: str = "fp32"
+) -> tuple[float, dict[str, Tensor]]:
     """Return the loss of the uncut module, and the gradients of its parameters by all of their names."""
     module.zero_grad()
-    with without_dropout():
+    with without_dropout(), casting(precision):
         loss = module(**batch)
     torch.autograd.backward(loss)
     named = module.named_parameters(remove_duplicate=False)

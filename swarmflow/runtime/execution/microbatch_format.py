@@ -23,14 +23,14 @@ from swarmflow.targets import EMPTY, IGNORED
 
 
 class MicrobatchFormat(ABC):
-    """Decodes what arrives with a microbatch, onto the device of a piece of work.
+    """Decodes what arrives with a microbatch, onto the device of a piece of work. dtype: of tensors at boundaries.
 
     Whatever does not fit the run raises FrameError: in the call, or where numbers are read when the work is done.
     """
 
     def __init__(self, manifest: Manifest) -> None:
         self._manifest = manifest
-        self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
+        self.dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
 
     @abstractmethod
     def input(
@@ -59,14 +59,14 @@ class MicrobatchFormat(ABC):
     def encode(self, stage: GroupedStage, tensor: Tensor, codec: Codec, work: DeviceWork) -> Encoding:
         """Return the wire form of what leaves a stage, in either direction; None in it: a value is not finite."""
         # The conversion may turn a finite value into an infinite one.
-        return codec.begin_encode(tensor.detach().to(self._dtype), work)
+        return codec.begin_encode(tensor.detach().to(self.dtype), work)
 
     @abstractmethod
     def trial(self, stage: GroupedStage) -> StageInput:
         """Return zeros that a stage can take."""
 
     def _boundary_tensor(self, shape: Sequence[int], data: Buffer, codec: Codec, work: DeviceWork) -> Tensor:
-        tensor = codec.decode(data, shape, self._dtype, work=work)
+        tensor = codec.decode(data, shape, self.dtype, work=work)
         if work.at_once:
             _refuse_unless(finite(tensor))
         else:
@@ -188,6 +188,7 @@ class GraphFormat(MicrobatchFormat):
 
     def __init__(self, manifest: Manifest, model: GraphModel) -> None:
         super().__init__(manifest)
+        self.dtype = torch.float32  # of all tensors in one, whatever each of them has
         self._model = model
         self._early, self._late = model.early(manifest.cut), model.late(manifest.cut)
 

@@ -81,7 +81,6 @@ class StageHost:
         self._codec_thread = codec
         self._kept: tuple[int, ...] = ()  # of 256 numbers, at each boundary, in this step
         self._format = format_of(manifest)
-        self._dtype = torch.bfloat16 if manifest.precision == "bf16" else torch.float32
         self._run = 0
         self._discards: Counter[Microbatch] = Counter()  # of two steps: nothing is queued of earlier ones
         self._whole_s = 0.0  # that a backward pass took in one part
@@ -377,7 +376,7 @@ class StageHost:
             if buffer is None:
                 self._driver.post(ComputedNotFinite(microbatch.epoch, microbatch.index, value))
             else:
-                self._codec_bytes.at(value, "plain").inc(tensor.numel() * self._dtype.itemsize)
+                self._codec_bytes.at(value, "plain").inc(tensor.numel() * self._format.dtype.itemsize)
                 self._codec_bytes.at(value, "encoded").inc(len(buffer))
                 self._driver.post(event(self._driver.store.add(buffer)))
                 then()

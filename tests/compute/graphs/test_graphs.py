@@ -56,10 +56,12 @@ def batch_of(inputs: Sequence[BatchTensor]) -> dict[str, Tensor]:
     }
 
 
-def whole(function: str, config: dict[str, object], batch: dict[str, Tensor]) -> tuple[float, Gradients]:
+def whole(
+    function: str, config: dict[str, object], batch: dict[str, Tensor], *, autocast: bool = False
+) -> tuple[float, Gradients]:
     """The loss and the gradients of the module itself."""
     module = build_module(f"{HERE}:{function}", config, SEED)
-    with without_dropout():
+    with without_dropout(), torch.autocast("cpu", torch.bfloat16, enabled=autocast):
         loss = module(**batch)
     loss.backward()
     named = module.module.named_parameters(remove_duplicate=False)
@@ -67,11 +69,22 @@ def whole(function: str, config: dict[str, object], batch: dict[str, Tensor]) ->
 
 
 def in_stages(
-    graph: OperatorGraph, model: GraphModel, cut: Sequence[int], batch: dict[str, Tensor], *, defer: bool = False
+    graph: OperatorGraph,
+    model: GraphModel,
+    cut: Sequence[int],
+    batch: dict[str, Tensor],
+    *,
+    defer: bool = False,
+    precision: str = "fp32",
+    in_host_memory: bool = False,
 ) -> tuple[float, Gradients]:
     """The same of its stages, one after another. defer: each backward pass in two parts."""
-    stages = [GraphStage(graph, model, cut, number, torch.device("cpu"), None) for number in range(len(cut) + 1)]
-    runners = [StageRunner(stage) for stage in stages]
+    cpu = torch.device("cpu")
+    stages = [
+        GraphStage(graph, model, cut, number, cpu, None, in_host_memory=in_host_memory)
+        for number in range(len(cut) + 1)
+    ]
+    runners = [StageRunner(stage, precision) for stage in stages]
     entered = GraphInput(None, batch)
     for stage, runner in zip(stages[:-1], runners, strict=False):
         stage.set_values(graph.values)
@@ -96,9 +109,9 @@ def in_stages(
 
 
 def captured(
-    function: str, config: dict[str, object], inputs: Sequence[BatchTensor]
+    function: str, config: dict[str, object], inputs: Sequence[BatchTensor], precision: str = "fp32"
 ) -> tuple[OperatorGraph, GraphModel]:
-    graph = capture(f"{HERE}:{function}", config, inputs, SEED)
+    graph = capture(f"{HERE}:{function}", config, inputs, SEED, precision)
     return graph, graph.describe(f"{HERE}:{function}", config, ITEMS)
 
 
@@ -180,6 +193,32 @@ def test_what_a_module_may_do(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("function", "kind", "inputs"),
+    [
+        ("odd", "no_grad", VECTORS),
+        ("of_transformers", "resnet", IMAGES),
+        pytest.param("of_transformers", "vit", IMAGES, marks=pytest.mark.extended),
+        pytest.param("of_transformers", "t5", SENTENCES, marks=pytest.mark.extended),
+    ],
+)
+def test_stages_in_bf16_have_the_bits_of_autocast(function: str, kind: str, inputs: list[BatchTensor]) -> None:
+    """With one copy of the weights in bf16 for all microbatches, and with the weights in the memory of the host."""
+    graph, model = captured(function, {"kind": kind}, inputs, "bf16")
+    batch = batch_of(inputs)
+    loss, gradients = whole(function, {"kind": kind}, batch, autocast=True)
+    assert model.halved
+    for number, cut in enumerate(cuts_of(model, 3, 4)):
+        odd, late = number % 2 == 1, number > 1
+        found = in_stages(graph, model, cut, batch, defer=odd, precision="bf16", in_host_memory=late)
+        assert found[0] == loss
+        for name, gradient in found[1].items():
+            if kind == "t5":  # what looks up in a shared weight, or has two users, may be added up in another order
+                torch.testing.assert_close(gradient, gradients[name], rtol=1e-2, atol=1e-2)
+            else:
+                assert torch.equal(gradient, gradients[name]), name
+
+
+@pytest.mark.parametrize(
     ("function", "config", "reason"),
     [
         ("odd", {"kind": "random"}, "draws random numbers"),
@@ -196,6 +235,12 @@ def test_what_a_module_may_do(kind: str) -> None:
 def test_what_stages_cannot_do_is_refused_by_name(function: str, config: dict[str, object], reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         capture(f"{HERE}:{function}", config, VECTORS, SEED)
+
+
+def test_a_loss_that_autocast_leaves_in_bf16_is_refused() -> None:
+    captured("odd", {"kind": "squares"}, VECTORS)
+    with pytest.raises(ModelError, match=r"its loss is a sum in bf16; compute it of logits\.float\(\)"):
+        captured("odd", {"kind": "squares"}, VECTORS, "bf16")
 
 
 def test_a_package_that_is_missing_is_named() -> None:
@@ -225,7 +270,7 @@ def test_a_parameter_may_be_shared_by_the_ends_alone() -> None:
 def test_a_cut_through_integers_is_refused_and_others_are_named() -> None:
     _, model = captured("odd", {"kind": "integers"}, VECTORS)
     place = next(place for place, elements in enumerate(model.crossing) if elements < 0)
-    with pytest.raises(ModelError, match="a tensor that is not fp32 crosses there; near"):
+    with pytest.raises(ModelError, match="a tensor that is neither fp32 nor bf16 crosses there; near"):
         model.check_cut((place,))
 
 
