@@ -207,22 +207,25 @@ def cut_places(value: object) -> tuple[int, ...] | tuple[str, ...]:
 
 
 def lora(value: object) -> Mapping[str, object]:
-    """A table of a rank, an alpha and targets: names of modules, or "all-linear"; each has a default."""
+    """A table of a rank, an alpha, targets (names of modules, or "all-linear") and a dropout; each has a default."""
     allowed = (
-        'a table such as { rank = 16, alpha = 32, targets = "all-linear" }, with a rank from 1 to '
-        f'{RANK_MAX} and the names of modules, or "{ALL_LINEAR}", as targets'
+        'a table such as { rank = 16, alpha = 32, targets = "all-linear", dropout = 0.05 }, with a rank from 1 to '
+        f'{RANK_MAX}, the names of modules, or "{ALL_LINEAR}", as targets, and a dropout below 1'
     )
-    if not isinstance(value, dict) or not value.keys() <= {"rank", "alpha", "targets"}:
+    if not isinstance(value, dict) or not value.keys() <= {"rank", "alpha", "targets", "dropout"}:
         raise Disallowed(allowed)
     rank, alpha, targets = value.get("rank", 16), value.get("alpha", 32), value.get("targets", ALL_LINEAR)
     names = [] if targets == ALL_LINEAR else targets
     if targets != ALL_LINEAR and not names:
         raise Disallowed(allowed)
+    given: dict[str, object] = {"rank": rank, "alpha": alpha, "targets": targets}
+    if value.get("dropout", 0.0) != 0.0:  # left out, so that a run that was begun before there was some goes on
+        given["dropout"] = value["dropout"]
     try:
-        Lora.of_json({"rank": rank, "alpha": alpha, "targets": names, "half": False, "quantized": False})
+        Lora.of_json({**given, "targets": names, "half": False, "quantized": False})
     except ValueError as error:
         raise Disallowed(allowed) from error
-    return {"rank": rank, "alpha": alpha, "targets": targets}
+    return given
 
 
 def shown(value: object) -> str:

@@ -13,8 +13,8 @@ from swarmflow.finetuning import ALL_LINEAR, Lora
 class FinetuneSection:
     """[finetune]: adapters that are trained beside frozen weights, those of model.path.
 
-    lora: a table with rank, alpha and targets; None: all weights are trained. base: of the frozen weights; None: as
-    train.precision.
+    lora: a table with rank, alpha, targets and, if not 0, dropout; None: all weights are trained. base: of the frozen
+    weights; None: as train.precision.
     """
 
     lora: Annotated[Mapping[str, object] | None, check.lora] = None
@@ -26,7 +26,7 @@ class FinetuneSection:
             return None
         names = [] if self.lora["targets"] == ALL_LINEAR else self.lora["targets"]
         how = {"half": precision == "bf16", "quantized": self.base == "4bit"}
-        return Lora.of_json({"rank": self.lora["rank"], "alpha": self.lora["alpha"], "targets": names, **how})
+        return Lora.of_json({**self.lora, "targets": names, **how})
 
 
 class FinetunedModel(Protocol):

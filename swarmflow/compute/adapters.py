@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from swarmflow.compute.dropout import seed_of
+from swarmflow.compute.dropout import SeededDropout, seed_of
 from swarmflow.errors import ModelError
 from swarmflow.finetuning import ALL_LINEAR, Lora
 
@@ -48,6 +48,19 @@ def adapters_of(config: PreTrainedConfig | Mapping[str, Any]) -> Lora | None:
 def is_adapter(name: str) -> bool:
     """Whether a parameter of this name belongs to an adapter."""
     return any(part in name for part in _PARTS)
+
+
+def seeded_dropout(config: PreTrainedConfig, *, everywhere: bool) -> SeededDropout | None:
+    """Return what draws the masks of a model in training. everywhere: or those of its adapters alone, if they drop."""
+    adapters = adapters_of(config)
+    if everywhere:
+        return SeededDropout(lambda module: [module])
+    return SeededDropout(_dropouts) if adapters is not None and adapters.dropout else None
+
+
+def _dropouts(module: nn.Module) -> list[nn.Module]:
+    """Return the parts of a module by which its adapters drop some of what enters them."""
+    return [part for name, part in module.named_modules() if name.endswith(f".lora_dropout.{NAME}")]
 
 
 def plain_name(name: str) -> str:
@@ -119,7 +132,7 @@ def peft_config(model: PreTrainedModel, blocks_name: str, lora: Lora) -> LoraCon
         r=lora.rank,
         lora_alpha=lora.alpha,
         target_modules=targets,
-        lora_dropout=0.0,
+        lora_dropout=lora.dropout,
         bias="none",
         fan_in_fan_out=turned,
         task_type="CAUSAL_LM",

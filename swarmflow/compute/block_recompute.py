@@ -22,8 +22,8 @@ class BlockRecompute:
     Each part would compute a block again, and the second one does for each of its operators.
     """
 
-    def __init__(self, blocks: Iterable[tuple[int, nn.Module]], again: Callable[[int, nn.Module], Again]) -> None:
-        """blocks: with their index in the whole model. again: called in the forward pass of a block, with both.
+    def __init__(self, blocks: Iterable[tuple[int, nn.Module]], again: Callable[[int], Again]) -> None:
+        """blocks: with their index in the whole model. again: called in the forward pass of a block, with its index.
 
         It returns the context in which the block is computed again.
         """
@@ -42,7 +42,7 @@ class BlockRecompute:
         finally:
             self.on = before
 
-    def _wrap(self, layer: int, block: nn.Module, again: Callable[[int, nn.Module], Again]) -> None:
+    def _wrap(self, layer: int, block: nn.Module, again: Callable[[int], Again]) -> None:
         """Replace the forward function of a block; its hooks are called once, outside."""
         forward = block.forward
 
@@ -61,7 +61,7 @@ class BlockRecompute:
                 *kwargs.values(),
                 use_reentrant=False,
                 preserve_rng_state=False,
-                context_fn=lambda: (contextlib.nullcontext(), again(layer, block)),
+                context_fn=lambda: (contextlib.nullcontext(), again(layer)),
             )
 
         block.forward = run

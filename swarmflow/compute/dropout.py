@@ -38,10 +38,14 @@ class SeededDropout(TorchFunctionMode):
     CPU so that unlike devices drop the same elements.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, parts: Callable[[nn.Module], list[nn.Module]]) -> None:
+        """parts: returns the parts of a module that drop something in training."""
         super().__init__()
+        self._parts = parts
         self._generator = torch.Generator(device="cpu")
         self._key = DrawKey(0, 0, 0)
+        self._of_model: list[nn.Module] = []
+        self._of_layer: dict[int, list[nn.Module]] = {}
 
     def begin(self, key: DrawKey) -> SeededDropout:
         """Names the microbatch whose forward follows."""
@@ -53,14 +57,21 @@ class SeededDropout(TorchFunctionMode):
         """Reseeds for a layer, so that its masks do not depend on where the model is cut."""
         self._generator.manual_seed(seed_of(self._key.seed, self._key.step, self._key.microbatch, layer))
 
-    def again(self, layer: int, block: nn.Module) -> Redrawing:
+    def again(self, layer: int) -> Redrawing:
         """Return the context in which a block later draws what it draws in the present forward pass."""
-        return Redrawing(self, self._key, layer, block)
+        return Redrawing(self, self._key, layer, self._of_layer[layer])
 
-    def watch(self, blocks: Iterable[tuple[int, nn.Module]]) -> None:
-        """Hooks the blocks, given with their index in the whole model."""
+    def watch(self, model: nn.Module, blocks: Iterable[tuple[int, nn.Module]]) -> None:
+        """Hooks the blocks of a model, given with their index in the whole one."""
+        self._of_model = self._parts(model)
         for layer, block in blocks:
+            self._of_layer[layer] = self._parts(block)
             block.register_forward_pre_hook(lambda module, args, layer=layer: self.enter(layer))
+
+    def turn(self, *, on: bool) -> None:
+        """Have the model drop, or not."""
+        for part in self._of_model:
+            part.train(on)
 
     def __torch_function__(
         self,
@@ -86,15 +97,16 @@ class SeededDropout(TorchFunctionMode):
 class Redrawing:
     """The context in which a block draws the masks of one microbatch once more, also after a pass without dropout."""
 
-    def __init__(self, dropout: SeededDropout, key: DrawKey, layer: int, block: nn.Module) -> None:
+    def __init__(self, dropout: SeededDropout, key: DrawKey, layer: int, parts: list[nn.Module]) -> None:
         self._dropout = dropout
         self._key = key
         self._layer = layer
-        self._block = block
+        self._parts = parts
         self._entered = contextlib.ExitStack()
 
     def __enter__(self) -> None:
-        self._block.train()
+        for part in self._parts:
+            part.train()
         self._entered.enter_context(self._dropout.begin(self._key))
         self._dropout.enter(self._layer)
 

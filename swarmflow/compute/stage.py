@@ -20,11 +20,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from swarmflow.boundary import Boundary
+from swarmflow.compute.adapters import seeded_dropout
 from swarmflow.compute.base_weights import place_base
 from swarmflow.compute.block_recompute import BlockRecompute
 from swarmflow.compute.boundary_layers import CompressingHalf, ExpandingHalf, attach, halves_of
 from swarmflow.compute.cross_entropy import cross_entropy_sum
-from swarmflow.compute.dropout import DrawKey, SeededDropout
+from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.experts import balance_of, packed, unpacked
 from swarmflow.compute.families import (
@@ -83,7 +84,7 @@ class Stage(GroupedStage):
         self.boundary_width = layout.boundary.width(hidden_size) if layout.boundary is not None else hidden_size
         self._balance = balance_of(self.model)
         self._base = anatomy.base
-        self._dropout = SeededDropout() if dropout else None
+        self._dropout = seeded_dropout(self.model.config, everywhere=dropout)
         self.halves = halves_of(layout.boundary, hidden_size, layout.stage, layout.stages)
         attach(self.model, self.halves)
         _place_buffers(anatomy, device)
@@ -101,7 +102,7 @@ class Stage(GroupedStage):
             self.order.insert(0 if isinstance(half, ExpandingHalf) else len(self.order), name)
         _fill_buffers(self.model, device)
         if self._dropout is not None:
-            self._dropout.watch(zip(blocks, anatomy.blocks, strict=True))
+            self._dropout.watch(self._base, zip(blocks, anatomy.blocks, strict=True))
         self.block_recompute: BlockRecompute = BlockRecompute(zip(blocks, anatomy.blocks, strict=True), self._again)
         self._edges = Edges(anatomy.blocks, first=self.first, last=self.last)
         self._pass_through = _stand_in(anatomy)
@@ -230,14 +231,14 @@ class Stage(GroupedStage):
                 x = half(x)
         return x
 
-    def _again(self, layer: int, block: nn.Module) -> contextlib.AbstractContextManager[object]:
+    def _again(self, layer: int) -> contextlib.AbstractContextManager[object]:
         """Return the context in which a block is computed once more for the backward pass of this forward pass."""
-        return contextlib.nullcontext() if self._dropout is None else self._dropout.again(layer, block)
+        return contextlib.nullcontext() if self._dropout is None else self._dropout.again(layer)
 
     def _drawing(self, draw: DrawKey | None) -> contextlib.AbstractContextManager[object]:
         if self._dropout is None:
             return contextlib.nullcontext()
-        self._base.train(draw is not None)
+        self._dropout.turn(on=draw is not None)
         return contextlib.nullcontext() if draw is None else self._dropout.begin(draw)
 
 
@@ -262,9 +263,9 @@ def build_stage(
     """Builds one stage; only its own parameters ever take memory. The weights are zeros: see `weights`.
 
     config: as from `model_config`. cut: the first block of stages 1, 2, ... dropout: apply the dropout that the
-    configuration names; without it there is none anywhere. rounding: how gradients are rounded before they add up.
-    align: as in `stage_layout`. boundary: how what travels between stages is compressed; None: not at all.
-    in_host_memory: where the state is (`GroupedStage`). base: the frozen weights of another object of this
+    configuration names; without it that of adapters alone, if they have some. rounding: how gradients are rounded
+    before they add up. align: as in `stage_layout`. boundary: how what travels between stages is compressed; None: not
+    at all. in_host_memory: where the state is (`GroupedStage`). base: the frozen weights of another object of this
     stage, which are shared. Raises ModelError.
     """
     anatomy = dissect(to_config(config), dropout=dropout)

@@ -9,10 +9,13 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
+from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
 from swarmflow.compute.adapters import with_adapters
 from swarmflow.compute.base_weights import FolderBase, base_leaves, base_root, piece_ranges, read_base, stage_roots
+from swarmflow.compute.device_work import LossSum
+from swarmflow.compute.dropout import DrawKey, SeededDropout
 from swarmflow.compute.export import export_stagewise
 from swarmflow.compute.families import dissect, model_config, to_config
 from swarmflow.compute.layout import stage_layout
@@ -32,14 +35,14 @@ CUT = (1, 3)
 Passed = tuple[float, dict[str, torch.Tensor]]
 
 
-def passed(stages: list[Stage], precision: str = "fp32", *, split: bool = False) -> Passed:
-    """Return the loss of a microbatch, and the gradients of all adapters."""
+def passed(stages: list[Stage], precision: str = "fp32", *, split: bool = False, key: DrawKey | None = None) -> Passed:
+    """Return the loss of a microbatch, and the gradients of all adapters. key: of what they drop."""
     x, targets = batch()
     hidden: torch.Tensor = x
     runners = [StageRunner(stage, precision) for stage in stages]
     for runner in runners[:-1]:
-        hidden = runner.forward(0, hidden)
-    loss, _, gradient = runners[-1].loss(0, hidden, targets, defer=split)
+        hidden = runner.forward(0, hidden, key)
+    loss, _, gradient = runners[-1].loss(0, hidden, targets, key, defer=split)
     for runner in reversed(runners[:-1]):
         assert gradient is not None
         gradient = runner.backward(0, gradient, defer=split)
@@ -50,7 +53,7 @@ def passed(stages: list[Stage], precision: str = "fp32", *, split: bool = False)
     for stage in stages:
         for name, _, of_adapter in stage.named_parameters():
             assert of_adapter is not None
-            found[name] = of_adapter
+            found[name] = of_adapter.clone()
     return loss, found
 
 
@@ -108,6 +111,41 @@ def test_neither_where_the_state_is_nor_what_is_computed_again_changes_a_bit(
     assert all(torch.equal(gradients[name], gradient) for name, gradient in of_device.items())
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_adapters_drop_what_those_of_peft_drop_and_a_replay_drops_it_again(tmp_path: Path, family: str) -> None:
+    """The model's own dropout (gpt2 has some) stays off. Validation drops nothing."""
+    config, lora = config_of(family), Lora(4, 8, dropout=0.3)
+    folder = save_base(config, tmp_path / "base")
+    stages = adapted_stages(config, lora, CUT, folder)
+    plain = passed(adapted_stages(config, LORA, CUT, folder))
+    key = DrawKey(7, 1, 2)
+    loss, gradients = passed(stages, key=key)
+    for stage in stages:
+        stage.block_recompute.on = True
+    again, same = passed(stages, key=key)
+    assert again == loss != plain[0]
+    assert all(torch.equal(same[name], 2 * gradient) for name, gradient in gradients.items()), "they were added up"
+    model = by_peft(config, lora, folder, stages)
+    masks = SeededDropout(lambda module: [part for part in module.modules() if isinstance(part, nn.Dropout)])
+    blocks = dissect(to_config(config)).blocks_name
+    masks.watch(model, enumerate(model.base_model.model.get_submodule(blocks)))
+    for name, part in model.named_modules():
+        part.train(".lora_dropout." in name)
+    with masks.begin(key):
+        wanted, of_peft = expected(model)
+    assert loss == pytest.approx(wanted, rel=1e-6)
+    for name, gradient in gradients.items():
+        assert torch.allclose(gradient, of_peft[name], rtol=1e-4, atol=1e-5), name
+    x: Tensor = batch()[0]
+    for stage in stages[:-1]:
+        found = StageRunner(stage).evaluate(x)
+        assert isinstance(found, Tensor)
+        x = found
+    total, _ = StageRunner(stages[-1]).evaluate(x, batch()[1])
+    assert isinstance(total, LossSum)
+    assert total.value == pytest.approx(plain[0], rel=1e-6)
+
+
 def test_some_modules_alone_may_have_adapters(tmp_path: Path) -> None:
     config, some = config_of("llama"), Lora(2, 2, ("q_proj", "v_proj"))
     folder = save_base(config, tmp_path / "base")
@@ -135,20 +173,22 @@ def test_frozen_weights_in_fewer_bits_change_the_loss_little(
 
 
 def test_exports_are_adapters_for_peft_or_a_merged_model(tmp_path: Path) -> None:
+    lora = Lora(4, 8, dropout=0.25)
     for family in ("llama", "gpt2"):
         config = config_of(family)
         folder = save_base(config, tmp_path / family / "base")
-        stages = adapted_stages(config, LORA, CUT, folder)
-        model = by_peft(config, LORA, folder, stages)
+        stages = adapted_stages(config, lora, CUT, folder)
+        model = by_peft(config, lora, folder, stages)
         ids = batch()[0].long()
         wanted = model(input_ids=ids, use_cache=False).logits
 
-        given, out = with_adapters(config, LORA), tmp_path / family / "adapters"
+        given, out = with_adapters(config, lora), tmp_path / family / "adapters"
         export_stagewise(given, CUT, reader_of(stages), out)
         assert {path.name for path in out.iterdir()} >= {"adapter_config.json", "adapter_model.safetensors"}
         base = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
         loaded = PeftModel.from_pretrained(base, out).eval()
         assert torch.equal(loaded(input_ids=ids, use_cache=False).logits, wanted)
+        assert loaded.peft_config["default"].lora_dropout == 0.25
 
         export_merged(given, CUT, reader_of(stages), folder, tmp_path / family / "merged")
         merged = AutoModelForCausalLM.from_pretrained(tmp_path / family / "merged", dtype=torch.float32)

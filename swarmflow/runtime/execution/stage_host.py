@@ -123,7 +123,7 @@ class StageHost:
             self._encode(action.microbatch, output, lambda ref: ForwardComputed(action.microbatch, ref), "activation")
 
         def compute(served: Served, x: StageInput, work: DeviceWork) -> Tensor:
-            draw = self._draw(action.microbatch)
+            draw = self._draw(served, action.microbatch)
             runner = served.runner(action.microbatch.epoch.step)
             return runner.forward(action.microbatch, x, draw) if action.keep else runner.recompute(x, draw)
 
@@ -146,7 +146,10 @@ class StageHost:
         def compute(
             served: Served, x: tuple[StageInput, Tensor], work: DeviceWork
         ) -> tuple[LossSum, int, Tensor | None, bool]:
-            runner, how = served.runner(microbatch.epoch.step), (self._draw(microbatch), self._number(microbatch))
+            runner, how = (
+                served.runner(microbatch.epoch.step),
+                (self._draw(served, microbatch), self._number(microbatch)),
+            )
             found = runner.launch_loss(microbatch, *x, *how, defer=self._in_parts, work=work)
             return *found, runner.unfinished(microbatch)
 
@@ -233,7 +236,7 @@ class StageHost:
     def run_replay(self, action: RunReplay) -> None:
         """Decode, forward, backward; encode, where the gradient of the input is needed."""
         self._defer(action.deferred_max)
-        store, draw = self._driver.store, self._draw(action.microbatch)
+        store = self._driver.store
         data, targets = store.get(action.input), store.get(action.targets)
         gradient = None if action.gradient is None else store.get(action.gradient)
         before, after = self._codec(before=True), self._codec(before=False)
@@ -247,7 +250,7 @@ class StageHost:
 
         def compute(served: Served, x: tuple[StageInput, Tensor], work: DeviceWork) -> Tensor | None:
             given = {"targets" if gradient is None else "grad": x[1]}
-            number = self._number(action.microbatch)
+            draw, number = self._draw(served, action.microbatch), self._number(action.microbatch)
             runner = served.runner(action.microbatch.epoch.step)
             return runner.replay(x[0], action.weight, **given, draw=draw, number=number, work=work)
 
@@ -393,7 +396,7 @@ class StageHost:
         """Return the number of a microbatch over all steps."""
         return microbatch.epoch.step * self.manifest.microbatches + microbatch.index
 
-    def _draw(self, microbatch: Microbatch) -> DrawKey | None:
-        if not self.manifest.dropout:
+    def _draw(self, served: Served, microbatch: Microbatch) -> DrawKey | None:
+        if not served.stage.dropout:
             return None
         return DrawKey(self.manifest.seed, microbatch.epoch.step, microbatch.index)
