@@ -55,10 +55,10 @@ def seeded_dropout(config: PreTrainedConfig, *, everywhere: bool) -> SeededDropo
     adapters = adapters_of(config)
     if everywhere:
         return SeededDropout(lambda module: [module])
-    return SeededDropout(_dropouts) if adapters is not None and adapters.dropout else None
+    return SeededDropout(dropouts_of_adapters) if adapters is not None and adapters.dropout else None
 
 
-def _dropouts(module: nn.Module) -> list[nn.Module]:
+def dropouts_of_adapters(module: nn.Module) -> list[nn.Module]:
     """Return the parts of a module by which its adapters drop some of what enters them."""
     return [part for name, part in module.named_modules() if name.endswith(f".lora_dropout.{NAME}")]
 

@@ -290,12 +290,13 @@ def _stage_seconds(config: Mapping[str, Any], cut: tuple[int, ...], stage: int, 
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(part.vocab_size, (1, tokens), generator=generator)
     hidden = torch.randn(part.boundary_shape(1, tokens), generator=generator)
+    key = DrawKey(0, 0, 0)  # adapters may drop
     taken: list[float] = []
     for _ in range(_TRIALS):
         start = time.perf_counter()
         if part.last:
-            runner.loss(0, hidden, ids)
+            runner.loss(0, hidden, ids, key)
         else:
-            runner.backward(0, torch.ones_like(runner.forward(0, ids if part.first else hidden)))
+            runner.backward(0, torch.ones_like(runner.forward(0, ids if part.first else hidden, key)))
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)

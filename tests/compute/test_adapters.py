@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoModelForCausalLM
 
-from swarmflow.compute.adapters import with_adapters
+from swarmflow.compute.adapters import dropouts_of_adapters, with_adapters
 from swarmflow.compute.base_weights import FolderBase, base_leaves, base_root, piece_ranges, read_base, stage_roots
 from swarmflow.compute.device_work import LossSum
 from swarmflow.compute.dropout import DrawKey, SeededDropout
@@ -126,11 +126,10 @@ def test_adapters_drop_what_those_of_peft_drop_and_a_replay_drops_it_again(tmp_p
     assert again == loss != plain[0]
     assert all(torch.equal(same[name], 2 * gradient) for name, gradient in gradients.items()), "they were added up"
     model = by_peft(config, lora, folder, stages)
-    masks = SeededDropout(lambda module: [part for part in module.modules() if isinstance(part, nn.Dropout)])
+    masks = SeededDropout(dropouts_of_adapters)
     blocks = dissect(to_config(config)).blocks_name
     masks.watch(model, enumerate(model.base_model.model.get_submodule(blocks)))
-    for name, part in model.named_modules():
-        part.train(".lora_dropout." in name)
+    masks.turn(on=True)
     with masks.begin(key):
         wanted, of_peft = expected(model)
     assert loss == pytest.approx(wanted, rel=1e-6)
