@@ -352,14 +352,12 @@ def _check_data(data: dict[str, Any]) -> None:
 
 def _check_together(config: RunConfig) -> list[str]:
     """What [model] module needs of other sections, and what goes only without it."""
-    model, data, train = config.model, config.data, config.train
+    model, data = config.model, config.data
     if model.module is None:
         return [f"data.collate = {check.shown(data.collate)}: goes only with model.module"] if data.collate else []
     problems: list[str] = []
     if data.collate is None:
         problems.append(f"model.module = {check.shown(model.module)}: needs data.collate, which makes its batches")
-    if train.codec == "adatopk":
-        problems.append(f'train.codec = "{train.codec}": chooses among the numbers of a token; take another one')
     text = DataSection()
     for name in ("text_field", "tokenizer", "seq_len", "format", "packing"):
         if getattr(data, name) != getattr(text, name):

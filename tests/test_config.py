@@ -348,11 +348,6 @@ def test_a_run_of_a_module(tmp_path: Path) -> None:
         ),
         ('collate = "a.b:d"\n', "", 'model.module = "a.b:c": needs data.collate'),
         ('collate = "a.b:d"\n', 'collate = "a.b:d"\nseq_len = 5\n', "data.seq_len = 5: is for text"),
-        (
-            'collate = "a.b:d"\n',
-            'collate = "a.b:d"\n[train]\ncodec = "adatopk"',
-            "chooses among the numbers of a token",
-        ),
         ('module = "a.b:c"', 'path = "x"', 'data.collate = "a.b:d": goes only with model.module'),
         ('module = "a.b:c"', 'path = "x"\nmodule_config = {}', "model.module_config is given: goes only with"),
         ('module = "a.b:c"\nstages = 2', 'path = "x"\ncut = ["a"]', ": names go only with model.module"),

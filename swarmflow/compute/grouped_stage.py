@@ -103,6 +103,12 @@ class GroupedStage(ABC):
     def enter(self, x: StageInput) -> tuple[Tensor | None, StageInput]:
         """Return the input as autograd leaf, None on stage 0, and what `trunk` takes; both on the device."""
 
+    def enlarged(self, leaf: Tensor, factor: float) -> Tensor:
+        """Multiply what the stage before has computed by a factor; what a codec has made zero has no gradient."""
+        factors = (leaf != 0) * factor
+        factors[..., factors.shape[-1] - self.layout.beside :] = 1.0  # what is beside hidden states is whole
+        return leaf * factors
+
     @abstractmethod
     def trunk(self, x: StageInput, draw: DrawKey | None = None) -> Tensor:
         """Return the output of the stage; on the last one that of which the losses are computed.

@@ -16,7 +16,7 @@ from torch.utils.hooks import RemovableHandle
 from swarmflow.compute.device_work import AtOnce, DeviceWork, LossSum
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.finite import NotFiniteError, finite
-from swarmflow.compute.grouped_stage import GroupedStage, PackedInput, StageInput
+from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, PackedInput, StageInput
 from swarmflow.compute.precision import HalfWeights
 from swarmflow.compute.split_backward import SplitBackward, split
 from swarmflow.compute.working_weights import WorkingWeights
@@ -317,13 +317,14 @@ class StageRunner:
             raise ValueError("dropout is on: training needs the key that seeds it")
         leaf, entered = self.stage.enter(x)
         if self._kept_share < 1.0 and leaf is not None:
-            factors = (leaf != 0) * math.sqrt(1.0 / self._kept_share)
-            factors[..., factors.shape[-1] - self.stage.layout.beside :] = 1.0  # what is beside hidden states is whole
-            scaled = leaf * factors
-            if isinstance(entered, PackedInput):
-                entered = replace(entered, x=scaled)
-            elif isinstance(entered, Tensor):
-                entered = scaled
+            enlarged = self.stage.enlarged(leaf, math.sqrt(1.0 / self._kept_share))
+            match entered:
+                case PackedInput():
+                    entered = replace(entered, x=enlarged)
+                case GraphInput():
+                    entered = replace(entered, boundary=enlarged)
+                case _:
+                    entered = enlarged
         return leaf, entered
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:

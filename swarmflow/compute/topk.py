@@ -27,7 +27,8 @@ class TopKCodec(Codec):
     """The largest numbers of each vector, in 8 bits with their places; the others become zeros.
 
     The vectors of the last dimension are cut into runs of like length, at most 256; of each, `kept` of 256 elements are
-    kept, at least one: the largest by magnitude, of like ones the first. Which these are depends on no other token.
+    kept, at least one: the largest by magnitude, of like ones the first. Which these are depends on no other token; of
+    a module, whose tensors are packed into one vector, they are those of a stretch of it.
     Data: the kept numbers as `blockwise8`, then a byte for each, its place in its run; in rising order within a run.
     """
 

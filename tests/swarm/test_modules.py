@@ -182,28 +182,33 @@ def test_a_swarm_learns_models_of_transformers_that_are_no_decoders_whoever_dies
 @pytest.mark.slow
 @pytest.mark.extended
 @pytest.mark.parametrize(
-    ("accumulate", "precision"),
-    [("exact", "bf16"), ("fp32", "fp32")],  # fp32: rounded blockwise before they add up
+    ("accumulate", "precision", "codec", "cut"),
+    [
+        ("exact", "bf16", "blockwise8", ["left.1", "right"]),
+        ("fp32", "fp32", "blockwise8", ["left.1", "right"]),  # rounded blockwise before they add up
+        ("exact", "fp32", "adatopk", ["right"]),  # the slowest boundary carries what is asked for, whatever its link
+    ],
 )
 def test_deaths_change_no_bit_of_what_is_learnt(
-    accumulate: str, precision: str, tmp_path: Path, forks: ForkServer
+    accumulate: str, precision: str, codec: str, cut: list[str], tmp_path: Path, forks: ForkServer
 ) -> None:
     """With compressed boundaries, moments of 8 bits, and sums that do not depend on their order."""
     run = settings(tmp_path, drawn_records(), NAME, {"width": WIDTH}, "collate", STEPS)
-    run["model"] = {"module": NAME, "module_config": {"width": WIDTH}, "cut": ["left.1", "right"]}
+    run["model"] = {"module": NAME, "module_config": {"width": WIDTH}, "cut": cut}
     run["optimizer"] = {"name": "adamw", "lr": 1e-3, "state_bits": 8}
-    run["train"] |= {"codec": "blockwise8", "reduce_codec": "blockwise16", "accumulate": accumulate}
+    run["train"] |= {"codec": codec, "reduce_codec": "blockwise16", "accumulate": accumulate}
     run["train"]["precision"] = precision
+    stages = len(cut) + 1
     found: list[list[bytes]] = []
     for deaths in (False, True):
         with LocalSwarm(tmp_path / f"deaths-{deaths}", run, forks=forks) as swarm:
             swarm.start_trainer()
-            for number in range(2 * STAGES):
-                swarm.start_peer("--trust-module", NAME, stage=number % STAGES)
-            for after, victim in ((5, 1), (12, 5)) if deaths else ():
+            for number in range(2 * stages):
+                swarm.start_peer("--trust-module", NAME, stage=number % stages)
+            for after, victim in ((5, 1), (12, 2)) if deaths else ():
                 swarm.wait_steps(after, FINISH_S)
                 swarm.peers[victim].kill()
             swarm.wait_finished(FINISH_S)
         found.append([file.read_bytes() for file in sorted((swarm.output / "final").glob("*.safetensors"))])
-    assert len(found[0]) == STAGES
+    assert len(found[0]) == stages
     assert found[0] == found[1]

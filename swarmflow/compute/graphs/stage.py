@@ -43,7 +43,8 @@ class GraphStage(GroupedStage):
         super().__init__(model.layout(cut, stage, align), device, rounding, in_host_memory=in_host_memory)
         self.items = model.items
         first, stop = (0, *cut)[stage], (*cut, model.operators)[stage]
-        self._incoming = [_Shape.of(node) for node in graph.live(first)]
+        incoming, before = graph.live(first), (0, 0, *cut)[stage]
+        self._incoming = [_Shape.of(node, fresh=graph.position[node] >= before) for node in incoming]
         placed = _Placement(graph, device)
         for group in self.groups.values():
             for entry in group.entries:
@@ -64,6 +65,11 @@ class GraphStage(GroupedStage):
             return None, GraphInput(None, batch)
         leaf = x.boundary.to(self.device).detach().requires_grad_()
         return leaf, GraphInput(leaf, batch)
+
+    def enlarged(self, leaf: Tensor, factor: float) -> Tensor:
+        """As of any stage. What came through the stage before was multiplied there, or in a stage before that one."""
+        factors = [leaf.new_full((each.elements,), factor if each.fresh else 1.0) for each in self._incoming]
+        return leaf * (leaf != 0) * torch.cat(factors)
 
     def trunk(self, x: StageInput, draw: DrawKey | None = None) -> Tensor:
         """Return the boundary after this stage, fp32 [1, n]; on the last stage the loss, fp32 [1]."""
@@ -106,16 +112,17 @@ class GraphStage(GroupedStage):
 
 @dataclass(frozen=True)
 class _Shape:
-    """A tensor at a boundary."""
+    """A tensor at a boundary. fresh: the stage before it has computed it."""
 
     shape: tuple[int, ...]
     elements: int
     dtype: torch.dtype
+    fresh: bool
 
     @classmethod
-    def of(cls, node: fx.Node) -> _Shape:
+    def of(cls, node: fx.Node, *, fresh: bool) -> _Shape:
         value = node.meta["val"]
-        return cls(tuple(value.shape), value.numel(), value.dtype)
+        return cls(tuple(value.shape), value.numel(), value.dtype, fresh)
 
 
 class _Placement:

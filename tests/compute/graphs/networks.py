@@ -121,6 +121,25 @@ def odd(kind: str) -> nn.Module:
     return Odd(kind)
 
 
+class Skipping(nn.Module):
+    """Three layers, of which the last one takes what the first one gives too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.middle, self.last = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The sum of the losses of the items."""
+        early = self.first(x)
+        late = self.middle(early)
+        return nn.functional.cross_entropy(self.last(late) * early, y, reduction="sum")
+
+
+def skipping() -> nn.Module:
+    """A network with a skip connection."""
+    return Skipping()
+
+
 def no_module() -> str:
     """What is no module."""
     return "no module"

@@ -7,11 +7,13 @@ import logging
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
+from swarmflow.compute.codec import Codec
 from swarmflow.compute.graphs.capture import OperatorGraph, capture, recapture
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, graph_as_json, graph_model
 from swarmflow.compute.graphs.stage import GraphStage
@@ -19,8 +21,9 @@ from swarmflow.compute.graphs.user_functions import build_module, without_dropou
 from swarmflow.compute.grouped_stage import GraphInput
 from swarmflow.compute.layout_types import TIED, StageLayout
 from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.topk import TopKCodec, kept_share_of
 from swarmflow.errors import ModelError
-from tests.compute.graphs.networks import CLASSES, ITEMS, WIDTH
+from tests.compute.graphs.networks import CLASSES, ITEMS, WIDTH, Skipping
 from tests.further import more
 
 HERE = "tests.compute.graphs.networks"
@@ -235,6 +238,51 @@ def test_stages_in_bf16_have_the_bits_of_autocast(function: str, kind: str, inpu
 def test_what_stages_cannot_do_is_refused_by_name(function: str, config: dict[str, object], reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         capture(f"{HERE}:{function}", config, VECTORS, SEED)
+
+
+class _Sent(torch.autograd.Function):
+    """What a codec leaves of a tensor, and the gradients of that alone."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, codec: Codec) -> Tensor:  # noqa: ANN401
+        sent = codec.decode(codec.encode(x.reshape(1, -1)), (1, x.numel()), torch.float32).view(x.shape)
+        ctx.save_for_backward(sent != 0)
+        return sent
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:  # noqa: ANN401
+        return gradients[0] * ctx.saved_tensors[0], None
+
+
+def test_of_what_a_codec_drops_there_is_no_gradient_and_what_it_keeps_is_enlarged_once() -> None:
+    """Also where it crosses two boundaries."""
+    graph, model = captured("skipping", {}, VECTORS)
+    batch, codec, factor = batch_of(VECTORS), TopKCodec(64), 2.0
+    cut = [each.uses[0] for each in model.parameters if each.name in ("middle.weight", "last.weight")]
+    stages = [GraphStage(graph, model, cut, number, torch.device("cpu"), None) for number in range(3)]
+    runners = [StageRunner(stage) for stage in stages]
+    entered = GraphInput(None, batch)
+    for stage, runner in zip(stages, runners, strict=True):
+        stage.set_values(graph.values)
+        runner.begin(0, kept_share=kept_share_of(codec))
+        if not stage.last:
+            left = runner.forward("m", entered)
+            entered = GraphInput(codec.decode(codec.encode(left), left.shape, torch.float32), batch)
+    loss, _, gradient = runners[-1].loss("m", entered, torch.empty(0))
+    for runner in reversed(runners[:-1]):
+        assert gradient is not None
+        gradient = runner.backward("m", gradient)
+    found = {name: own for stage in stages for name, _, own in stage.named_parameters() if own is not None}
+
+    module = build_module(f"{HERE}:skipping", {}, SEED).module
+    assert isinstance(module, Skipping)
+    sent: Any = _Sent.apply
+    early = sent(module.first(batch["x"]), codec) * factor
+    both = sent(torch.stack([early, module.middle(early)]), codec)
+    wanted = torch.nn.functional.cross_entropy(module.last(both[1] * factor) * both[0], batch["y"], reduction="sum")
+    wanted.backward()
+    gradients = {name: each.grad for name, each in module.named_parameters() if each.grad is not None}
+    assert_same((loss, found), (float(wanted.detach()), gradients))
 
 
 def test_a_loss_that_autocast_leaves_in_bf16_is_refused() -> None:
