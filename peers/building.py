@@ -102,9 +102,19 @@ def _runners(manifest: Manifest, device: torch.device, number: int, *, in_host_m
     stages: list[GroupedStage]
     if is_graph(manifest.model):
         model = graph_model(manifest.model)
-        graph = recapture(model, manifest.seed, manifest.precision)
+        graph = recapture(model, manifest.seed, manifest.precision, dropout=manifest.dropout)
         stages = [
-            GraphStage(graph, model, manifest.cut, number, device, each, align, in_host_memory=in_host_memory)
+            GraphStage(
+                graph,
+                model,
+                manifest.cut,
+                number,
+                device,
+                each,
+                align,
+                in_host_memory=in_host_memory,
+                drops=manifest.dropout,
+            )
             for each in rounding
         ]
     else:

@@ -311,8 +311,6 @@ def _check_model(model: dict[str, Any]) -> None:
         raise check.Disallowed(
             'model.attention = "sdpa": goes only without model.dropout; take "eager", or leave it out'
         )
-    if model.get("dropout") and "module" in model:
-        raise check.Disallowed("model.dropout = true: a model.module is trained without dropout; leave it out")
     if "module" not in model and any(isinstance(place, str) for place in model.get("cut", ())):
         raise check.Disallowed(f"model.cut = {check.shown(model['cut'])}: names go only with model.module")
     if "stages" not in model and "cut" not in model:

@@ -339,7 +339,6 @@ def test_a_run_of_a_module(tmp_path: Path) -> None:
         ('"a.b:c"', '"a.b"', 'model.module = "a.b": must be the name of a function in a package'),
         ('"a.b:d"', '"a/b:d"', 'data.collate = "a/b:d": must be the name of a function in a package'),
         ("stages = 2", 'path = "x"\nstages = 2', "model.path and model.module are both given: keep one of them"),
-        ("stages = 2", "dropout = true\nstages = 2", "model.dropout = true: a model.module is trained without dropout"),
         ("stages = 2", "module_config = 3\nstages = 2", "model.module_config = 3: must be a table of strings"),
         (
             "stages = 2",

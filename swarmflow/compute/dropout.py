@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
@@ -87,11 +87,19 @@ class SeededDropout(TorchFunctionMode):
     def _drop(self, x: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False) -> Tensor:
         if not training or p == 0.0:
             return x
-        kept = torch.rand(x.shape, generator=self._generator) >= p
-        scale = 1.0 / (1.0 - p) if p < 1.0 else 0.0
-        if x.device.type == "cuda":
-            kept = kept.pin_memory()  # else the host would wait until the device has come to this layer
-        return x * (kept.to(x.device, non_blocking=True).to(x.dtype) * scale)
+        return x * mask_of(x.shape, p, self._generator, x)
+
+
+def mask_of(shape: Sequence[int], share: float, generator: torch.Generator, x: Tensor) -> Tensor:
+    """Draw on the CPU by what a tensor is multiplied: zeros in a share of the places, and the same number elsewhere.
+
+    x: on whose device, and in whose dtype it is to be.
+    """
+    kept = torch.rand(shape, generator=generator) >= share
+    scale = 1.0 / (1.0 - share) if share < 1.0 else 0.0
+    if x.device.type == "cuda":
+        kept = kept.pin_memory()  # else the host would wait until the device has come to this layer
+    return kept.to(x.device, non_blocking=True).to(x.dtype) * scale
 
 
 class Redrawing:

@@ -37,4 +37,5 @@ def check_graph(config: RunConfig, inputs: Sequence[BatchTensor], batch: Mapping
         section.cut,
         plan,
         train.precision,
+        dropout=section.dropout,
     )

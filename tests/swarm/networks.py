@@ -16,8 +16,9 @@ class TwoBranches(nn.Module):
 
     scale: Tensor
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
+        self.dropout = dropout
         self.enter = nn.Linear(8, width)
         self.left = nn.Sequential(nn.Linear(width, 2 * width), nn.BatchNorm1d(2 * width), nn.GELU())
         self.back = nn.Linear(2 * width, width)
@@ -28,15 +29,15 @@ class TwoBranches(nn.Module):
     def forward(self, features: Tensor, label: Tensor) -> dict[str, Tensor]:
         """The sum of the losses of the items."""
         entered = torch.relu(self.enter(features))
-        left = self.back(self.left(entered))
+        left = self.back(nn.functional.dropout(self.left(entered), self.dropout))
         right = torch.tanh(self.right(entered)) * self.scale
         logits = self.leave(torch.cat([left + entered, right], dim=1)) + features[:, :CLASSES]
         return {"loss": nn.functional.cross_entropy(logits, label, reduction="sum")}
 
 
-def two_branches(width: int = 16) -> nn.Module:
-    """A network of two branches."""
-    return TwoBranches(width)
+def two_branches(width: int = 16, dropout: float = 0.0) -> nn.Module:
+    """A network of two branches, one with a dropout."""
+    return TwoBranches(width, dropout)
 
 
 def collate(records: list[dict[str, Any]]) -> dict[str, Tensor]:

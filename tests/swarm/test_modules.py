@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from swarmflow.compute.graphs.user_functions import without_dropout
+from swarmflow.compute.graphs.dropping import without_dropout
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm
 from tests.compute.graphs.networks import of_transformers
@@ -194,7 +194,7 @@ def test_deaths_change_no_bit_of_what_is_learnt(
 ) -> None:
     """With compressed boundaries, moments of 8 bits, and sums that do not depend on their order."""
     run = settings(tmp_path, drawn_records(), NAME, {"width": WIDTH}, "collate", STEPS)
-    run["model"] = {"module": NAME, "module_config": {"width": WIDTH}, "cut": cut}
+    run["model"] = {"module": NAME, "module_config": {"width": WIDTH, "dropout": 0.2}, "cut": cut, "dropout": True}
     run["optimizer"] = {"name": "adamw", "lr": 1e-3, "state_bits": 8}
     run["train"] |= {"codec": codec, "reduce_codec": "blockwise16", "accumulate": accumulate}
     run["train"]["precision"] = precision

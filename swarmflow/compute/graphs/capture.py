@@ -23,7 +23,8 @@ from swarmflow.compute.codec import FX_STATE
 from swarmflow.compute.families import one_line
 from swarmflow.compute.flat_tensors import memory_of
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, GraphParameter
-from swarmflow.compute.graphs.user_functions import LossModule, build_module, casting, without_dropout
+from swarmflow.compute.graphs.dropping import with_operators, without_dropout
+from swarmflow.compute.graphs.user_functions import LossModule, build_module, casting
 from swarmflow.errors import ModelError
 
 _PREFIX = "module."  # of LossModule
@@ -153,22 +154,29 @@ class _Numbered(str):
 
 
 def capture(
-    module: str, config: Mapping[str, Any], inputs: Sequence[BatchTensor], seed: int, precision: str = "fp32"
+    module: str,
+    config: Mapping[str, Any],
+    inputs: Sequence[BatchTensor],
+    seed: int,
+    precision: str = "fp32",
+    *,
+    dropout: bool = False,
 ) -> OperatorGraph:
     """Build the user's module and export its graph. Raises ModelError, which names what cannot be exported or cut.
 
     precision: "bf16" for the casts of torch's autocast on the CPU, which are then in the graph, the same on any device.
+    dropout: whether the module's dropouts are in the graph.
     """
     name = f"model.module = {module!r}"
     built = build_module(module, config, seed)
     with casting(precision):
-        program = _exported(built, inputs, name)
+        program = _exported(built, inputs, name, dropout=dropout)
     return _graph_of(program, built, inputs, name)
 
 
-def recapture(model: GraphModel, seed: int, precision: str = "fp32") -> OperatorGraph:
+def recapture(model: GraphModel, seed: int, precision: str = "fp32", *, dropout: bool = False) -> OperatorGraph:
     """Return the graph that a manifest describes. Raises ModelError where the module is another one here."""
-    graph = capture(model.module, model.module_config, model.inputs, seed, precision)
+    graph = capture(model.module, model.module_config, model.inputs, seed, precision, dropout=dropout)
     found = graph.describe(model.module, model.module_config, model.items)
     if found.digest != model.digest or found != model:
         raise ModelError(
@@ -183,9 +191,9 @@ def example(inputs: Iterable[BatchTensor]) -> dict[str, Tensor]:
     return {each.name: torch.zeros(each.shape, dtype=getattr(torch, each.dtype)) for each in inputs}
 
 
-def _exported(built: LossModule, inputs: Sequence[BatchTensor], name: str) -> ExportedProgram:
+def _exported(built: LossModule, inputs: Sequence[BatchTensor], name: str, *, dropout: bool) -> ExportedProgram:
     try:
-        with FX_STATE, without_dropout(), warnings.catch_warnings():
+        with FX_STATE, with_operators(name) if dropout else without_dropout(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own code calls what torch gives up
             program = torch.export.export(built, (), kwargs=example(inputs), strict=False)
             _detach_what_has_no_gradient(program.graph_module)

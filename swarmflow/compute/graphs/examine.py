@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.families import one_line
 from swarmflow.compute.finite import finite
 from swarmflow.compute.graphs.capture import OperatorGraph, capture, where
@@ -58,13 +59,15 @@ def examine_graph(
     cut: Sequence[int] | Sequence[str] | None,
     plan: Planner,
     precision: str = "fp32",
+    *,
+    dropout: bool = False,
 ) -> ExaminedGraph:
     """Export a module, cut it and compare the stages with the module itself on one microbatch.
 
     items: of a microbatch. cut: operators, or submodules by name; None where it follows from the operators' costs, by
     `plan`. Raises ModelError.
     """
-    graph = capture(module, config, inputs, seed, precision)
+    graph = capture(module, config, inputs, seed, precision, dropout=dropout)
     model = graph.describe(module, config, items)
     try:
         workloads = tuple(measure(graph, batch))
@@ -135,13 +138,14 @@ def _compare(
         wanted, gradients = gradients_of(build_module(model.module, model.module_config, seed), batch, precision)
     except RuntimeError as error:  # of torch
         raise ModelError(f"{name} fails with the first microbatch ({one_line(error)})") from error
-    stages = [GraphStage(graph, model, cut, n, torch.device("cpu"), None) for n in range(len(cut) + 1)]
+    stages = [GraphStage(graph, model, cut, n, torch.device("cpu"), None, drops=True) for n in range(len(cut) + 1)]
     runners = [StageRunner(stage, precision) for stage in stages]
     kept: list[int] = []
     entered = GraphInput(None, batch)
     for stage, runner in zip(stages, runners, strict=True):
         stage.set_values(graph.values)
-        kept.append(runner.activation_bytes(entered))
+        kept.append(runner.activation_bytes(entered, DrawKey(seed, 0, 0)))
+        stage.drops = False  # from here on it is compared with the module without dropout
         if not stage.last:
             boundary = runner.forward(0, entered)
             if not finite(boundary):

@@ -6,7 +6,7 @@ tensor [1, n], so that codecs, the journal and repairs treat it as any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +17,7 @@ from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.graphs.capture import OperatorGraph
 from swarmflow.compute.graphs.description import GraphModel
+from swarmflow.compute.graphs.dropping import MaskedDropout, is_drop
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, StageInput
 from swarmflow.compute.layout_types import TensorSlot
@@ -38,14 +39,20 @@ class GraphStage(GroupedStage):
         align: int = 1,
         *,
         in_host_memory: bool = False,
+        drops: bool = False,
     ) -> None:
-        """rounding: how gradients are rounded before they add up. align: as in `stage_layout`."""
+        """rounding: how gradients are rounded before they add up. align: as in `stage_layout`.
+
+        drops: whether the dropouts of the graph, if it has some, drop anything in training.
+        """
         super().__init__(model.layout(cut, stage, align), device, rounding, in_host_memory=in_host_memory)
         self.items = model.items
         first, stop = (0, *cut)[stage], (*cut, model.operators)[stage]
         incoming, before = graph.live(first), (0, 0, *cut)[stage]
         self._incoming = [_Shape.of(node, fresh=graph.position[node] >= before) for node in incoming]
-        placed = _Placement(graph, device)
+        self.drops = drops
+        self._draw: DrawKey | None = None
+        placed = _Placement(graph, device, lambda: self._draw)
         for group in self.groups.values():
             for entry in group.entries:
                 placed.root.register_parameter(f"parameter_{len(placed.parameters)}", group.parameter(entry))
@@ -56,6 +63,11 @@ class GraphStage(GroupedStage):
         self.units: dict[str, nn.Module] = {name: self._module}
         self.order = [name]
         self.block_names = (name,)
+
+    @property
+    def dropout(self) -> bool:
+        """Whether training drops anything, and so needs a key to draw from."""
+        return self.drops
 
     def enter(self, x: StageInput) -> tuple[Tensor | None, StageInput]:
         """Return the boundary as autograd leaf, None on stage 0, and what `trunk` takes."""
@@ -80,6 +92,7 @@ class GraphStage(GroupedStage):
             for shape in self._incoming:
                 values.append(flat[start : start + shape.elements].view(shape.shape).to(shape.dtype))
                 start += shape.elements
+        self._draw = draw if self.drops else None
         outputs = self._module(*values, *(x.batch[name] for name in self._batch))
         if self.last:
             [loss] = outputs
@@ -128,11 +141,13 @@ class _Shape:
 class _Placement:
     """Makes the module of a stage out of nodes of the whole graph."""
 
-    def __init__(self, graph: OperatorGraph, device: torch.device) -> None:
+    def __init__(self, graph: OperatorGraph, device: torch.device, key: Callable[[], DrawKey | None]) -> None:
+        """key: as in `MaskedDropout`."""
         self.root = nn.Module()
         self.parameters: dict[str, str] = {}  # name in the module -> attribute of the root
         self._graph = graph
         self._device = device
+        self._key = key
         self._made = fx.Graph()
         self._copies: dict[fx.Node, fx.Node] = {}
 
@@ -168,6 +183,11 @@ class _Placement:
         return fx.GraphModule(self.root, self._made), tuple(graph.inputs[node].name for node in batch)
 
     def _copy(self, node: fx.Node) -> None:
+        if is_drop(node):
+            name = f"drop_{len(self._copies)}"
+            self.root.add_module(name, MaskedDropout.of(node, self._key))
+            self._copies[node] = self._made.call_module(name, (self._copies[node.all_input_nodes[0]],))
+            return
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self._copies[each])
         args, kwargs = pytree.tree_map_only(torch.device, lambda device: self._device, (args, kwargs))
         assert callable(node.target), "an operator, not a method by its name"

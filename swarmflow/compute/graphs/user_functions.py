@@ -4,34 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
-from torch.overrides import TorchFunctionMode
 
 from swarmflow.compute.families import one_line
 from swarmflow.errors import ModelError
-
-_DROPOUTS = frozenset(
-    (
-        nn.functional.dropout,
-        nn.functional.dropout1d,
-        nn.functional.dropout2d,
-        nn.functional.dropout3d,
-        nn.functional.alpha_dropout,
-        nn.functional.feature_alpha_dropout,
-        torch.dropout,
-        torch.feature_dropout,
-        torch.alpha_dropout,
-    )
-)
-
-# The place of dropout_p among the arguments. Within one of these functions the mode below is off.
-_DROPOUT_P = {nn.functional.scaled_dot_product_attention: 4, nn.functional.multi_head_attention_forward: 10}
 
 
 def load_function(name: str, key: str) -> Callable[..., object]:
@@ -108,36 +90,9 @@ def first_values(name: str, config: Mapping[str, Any], seed: int) -> dict[str, T
     return {key: parameter.detach() for key, parameter in named}
 
 
-@contextlib.contextmanager
-def without_dropout() -> Iterator[None]:
-    """No dropout inside the block, neither that of modules nor that of functions."""
-    with _Undropped():
-        yield
-
-
 def casting(precision: str) -> contextlib.AbstractContextManager[Any]:
     """What a run's precision asks of the user's module: torch's autocast, as on the CPU, or nothing."""
     return torch.autocast("cpu", dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
-
-
-class _Undropped(TorchFunctionMode):
-    def __torch_function__(
-        self,
-        func: Callable[..., object],
-        types: Iterable[type],
-        args: tuple[Any, ...] = (),
-        kwargs: dict[str, Any] | None = None,
-    ) -> object:
-        kwargs = kwargs or {}
-        if func in _DROPOUTS:
-            return args[0] if args else kwargs["input"]
-        place = _DROPOUT_P.get(func)
-        if place is not None:
-            if len(args) > place:
-                args = (*args[:place], 0.0, *args[place + 1 :])
-            else:
-                kwargs = {**kwargs, "dropout_p": 0.0}
-        return func(*args, **kwargs)
 
 
 def _error_line(error: Exception) -> str:

@@ -13,7 +13,8 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from swarmflow.compute.graphs.capture import OperatorGraph, where
-from swarmflow.compute.graphs.user_functions import LossModule, casting, without_dropout
+from swarmflow.compute.graphs.dropping import without_dropout
+from swarmflow.compute.graphs.user_functions import LossModule, casting
 
 _TRIALS = 3
 _BACKWARD = 2.0  # a backward pass takes about twice the forward's time and operations

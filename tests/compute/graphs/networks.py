@@ -78,6 +78,11 @@ class Odd(nn.Module):
                 hidden = hidden + torch.rand_like(hidden)
             case "dropout":
                 hidden = nn.functional.dropout(self.drop(hidden), 0.5)
+                hidden = nn.functional.dropout1d(hidden.view(1, ITEMS, WIDTH), 0.3).view(ITEMS, WIDTH)
+            case "alpha":
+                hidden = nn.functional.alpha_dropout(hidden, 0.5, training=True)
+            case "attention":
+                hidden = nn.functional.scaled_dot_product_attention(hidden, hidden, hidden, None, 0.1)
             case "buffer":
                 self.running.add_(hidden.detach().mean(dim=0))
             case "branch":

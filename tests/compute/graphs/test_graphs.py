@@ -5,19 +5,22 @@ from __future__ import annotations
 import itertools
 import logging
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from swarmflow.compute.codec import Codec
+from swarmflow.compute.dropout import DrawKey, seed_of
 from swarmflow.compute.graphs.capture import OperatorGraph, capture, recapture
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, graph_as_json, graph_model
+from swarmflow.compute.graphs.dropping import without_dropout
 from swarmflow.compute.graphs.stage import GraphStage
-from swarmflow.compute.graphs.user_functions import build_module, without_dropout
+from swarmflow.compute.graphs.user_functions import build_module
 from swarmflow.compute.grouped_stage import GraphInput
 from swarmflow.compute.layout_types import TIED, StageLayout
 from swarmflow.compute.runner import StageRunner
@@ -80,23 +83,24 @@ def in_stages(
     defer: bool = False,
     precision: str = "fp32",
     in_host_memory: bool = False,
+    key: DrawKey | None = None,
 ) -> tuple[float, Gradients]:
-    """The same of its stages, one after another. defer: each backward pass in two parts."""
-    cpu = torch.device("cpu")
+    """The same of its stages, one after another. defer: each backward pass in two parts. key: of what is dropped."""
+    cpu, drops = torch.device("cpu"), key is not None
     stages = [
-        GraphStage(graph, model, cut, number, cpu, None, in_host_memory=in_host_memory)
+        GraphStage(graph, model, cut, number, cpu, None, in_host_memory=in_host_memory, drops=drops)
         for number in range(len(cut) + 1)
     ]
     runners = [StageRunner(stage, precision) for stage in stages]
     entered = GraphInput(None, batch)
     for stage, runner in zip(stages[:-1], runners, strict=False):
         stage.set_values(graph.values)
-        again = runner.recompute(entered)
-        entered = GraphInput(runner.forward("m", entered), batch)
+        again = runner.recompute(entered, key)
+        entered = GraphInput(runner.forward("m", entered, key), batch)
         assert entered.boundary is not None
         assert torch.equal(again, entered.boundary), "a repetition has the same bits"
     stages[-1].set_values(graph.values)
-    loss, items, gradient = runners[-1].loss("m", entered, torch.empty(0), defer=defer)
+    loss, items, gradient = runners[-1].loss("m", entered, torch.empty(0), key, defer=defer)
     assert items == ITEMS
     for runner in reversed(runners[:-1]):
         assert gradient is not None
@@ -112,9 +116,14 @@ def in_stages(
 
 
 def captured(
-    function: str, config: dict[str, object], inputs: Sequence[BatchTensor], precision: str = "fp32"
+    function: str,
+    config: dict[str, object],
+    inputs: Sequence[BatchTensor],
+    precision: str = "fp32",
+    *,
+    dropout: bool = False,
 ) -> tuple[OperatorGraph, GraphModel]:
-    graph = capture(f"{HERE}:{function}", config, inputs, SEED, precision)
+    graph = capture(f"{HERE}:{function}", config, inputs, SEED, precision, dropout=dropout)
     return graph, graph.describe(f"{HERE}:{function}", config, ITEMS)
 
 
@@ -193,6 +202,57 @@ def test_what_a_module_may_do(kind: str) -> None:
         found = in_stages(graph, model, cut, batch)
         assert_same(found, wanted)
         assert found[1].keys() == wanted[1].keys()
+
+
+class _Masked(TorchFunctionMode):
+    """Dropouts as a run has them: the mask of each follows from the microbatch and from how many came before it."""
+
+    def __init__(self, key: DrawKey) -> None:
+        super().__init__()
+        self._key = key
+        self._count = 0
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Tensor],
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Tensor:
+        kwargs = kwargs or {}
+        if func not in (torch.nn.functional.dropout, torch.nn.functional.dropout1d):
+            return func(*args, **kwargs)
+        x, share = args[0], args[1] if len(args) > 1 else kwargs.get("p", 0.5)
+        seed = seed_of(self._key.seed, self._key.step, self._key.microbatch, self._count)
+        self._count += 1
+        shape = x.shape if func is torch.nn.functional.dropout else (*x.shape[:2], 1)
+        kept = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) >= share
+        return torch.mul(x, kept / (1 - share))
+
+
+def test_with_dropout_the_stages_drop_what_the_whole_drops_and_a_repetition_drops_it_again() -> None:
+    config: dict[str, object] = {"kind": "dropout"}
+    graph, model = captured("odd", config, VECTORS, dropout=True)
+    batch = batch_of(VECTORS)
+    without = whole("odd", config, batch)[0]
+    for index in range(2):
+        key = DrawKey(SEED, 3, index)
+        module = build_module(f"{HERE}:odd", config, SEED)
+        with _Masked(key):
+            loss = module(**batch)
+        loss.backward()
+        named = module.module.named_parameters(remove_duplicate=False)
+        wanted = float(loss.detach()), {name: each.grad for name, each in named if each.grad is not None}
+        assert wanted[0] != pytest.approx(without)
+        for cut in ((), *cuts_of(model, 3, 4)):
+            assert_same(in_stages(graph, model, cut, batch, key=key), wanted)
+
+
+@pytest.mark.parametrize(("kind", "name"), [("alpha", "alpha_dropout"), ("attention", "scaled_dot_product_attention")])
+def test_a_dropout_that_no_mask_repeats_is_refused(kind: str, name: str) -> None:
+    captured("odd", {"kind": kind}, VECTORS)
+    with pytest.raises(ModelError, match=f"model.module = .*: its {name} "):
+        captured("odd", {"kind": kind}, VECTORS, dropout=True)
 
 
 @pytest.mark.parametrize(
