@@ -83,8 +83,8 @@ def without_dropout() -> Iterator[None]:
 def with_operators(name: str) -> Iterator[None]:
     """Have each dropout inside the block be an operator, and be numbered.
 
-    name: of the module, for messages. Raises ModelError for a dropout within a fused operator, and for one that does
-    more than to multiply by a mask.
+    name: of the module, for messages. An attention that drops is computed in its parts. Raises ModelError for
+    nn.MultiheadAttention with dropout, and for a dropout that does more than to multiply by a mask.
     """
     with _Numbering(name):
         yield
@@ -126,13 +126,14 @@ class _Numbering(TorchFunctionMode):
         kwargs = kwargs or {}
         if func in _EACH | _CHANNELS | _OTHERS:
             return self._numbered(func, *args, **kwargs)
-        place = _DROPOUT_P.get(func)
-        share = args[place] if place is not None and len(args) > place else kwargs.get("dropout_p", 0.0)
-        training = func is not _FUNCTIONS.multi_head_attention_forward or kwargs.get("training", True)
-        if place is not None and share and training:
+        if func is _FUNCTIONS.scaled_dot_product_attention:
+            return self._attention(*args, **kwargs)
+        place = _DROPOUT_P[_FUNCTIONS.multi_head_attention_forward]
+        share = args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)
+        if func is _FUNCTIONS.multi_head_attention_forward and share and kwargs.get("training", True):
             raise ModelError(
                 f"{self._name}: its {func.__name__} drops within a fused operator, whose masks no replay can draw "
-                "again; give it dropout_p = 0, or compute the attention with a dropout of its own"
+                "again; give it no dropout, or compute the attention with scaled_dot_product_attention"
             )
         return func(*args, **kwargs)
 
@@ -153,3 +154,32 @@ class _Numbering(TorchFunctionMode):
         self._count += 1
         dropped: Tensor = torch.ops.swarmflow.drop(input, float(p), self._count - 1, func in _CHANNELS)
         return dropped
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> Tensor:
+        """As torch's, [..., T, E], [..., S, E] and [..., S, F] -> [..., T, F], but what it drops is an operator."""
+        if dropout_p == 0.0:
+            fused: Tensor = _FUNCTIONS.scaled_dot_product_attention(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+            return fused
+        if enable_gqa:
+            copies = query.shape[-3] // key.shape[-3]
+            key, value = key.repeat_interleave(copies, -3), value.repeat_interleave(copies, -3)
+        scores = query @ key.transpose(-2, -1) * (query.shape[-1] ** -0.5 if scale is None else scale)
+        if is_causal:
+            attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+        if attn_mask is not None and attn_mask.dtype == torch.bool:
+            scores = scores.masked_fill(~attn_mask, -torch.inf)
+        elif attn_mask is not None:
+            scores = scores + attn_mask
+        return self._numbered(_FUNCTIONS.dropout, scores.softmax(-1), dropout_p) @ value

@@ -65,6 +65,7 @@ class Odd(nn.Module):
         self.unused = nn.Linear(1, 1)
         self.register_buffer("running", torch.zeros(WIDTH))
         self.drop = nn.Dropout(0.5)
+        self.heads = nn.MultiheadAttention(WIDTH, 2, dropout=0.1) if kind == "heads" else nn.Identity()
         if kind == "half":
             self.middle.half()
         if kind == "fixed":
@@ -82,7 +83,19 @@ class Odd(nn.Module):
             case "alpha":
                 hidden = nn.functional.alpha_dropout(hidden, 0.5, training=True)
             case "attention":
-                hidden = nn.functional.scaled_dot_product_attention(hidden, hidden, hidden, None, 0.1)
+                heads = hidden.view(1, ITEMS, WIDTH // 2, 2).transpose(1, 2)
+                some = heads[:, :1]
+                mask = torch.tensor([[0.0, 1.0, -2.0]])
+                hidden = nn.functional.scaled_dot_product_attention(
+                    heads, heads, heads, (x[:, 0] < 0.0) | torch.eye(ITEMS).bool(), 0.4
+                )
+                hidden = hidden + nn.functional.scaled_dot_product_attention(heads, some, some, mask, 0.3, scale=0.5)
+                hidden = hidden + nn.functional.scaled_dot_product_attention(
+                    heads, some, some, None, 0.2, True, enable_gqa=True
+                )
+                hidden = hidden.transpose(1, 2).reshape(ITEMS, WIDTH)
+            case "heads":
+                hidden = self.heads(hidden, hidden, hidden)[0]
             case "buffer":
                 self.running.add_(hidden.detach().mean(dim=0))
             case "branch":

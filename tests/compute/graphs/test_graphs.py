@@ -18,7 +18,7 @@ from swarmflow.compute.codec import Codec
 from swarmflow.compute.dropout import DrawKey, seed_of
 from swarmflow.compute.graphs.capture import OperatorGraph, capture, recapture
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, graph_as_json, graph_model
-from swarmflow.compute.graphs.dropping import without_dropout
+from swarmflow.compute.graphs.dropping import is_drop, without_dropout
 from swarmflow.compute.graphs.stage import GraphStage
 from swarmflow.compute.graphs.user_functions import build_module
 from swarmflow.compute.grouped_stage import GraphInput
@@ -248,7 +248,18 @@ def test_with_dropout_the_stages_drop_what_the_whole_drops_and_a_repetition_drop
             assert_same(in_stages(graph, model, cut, batch, key=key), wanted)
 
 
-@pytest.mark.parametrize(("kind", "name"), [("alpha", "alpha_dropout"), ("attention", "scaled_dot_product_attention")])
+def test_an_attention_that_drops_is_torchs_where_nothing_is_dropped() -> None:
+    """With masks of both kinds, causal, with a scale, and with fewer keys than queries."""
+    config: dict[str, object] = {"kind": "attention"}
+    graph, model = captured("odd", config, VECTORS, dropout=True)
+    batch, wanted = batch_of(VECTORS), whole("odd", config, batch_of(VECTORS))
+    assert sum(is_drop(node) for node in graph.operators) == 3
+    for cut in cuts_of(model, 2, 3):
+        assert_same(in_stages(graph, model, cut, batch), wanted)
+        assert in_stages(graph, model, cut, batch, key=DrawKey(SEED, 0, 0))[0] != pytest.approx(wanted[0])
+
+
+@pytest.mark.parametrize(("kind", "name"), [("alpha", "alpha_dropout"), ("heads", "multi_head_attention_forward")])
 def test_a_dropout_that_no_mask_repeats_is_refused(kind: str, name: str) -> None:
     captured("odd", {"kind": kind}, VECTORS)
     with pytest.raises(ModelError, match=f"model.module = .*: its {name} "):
