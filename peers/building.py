@@ -72,15 +72,6 @@ def check_trusted(manifest: Manifest, trusted: Sequence[str]) -> None:
     load_function(name, "model.module")
 
 
-def check_activations(manifest: Manifest, activations: str) -> None:
-    """Raise ConfigError where the stages of the run have no blocks that could be computed again."""
-    if activations == "recompute" and is_graph(manifest.model):
-        raise ConfigError(
-            "--activations recompute: this run trains a module, whose stages have no blocks; use keep or auto, and "
-            "--capacity for fewer microbatches at a time"
-        )
-
-
 def initialize(served: Served, manifest: Manifest) -> None:
     """Set the weights of version 0, which the run's seed gives."""
     stage = served.runner(1).stage
@@ -143,19 +134,18 @@ def _microbatch_memory(manifest: Manifest, budget: MemoryBudget, runners: Sequen
     """Return the memory of a stage's microbatches, and have its blocks recomputed where that is wanted, or needed."""
     stage, graph_bytes = runners[0].stage, _microbatch_bytes(manifest, runners[0])
     kept, number, in_host = MicrobatchMemory.kept(graph_bytes), stage.layout.stage, stage.in_host_memory
-    if stage.block_recompute is None or budget.activations == "keep":
+    if budget.activations == "keep":
         return kept
     if budget.activations == "auto" and budget.has_enough(manifest, number, kept, in_host_memory=in_host):
         return kept
     for runner in runners:
-        if runner.stage.block_recompute is not None:
-            runner.stage.block_recompute.on = True
+        runner.stage.block_recompute.on = True
     inputs_bytes = _microbatch_bytes(manifest, runners[0])
     log.info(
         "a microbatch keeps %s instead of %s: its blocks are computed again in the backward pass",
         *map(readable_size, (inputs_bytes, graph_bytes)),
     )
-    return MicrobatchMemory.recomputed(inputs_bytes, graph_bytes, stage.block_recompute.count)
+    return MicrobatchMemory.recomputed(inputs_bytes, graph_bytes, stage.block_recompute.largest)
 
 
 def _microbatch_bytes(manifest: Manifest, runner: StageRunner) -> int:

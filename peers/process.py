@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import uvloop
 
-from peers.building import check_activations, check_trusted
+from peers.building import check_trusted
 from peers.copies import CopyKeeper
 from peers.ending import Signals, run_lives
 from peers.fitting import MemoryBudget
@@ -225,7 +225,6 @@ class _Life:
         """Begin in a known run: read the disk, make the workers and the machine, and join."""
         session, own, manifest = self._session, self._own, found.manifest
         check_trusted(manifest, self._options.trust_module)
-        check_activations(manifest, self._options.activations)
         session.fit(manifest)
         compute, codec = Worker("compute", session.fail), Worker("codec", session.fail)
         self._workers = [compute, codec]

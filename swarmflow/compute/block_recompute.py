@@ -22,16 +22,20 @@ class BlockRecompute:
     Each part would compute a block again, and the second one does for each of its operators.
     """
 
-    def __init__(self, blocks: Iterable[tuple[int, nn.Module]], again: Callable[[int], Again]) -> None:
+    def __init__(
+        self, blocks: Iterable[tuple[int, nn.Module]], again: Callable[[int], Again], largest: float | None = None
+    ) -> None:
         """blocks: with their index in the whole model. again: called in the forward pass of a block, with its index.
 
-        It returns the context in which the block is computed again.
+        It returns the context in which the block is computed again. largest: the share of what all blocks keep that the
+        largest one does; None: they are alike.
         """
         self.on = False
-        self.count = 0
+        count = 0
         for layer, block in blocks:
-            self.count += 1
+            count += 1
             self._wrap(layer, block, again)
+        self.largest = largest or 1 / max(1, count)
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:

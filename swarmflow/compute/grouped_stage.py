@@ -59,12 +59,12 @@ class GroupedStage(ABC):
 
     groups: reduction group -> flat buffers. units: full name -> module of every part of this stage that may have
     parameters, under the names of the whole model. order: the names of the units as a microbatch passes them, at least
-    one; block_names: of those, without the embedding and the head. rounding: how gradients become integers, None where
-    they add up in fp32. in_host_memory: whether the parameters' own values, and all that goes with them at a step's
-    edge, are in the memory of the host; a runner then has copies on the device.
+    one; block_names: of those, without the embedding and the head. block_recompute: of the blocks. rounding: how
+    gradients become integers, None where they add up in fp32. in_host_memory: whether the parameters' own values, and
+    all that goes with them at a step's edge, are in the memory of the host; a runner then has copies on the device.
     """
 
-    block_recompute: BlockRecompute | None = None  # of its blocks; None: it has none
+    block_recompute: BlockRecompute
     units: dict[str, nn.Module]
     order: list[str]
     block_names: tuple[str, ...]

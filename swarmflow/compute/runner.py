@@ -81,10 +81,7 @@ class StageRunner:
         It builds the graph all the same: without one torch may choose other kernels, whose results round differently.
         But what the graph would save for a backward pass goes at once: it may not cost the memory of one.
         """
-        keeping = (
-            contextlib.nullcontext() if self.stage.block_recompute is None else self.stage.block_recompute.paused()
-        )
-        with keeping, saved_tensors_hooks(lambda tensor: None, lambda nothing: nothing):
+        with self.stage.block_recompute.paused(), saved_tensors_hooks(lambda tensor: None, lambda nothing: nothing):
             return self._forward(x, draw)[1].detach()
 
     def backward(
@@ -107,9 +104,7 @@ class StageRunner:
 
     def _defer(self, key: Hashable, edge: GradientEdge, grad: Tensor, leaf: Tensor | None) -> bool:
         """Compute the gradient of the input alone; return whether that could be."""
-        in_one = (
-            leaf is None or self._hooks or (self.stage.block_recompute is not None and self.stage.block_recompute.on)
-        )
+        in_one = leaf is None or self._hooks or self.stage.block_recompute.on
         rest = None if leaf is None or in_one else split(edge, grad, leaf)
         if rest is not None:
             self._begun[key] = rest

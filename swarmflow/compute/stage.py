@@ -103,7 +103,7 @@ class Stage(GroupedStage):
         _fill_buffers(self.model, device)
         if self._dropout is not None:
             self._dropout.watch(self._base, zip(blocks, anatomy.blocks, strict=True))
-        self.block_recompute: BlockRecompute = BlockRecompute(zip(blocks, anatomy.blocks, strict=True), self._again)
+        self.block_recompute = BlockRecompute(zip(blocks, anatomy.blocks, strict=True), self._again)
         self._edges = Edges(anatomy.blocks, first=self.first, last=self.last)
         self._pass_through = _stand_in(anatomy)
         setattr(self.model, self.model.base_model_prefix, self._pass_through)

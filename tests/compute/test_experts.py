@@ -112,7 +112,6 @@ def test_blocks_that_are_computed_again_give_the_same_gradients(family: str) -> 
         runners = [StageRunner(stage) for stage in stages_of(model_config(tiny(family)), CUT)]
         hidden: torch.Tensor = x
         for runner in runners:
-            assert runner.stage.block_recompute is not None
             runner.stage.block_recompute.on = again
         for runner in runners[:-1]:
             hidden = runner.forward("m", hidden)

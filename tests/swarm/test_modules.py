@@ -204,7 +204,8 @@ def test_deaths_change_no_bit_of_what_is_learnt(
         with LocalSwarm(tmp_path / f"deaths-{deaths}", run, forks=forks) as swarm:
             swarm.start_trainer()
             for number in range(2 * stages):
-                swarm.start_peer("--trust-module", NAME, stage=number % stages)
+                again = ("--activations", "recompute") if number < stages else ()
+                swarm.start_peer("--trust-module", NAME, *again, stage=number % stages)
             for after, victim in ((5, 1), (12, 2)) if deaths else ():
                 swarm.wait_steps(after, FINISH_S)
                 swarm.peers[victim].kill()

@@ -6,18 +6,22 @@ tensor [1, n], so that codecs, the journal and repairs treat it as any other.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx, nn
 from torch.utils import _pytree as pytree
 
+from swarmflow.compute.block_recompute import BlockRecompute
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.graphs.capture import OperatorGraph
 from swarmflow.compute.graphs.description import GraphModel
 from swarmflow.compute.graphs.dropping import MaskedDropout, is_drop
+from swarmflow.compute.graphs.parts import divided
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, StageInput
 from swarmflow.compute.layout_types import TensorSlot
@@ -52,17 +56,19 @@ class GraphStage(GroupedStage):
         self._incoming = [_Shape.of(node, fresh=graph.position[node] >= before) for node in incoming]
         self.drops = drops
         self._draw: DrawKey | None = None
-        placed = _Placement(graph, device, lambda: self._draw)
-        for group in self.groups.values():
-            for entry in group.entries:
-                placed.root.register_parameter(f"parameter_{len(placed.parameters)}", group.parameter(entry))
-                placed.parameters[entry.name] = f"parameter_{len(placed.parameters)}"
-        self._module, self._batch = placed.stage(first, stop, last=self.last)
+        parameters = {entry.name: group.parameter(entry) for group in self.groups.values() for entry in group.entries}
+        placement = _Placement(graph, device, parameters, lambda: self._draw)
+        edges, largest = divided(graph, first, stop)
+        self._parts = [
+            placement.part(low, high, last=self.last and high == stop) for low, high in itertools.pairwise(edges)
+        ]
+        self._batch = dict.fromkeys(name for part in self._parts for name in part.batch)
         self._halved = frozenset(model.halved)
-        name = f"operators {first} to {stop - 1}"
-        self.units: dict[str, nn.Module] = {name: self._module}
-        self.order = [name]
-        self.block_names = (name,)
+        names = [f"operators {low} to {high - 1}" for low, high in itertools.pairwise(edges)]
+        self.units: dict[str, nn.Module] = {name: part.module for name, part in zip(names, self._parts, strict=True)}
+        self.order = names
+        self.block_names = tuple(names)
+        self.block_recompute = BlockRecompute(enumerate(self.units.values()), self._again, largest)
 
     @property
     def dropout(self) -> bool:
@@ -93,7 +99,9 @@ class GraphStage(GroupedStage):
                 values.append(flat[start : start + shape.elements].view(shape.shape).to(shape.dtype))
                 start += shape.elements
         self._draw = draw if self.drops else None
-        outputs = self._module(*values, *(x.batch[name] for name in self._batch))
+        outputs: Sequence[Tensor] = values
+        for part in self._parts:
+            outputs = part.module(*outputs, *(x.batch[name] for name in part.batch))
         if self.last:
             [loss] = outputs
             assert isinstance(loss, Tensor), "a graph ends in its loss"
@@ -115,6 +123,18 @@ class GraphStage(GroupedStage):
     def is_halved(self, unit: str, slot: TensorSlot) -> bool:
         """Return whether every operator of the module takes a parameter from a cast to bf16."""
         return slot.name in self._halved
+
+    def _again(self, part: int) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which a part is computed once more for the backward pass of this forward pass."""
+        return self._drawing(self._draw)
+
+    @contextlib.contextmanager
+    def _drawing(self, draw: DrawKey | None) -> Iterator[None]:
+        before, self._draw = self._draw, draw
+        try:
+            yield
+        finally:
+            self._draw = before
 
     @torch.no_grad()
     def set_values(self, values: dict[str, Tensor]) -> None:
@@ -138,60 +158,87 @@ class _Shape:
         return cls(tuple(value.shape), value.numel(), value.dtype, fresh)
 
 
-class _Placement:
-    """Makes the module of a stage out of nodes of the whole graph."""
+@dataclass(frozen=True)
+class _Part:
+    """Some operators of a stage. batch: the names of the tensors of the batch that they need."""
 
-    def __init__(self, graph: OperatorGraph, device: torch.device, key: Callable[[], DrawKey | None]) -> None:
-        """key: as in `MaskedDropout`."""
-        self.root = nn.Module()
-        self.parameters: dict[str, str] = {}  # name in the module -> attribute of the root
+    module: fx.GraphModule
+    batch: tuple[str, ...]
+
+
+class _Placement:
+    """Makes modules of ranges of operators. Values that are not tensors of the graph are the same in all of them."""
+
+    def __init__(
+        self,
+        graph: OperatorGraph,
+        device: torch.device,
+        parameters: Mapping[str, nn.Parameter],
+        key: Callable[[], DrawKey | None],
+    ) -> None:
+        """parameters: by their names in the module. key: as in `MaskedDropout`."""
         self._graph = graph
         self._device = device
+        self._parameters = parameters
         self._key = key
-        self._made = fx.Graph()
-        self._copies: dict[fx.Node, fx.Node] = {}
+        self._constants = {node: tensor.to(device) for node, tensor in graph.constants.items()}
 
-    def stage(self, first: int, stop: int, *, last: bool) -> tuple[fx.GraphModule, tuple[str, ...]]:
-        """Return the module of the operators `first` to `stop`, and the tensors of the batch that it takes.
+    def part(self, first: int, stop: int, *, last: bool) -> _Part:
+        """Return the module of the operators `first` to `stop`.
 
-        It takes the incoming tensors and then those, and returns a tuple: the outgoing tensors, or the loss.
+        It takes the incoming tensors, and then those of the batch, and returns a tuple: the outgoing tensors, or the
+        loss.
         """
-        graph = self._graph
+        graph, made, root = self._graph, fx.Graph(), nn.Module()
+        copies = _Copies(root, made, self._device, self._key)
         operators = graph.operators[first:stop]
         for node in graph.live(first):
-            self._copies[node] = self._made.placeholder(f"incoming_{len(self._copies)}")
+            copies[node] = made.placeholder(f"incoming_{len(copies)}")
         given = frozenset[fx.Node]().union(*(graph.given(node) for node in operators))
         batch = [node for node in graph.inputs if node in given]
         for node in batch:
-            self._copies[node] = self._made.placeholder(f"batch_{len(self._copies)}")
-        for node, tensor in graph.constants.items():
+            copies[node] = made.placeholder(f"batch_{len(copies)}")
+        for node, tensor in self._constants.items():
             if node in given:
-                name = f"constant_{len(self._copies)}"
-                self.root.register_buffer(name, tensor.to(self._device))
-                self._copies[node] = self._made.get_attr(name)
+                root.register_buffer(f"constant_{len(copies)}", tensor)
+                copies[node] = made.get_attr(f"constant_{len(copies)}")
         for node, name in graph.parameters.items():
-            if name in self.parameters and node in given:
-                self._copies[node] = self._made.get_attr(self.parameters[name])
+            if name in self._parameters and node in given:
+                root.register_parameter(f"parameter_{len(copies)}", self._parameters[name])
+                copies[node] = made.get_attr(f"parameter_{len(copies)}")
         for node in (each for each in graph.casts if each in given):
             # Not `_to_copy`: what has a copy in this dtype (`HalfWeights`) is not copied again.
-            args = self._copies[graph.casts[node]], torch.bfloat16
-            self._copies[node] = self._made.call_function(torch.ops.aten.to.dtype, args)
+            copies[node] = made.call_function(torch.ops.aten.to.dtype, (copies[graph.casts[node]], torch.bfloat16))
         for node in [*(each for each in graph.others if each in given), *operators]:
-            self._copy(node)
+            copies.add(node)
         outgoing = [graph.loss] if last else graph.live(stop)
-        self._made.output(tuple(self._copies[node] for node in outgoing))
-        return fx.GraphModule(self.root, self._made), tuple(graph.inputs[node].name for node in batch)
+        made.output(tuple(copies[node] for node in outgoing))
+        return _Part(fx.GraphModule(root, made), tuple(graph.inputs[node].name for node in batch))
 
-    def _copy(self, node: fx.Node) -> None:
+
+class _Copies(dict[fx.Node, fx.Node]):
+    """Nodes of the whole graph -> those of a part."""
+
+    def __init__(
+        self, root: nn.Module, made: fx.Graph, device: torch.device, key: Callable[[], DrawKey | None]
+    ) -> None:
+        super().__init__()
+        self._root = root
+        self._made = made
+        self._device = device
+        self._key = key
+
+    def add(self, node: fx.Node) -> None:
+        """Add a call of an operator."""
         if is_drop(node):
-            name = f"drop_{len(self._copies)}"
-            self.root.add_module(name, MaskedDropout.of(node, self._key))
-            self._copies[node] = self._made.call_module(name, (self._copies[node.all_input_nodes[0]],))
+            name = f"drop_{len(self)}"
+            self._root.add_module(name, MaskedDropout.of(node, self._key))
+            self[node] = self._made.call_module(name, (self[node.all_input_nodes[0]],))
             return
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self._copies[each])
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self[each])
         args, kwargs = pytree.tree_map_only(torch.device, lambda device: self._device, (args, kwargs))
         assert callable(node.target), "an operator, not a method by its name"
         # A tensor that came over a boundary is contiguous, and so may be what an operator makes of it: a view that was
         # possible in the whole graph may not be here.
         target = torch.ops.aten.reshape.default if node.target is torch.ops.aten.view.default else node.target
-        self._copies[node] = self._made.call_function(target, args, dict(kwargs))
+        self[node] = self._made.call_function(target, args, dict(kwargs))

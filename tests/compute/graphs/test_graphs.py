@@ -84,6 +84,7 @@ def in_stages(
     precision: str = "fp32",
     in_host_memory: bool = False,
     key: DrawKey | None = None,
+    recompute: bool = False,
 ) -> tuple[float, Gradients]:
     """The same of its stages, one after another. defer: each backward pass in two parts. key: of what is dropped."""
     cpu, drops = torch.device("cpu"), key is not None
@@ -91,6 +92,8 @@ def in_stages(
         GraphStage(graph, model, cut, number, cpu, None, in_host_memory=in_host_memory, drops=drops)
         for number in range(len(cut) + 1)
     ]
+    for stage in stages:
+        stage.block_recompute.on = recompute
     runners = [StageRunner(stage, precision) for stage in stages]
     entered = GraphInput(None, batch)
     for stage, runner in zip(stages[:-1], runners, strict=False):
