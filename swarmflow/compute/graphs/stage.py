@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
@@ -62,7 +63,7 @@ class GraphStage(GroupedStage):
         self._parts = [
             placement.part(low, high, last=self.last and high == stop) for low, high in itertools.pairwise(edges)
         ]
-        self._batch = dict.fromkeys(name for part in self._parts for name in part.batch)
+        self._given = placement.given(dict.fromkeys(node for part in self._parts for node in part.given))
         self._halved = frozenset(model.halved)
         names = [f"operators {low} to {high - 1}" for low, high in itertools.pairwise(edges)]
         self.units: dict[str, nn.Module] = {name: part.module for name, part in zip(names, self._parts, strict=True)}
@@ -78,7 +79,7 @@ class GraphStage(GroupedStage):
     def enter(self, x: StageInput) -> tuple[Tensor | None, StageInput]:
         """Return the boundary as autograd leaf, None on stage 0, and what `trunk` takes."""
         assert isinstance(x, GraphInput), "a stage of a module"
-        batch = {name: x.batch[name].to(self.device) for name in self._batch}
+        batch = {name: x.batch[name].to(self.device) for name in self._given.batch}
         if x.boundary is None:
             return None, GraphInput(None, batch)
         leaf = x.boundary.to(self.device).detach().requires_grad_()
@@ -99,9 +100,10 @@ class GraphStage(GroupedStage):
                 values.append(flat[start : start + shape.elements].view(shape.shape).to(shape.dtype))
                 start += shape.elements
         self._draw = draw if self.drops else None
+        given = self._given.of(x.batch)
         outputs: Sequence[Tensor] = values
         for part in self._parts:
-            outputs = part.module(*outputs, *(x.batch[name] for name in part.batch))
+            outputs = part.module(*outputs, *(given[node] for node in part.given))
         if self.last:
             [loss] = outputs
             assert isinstance(loss, Tensor), "a graph ends in its loss"
@@ -159,15 +161,31 @@ class _Shape:
 
 
 @dataclass(frozen=True)
-class _Part:
-    """Some operators of a stage. batch: the names of the tensors of the batch that they need."""
+class _Given:
+    """What operators of a stage need of the batch: its tensors, and what follows from them and from constants alone.
+
+    It is computed once a pass, whatever the parts of the stage are. batch: the names of the tensors that this takes.
+    """
 
     module: fx.GraphModule
+    nodes: tuple[fx.Node, ...]
     batch: tuple[str, ...]
+
+    def of(self, batch: Mapping[str, Tensor]) -> dict[fx.Node, Any]:
+        """Return the values of the nodes."""
+        return dict(zip(self.nodes, self.module(*(batch[name] for name in self.batch)), strict=True))
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Some operators of a stage. given: what they need of the batch."""
+
+    module: fx.GraphModule
+    given: tuple[fx.Node, ...]
 
 
 class _Placement:
-    """Makes modules of ranges of operators. Values that are not tensors of the graph are the same in all of them."""
+    """Makes modules of ranges of operators."""
 
     def __init__(
         self,
@@ -186,59 +204,87 @@ class _Placement:
     def part(self, first: int, stop: int, *, last: bool) -> _Part:
         """Return the module of the operators `first` to `stop`.
 
-        It takes the incoming tensors, and then those of the batch, and returns a tuple: the outgoing tensors, or the
-        loss.
+        It takes the incoming tensors, and then what is given, and returns a tuple: the outgoing tensors, or the loss.
         """
-        graph, made, root = self._graph, fx.Graph(), nn.Module()
-        copies = _Copies(root, made, self._device, self._key)
+        graph, copies = self._graph, self._copies()
         operators = graph.operators[first:stop]
-        for node in graph.live(first):
-            copies[node] = made.placeholder(f"incoming_{len(copies)}")
-        given = frozenset[fx.Node]().union(*(graph.given(node) for node in operators))
-        batch = [node for node in graph.inputs if node in given]
-        for node in batch:
-            copies[node] = made.placeholder(f"batch_{len(copies)}")
+        used = dict.fromkeys(each for node in operators for each in node.all_input_nodes)
+        given = tuple(node for node in (*graph.inputs, *graph.others) if node in used)
+        for node in (*graph.live(first), *given):
+            copies.take(node)
         for node, tensor in self._constants.items():
-            if node in given:
-                root.register_buffer(f"constant_{len(copies)}", tensor)
-                copies[node] = made.get_attr(f"constant_{len(copies)}")
+            if node in used:
+                copies.hold(node, nn.Buffer(tensor))
         for node, name in graph.parameters.items():
-            if name in self._parameters and node in given:
-                root.register_parameter(f"parameter_{len(copies)}", self._parameters[name])
-                copies[node] = made.get_attr(f"parameter_{len(copies)}")
-        for node in (each for each in graph.casts if each in given):
-            # Not `_to_copy`: what has a copy in this dtype (`HalfWeights`) is not copied again.
-            copies[node] = made.call_function(torch.ops.aten.to.dtype, (copies[graph.casts[node]], torch.bfloat16))
-        for node in [*(each for each in graph.others if each in given), *operators]:
-            copies.add(node)
-        outgoing = [graph.loss] if last else graph.live(stop)
-        made.output(tuple(copies[node] for node in outgoing))
-        return _Part(fx.GraphModule(root, made), tuple(graph.inputs[node].name for node in batch))
+            casts = [cast for cast, parameter in graph.casts.items() if parameter is node and cast in used]
+            if name in self._parameters and (node in used or casts):
+                copies.hold(node, self._parameters[name])
+                for cast in casts:
+                    copies.cast(cast, node)
+        for node in operators:
+            copies.call(node)
+        return _Part(copies.module([graph.loss] if last else graph.live(stop)), given)
+
+    def given(self, nodes: Iterable[fx.Node]) -> _Given:
+        """Return what computes these nodes, which no operator does."""
+        graph, copies, wanted = self._graph, self._copies(), tuple(nodes)
+        needed = frozenset[fx.Node]().union(*(graph.given(node) for node in wanted))
+        batch = [node for node in graph.inputs if node in needed]
+        for node in batch:
+            copies.take(node)
+        for node, tensor in self._constants.items():
+            if node in needed:
+                copies.hold(node, nn.Buffer(tensor))
+        for node in graph.others:
+            if node in needed:
+                copies.call(node)
+        return _Given(copies.module(wanted), wanted, tuple(graph.inputs[node].name for node in batch))
+
+    def _copies(self) -> _Copies:
+        return _Copies(self._device, self._key)
 
 
-class _Copies(dict[fx.Node, fx.Node]):
-    """Nodes of the whole graph -> those of a part."""
+class _Copies:
+    """Makes a module of copies of some nodes of the whole graph."""
 
-    def __init__(
-        self, root: nn.Module, made: fx.Graph, device: torch.device, key: Callable[[], DrawKey | None]
-    ) -> None:
-        super().__init__()
-        self._root = root
-        self._made = made
+    def __init__(self, device: torch.device, key: Callable[[], DrawKey | None]) -> None:
         self._device = device
         self._key = key
+        self._root = nn.Module()
+        self._made = fx.Graph()
+        self._found: dict[fx.Node, fx.Node] = {}
 
-    def add(self, node: fx.Node) -> None:
+    def take(self, node: fx.Node) -> None:
+        """Have the module take the value of a node."""
+        self._found[node] = self._made.placeholder(f"taken_{len(self._found)}")
+
+    def hold(self, node: fx.Node, tensor: nn.Parameter | nn.Buffer) -> None:
+        """Have the module hold the value of a node."""
+        name = f"held_{len(self._found)}"
+        setattr(self._root, name, tensor)
+        self._found[node] = self._made.get_attr(name)
+
+    def cast(self, node: fx.Node, parameter: fx.Node) -> None:
+        """Add the cast of a parameter. It is none where the parameter has a copy in this dtype (`HalfWeights`)."""
+        args = self._found[parameter], torch.bfloat16
+        self._found[node] = self._made.call_function(torch.ops.aten.to.dtype, args)
+
+    def call(self, node: fx.Node) -> None:
         """Add a call of an operator."""
         if is_drop(node):
-            name = f"drop_{len(self)}"
+            name = f"drop_{len(self._found)}"
             self._root.add_module(name, MaskedDropout.of(node, self._key))
-            self[node] = self._made.call_module(name, (self[node.all_input_nodes[0]],))
+            self._found[node] = self._made.call_module(name, (self._found[node.all_input_nodes[0]],))
             return
-        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self[each])
+        args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self._found[each])
         args, kwargs = pytree.tree_map_only(torch.device, lambda device: self._device, (args, kwargs))
         assert callable(node.target), "an operator, not a method by its name"
         # A tensor that came over a boundary is contiguous, and so may be what an operator makes of it: a view that was
         # possible in the whole graph may not be here.
         target = torch.ops.aten.reshape.default if node.target is torch.ops.aten.view.default else node.target
-        self[node] = self._made.call_function(target, args, dict(kwargs))
+        self._found[node] = self._made.call_function(target, args, dict(kwargs))
+
+    def module(self, outputs: Iterable[fx.Node]) -> fx.GraphModule:
+        """Return the module, which returns a tuple of the values of these nodes."""
+        self._made.output(tuple(self._found[node] for node in outputs))
+        return fx.GraphModule(self._root, self._made)
