@@ -41,7 +41,8 @@ class StageRunner:
     work: of a pass, reads its numbers: with one that does not read at once these errors come from there, when the
     device is done. A careful step reads at once.
 
-    precision: "fp32", or "bf16" for torch's autocast over fp32 master weights, with one bf16 copy of the matrices.
+    precision: "fp32", or "bf16" for torch's autocast over fp32 master weights, with one bf16 copy of what is needed in
+    bf16 alone (`GroupedStage.is_halved`).
     Where the weights are in the memory of the host, passes compute with copies on the device (`working_weights.py`).
     copies: of parameters, that passes compute with; None: there are none.
     """

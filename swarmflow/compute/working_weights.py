@@ -2,8 +2,9 @@
 
 In fp32 they are a copy of each flat buffer. In bf16 a matrix by which something is multiplied has a bf16 copy, as
 autocast would make it; norms and biases, which autocast leaves in fp32, have fp32 ones. An embedding has none: it is
-used in fp32, and the rows of a microbatch's tokens are read from the host. So every result has the bits that it has
-where the weights are on the device, and a parameter takes 2 bytes there.
+used in fp32, and the rows of a microbatch's tokens are read from the host. Of a module, what its graph uses in bf16
+alone has bf16 copies, and all else fp32 ones. So every result has the bits that it has where the weights are on the
+device, and a parameter takes 2 bytes there.
 """
 
 from __future__ import annotations

@@ -22,9 +22,10 @@ from torch.export.graph_signature import InputKind
 from swarmflow.compute.codec import FX_STATE
 from swarmflow.compute.families import one_line
 from swarmflow.compute.flat_tensors import memory_of
+from swarmflow.compute.graphs.casting import casting_within
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, GraphParameter
 from swarmflow.compute.graphs.dropping import with_operators, without_dropout
-from swarmflow.compute.graphs.user_functions import LossModule, build_module, casting
+from swarmflow.compute.graphs.user_functions import LossModule, build_module
 from swarmflow.errors import ModelError
 
 _PREFIX = "module."  # of LossModule
@@ -38,7 +39,7 @@ class OperatorGraph:
     operators: in the order in which they are numbered. casts: of a parameter to bf16, by autocast -> the parameter;
     no operators, as each stage that needs one computes it itself. others: what is computed from the batch and constants
     alone, in order. parameters, constants, inputs: of the placeholders. values: of the parameters of version 0, by
-    name.
+    name. may_cross: the dtypes of tensors that a boundary may have.
     """
 
     name: str
@@ -50,6 +51,7 @@ class OperatorGraph:
     inputs: dict[fx.Node, BatchTensor]
     loss: fx.Node
     values: dict[str, Tensor]
+    may_cross: frozenset[torch.dtype]
 
     @cached_property
     def position(self) -> dict[fx.Node, int]:
@@ -82,7 +84,7 @@ class OperatorGraph:
         for node, made in self.position.items():
             last = max((self.position[user] for user in node.users if user in self.position), default=made)
             value = node.meta.get("val")
-            fits = isinstance(value, Tensor) and value.dtype in (torch.float32, torch.bfloat16)
+            fits = isinstance(value, Tensor) and value.dtype in self.may_cross
             size = value.numel() if isinstance(value, Tensor) and fits else None
             size = size if isinstance(size, int) else None  # else it depends on values
             for line, amount in ((elements, size or 0), (other, int(size is None))):
@@ -169,9 +171,9 @@ def capture(
     """
     name = f"model.module = {module!r}"
     built = build_module(module, config, seed)
-    with casting(precision):
+    with casting_within(precision):
         program = _exported(built, inputs, name, dropout=dropout)
-    return _graph_of(program, built, inputs, name)
+    return _graph_of(program, built, inputs, name, precision)
 
 
 def recapture(model: GraphModel, seed: int, precision: str = "fp32", *, dropout: bool = False) -> OperatorGraph:
@@ -233,7 +235,9 @@ def _detach(graph: fx.Graph, output: fx.Node) -> None:
     output.replace_all_uses_with(detached, delete_user_cb=lambda user: user is not detached)
 
 
-def _graph_of(program: ExportedProgram, built: LossModule, inputs: Sequence[BatchTensor], name: str) -> OperatorGraph:
+def _graph_of(
+    program: ExportedProgram, built: LossModule, inputs: Sequence[BatchTensor], name: str, precision: str
+) -> OperatorGraph:
     loss = _loss_node(program.graph)
     needed = _ancestors(loss)
     parameters: dict[fx.Node, str] = {}
@@ -258,7 +262,9 @@ def _graph_of(program: ExportedProgram, built: LossModule, inputs: Sequence[Batc
             constants[node] = _constant(program, spec.target or "")
     order = [node for node in program.graph.nodes if node in needed and node.op != "placeholder"]
     _refuse(order, name)
-    casts = {node: node.all_input_nodes[0] for node in order if _is_cast(node, parameters)}
+    # In fp32 a module's own casts are operators, and nothing but fp32 crosses, as before there was bf16.
+    halves = precision == "bf16"
+    casts = {node: node.all_input_nodes[0] for node in order if halves and _is_cast(node, parameters)}
     trained: set[fx.Node] = {*parameters, *casts}
     for node in order:
         if trained.intersection(node.all_input_nodes):
@@ -268,7 +274,8 @@ def _graph_of(program: ExportedProgram, built: LossModule, inputs: Sequence[Batc
     if loss not in trained or not operators:
         raise ModelError(f"{name}: its loss depends on no parameter")
     others = [node for node in order if node not in trained]
-    return OperatorGraph(name, operators, casts, others, parameters, constants, batch, loss, values)
+    may_cross = frozenset((torch.float32, torch.bfloat16) if halves else (torch.float32,))
+    return OperatorGraph(name, operators, casts, others, parameters, constants, batch, loss, values, may_cross)
 
 
 def _is_cast(node: fx.Node, parameters: Mapping[fx.Node, str]) -> bool:

@@ -20,6 +20,9 @@ _OTHERS = frozenset(
     (_FUNCTIONS.alpha_dropout, _FUNCTIONS.feature_alpha_dropout, torch.alpha_dropout, torch.feature_alpha_dropout)
 )
 
+# Dimensions of an input without one for items.
+_OF_ONE_ITEM: dict[object, int] = {_FUNCTIONS.dropout1d: 2, _FUNCTIONS.dropout3d: 4}
+
 # The place of dropout_p among the arguments. Within one of these functions the modes below are off.
 _DROPOUT_P = {_FUNCTIONS.scaled_dot_product_attention: 4, _FUNCTIONS.multi_head_attention_forward: 10}
 
@@ -28,6 +31,13 @@ _DROPOUT_P = {_FUNCTIONS.scaled_dot_product_attention: 4, _FUNCTIONS.multi_head_
 def _drop(x: Tensor, share: float, number: int, channels: bool) -> Tensor:
     """Stand for a dropout in a graph; a stage puts a `MaskedDropout` in its place."""
     return x.clone()
+
+
+def _passed_on(context: object, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+    return gradient, None, None, None
+
+
+_drop.register_autograd(_passed_on)
 
 
 @_drop.register_fake
@@ -151,9 +161,15 @@ class _Numbering(TorchFunctionMode):
             return input
         if func in _OTHERS:
             raise ModelError(f"{self._name}: its {func.__name__} is not supported with model.dropout = true")
+        if not 0.0 <= p <= 1.0:
+            raise ModelError(f"{self._name}: its {func.__name__} drops a share of {p}; it has to be from 0 to 1")
         self._count += 1
-        dropped: Tensor = torch.ops.swarmflow.drop(input, float(p), self._count - 1, func in _CHANNELS)
-        return dropped
+        one = input.dim() == _OF_ONE_ITEM.get(func)
+        dropped: Tensor = torch.ops.swarmflow.drop(
+            input.unsqueeze(0) if one else input, float(p), self._count - 1, func in _CHANNELS
+        )
+        dropped = dropped.squeeze(0) if one else dropped
+        return input.copy_(dropped) if inplace else dropped
 
     def _attention(
         self,
@@ -182,4 +198,6 @@ class _Numbering(TorchFunctionMode):
             scores = scores.masked_fill(~attn_mask, -torch.inf)
         elif attn_mask is not None:
             scores = scores + attn_mask
-        return self._numbered(_FUNCTIONS.dropout, scores.softmax(-1), dropout_p) @ value
+        # In fp32, as within torch's. Where a query sees no key the weights are zeros, not 0 / 0.
+        weights: Tensor = torch.ops.aten._safe_softmax(scores.float(), -1)
+        return self._numbered(_FUNCTIONS.dropout, weights.to(value.dtype), dropout_p) @ value

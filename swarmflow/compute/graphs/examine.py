@@ -77,7 +77,12 @@ def examine_graph(
     chosen = _planned(model, seconds, stages, plan) if cut is None else tuple(_numbered(graph, cut))
     model.check_cut(chosen)
     costs = tuple(sum(seconds[low:high]) for low, high in itertools.pairwise((0, *chosen, len(seconds))))
-    kept = _compare(graph, model, chosen, batch, seed, precision)
+    try:
+        built = build_module(module, config, seed)
+        whole = gradients_of(built, batch, precision, dropout=dropout)
+    except RuntimeError as error:  # of torch
+        raise ModelError(f"model.module = {module!r} fails with the first microbatch ({one_line(error)})") from error
+    kept = _compare(graph, model, chosen, batch, seed, precision, whole)
     return ExaminedGraph(model, chosen, costs, kept, workloads)
 
 
@@ -128,16 +133,14 @@ def _compare(
     batch: Mapping[str, Tensor],
     seed: int,
     precision: str,
+    whole: tuple[float, Mapping[str, Tensor]],
 ) -> tuple[int, ...]:
-    """Run one microbatch through all stages and through the module itself; return the bytes that each stage keeps.
+    """Run one microbatch through all stages; return the bytes that each of them keeps.
 
-    Raises ModelError where loss or gradients differ: then the graph is not what the module computes.
+    whole: the loss and the gradients of the module itself. Raises ModelError where they differ: then the graph is not
+    what the module computes.
     """
-    name = f"model.module = {model.module!r}"
-    try:
-        wanted, gradients = gradients_of(build_module(model.module, model.module_config, seed), batch, precision)
-    except RuntimeError as error:  # of torch
-        raise ModelError(f"{name} fails with the first microbatch ({one_line(error)})") from error
+    name, (wanted, gradients) = f"model.module = {model.module!r}", whole
     stages = [GraphStage(graph, model, cut, n, torch.device("cpu"), None, drops=True) for n in range(len(cut) + 1)]
     runners = [StageRunner(stage, precision) for stage in stages]
     kept: list[int] = []

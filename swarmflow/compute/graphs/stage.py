@@ -20,6 +20,7 @@ from swarmflow.compute.block_recompute import BlockRecompute
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
 from swarmflow.compute.graphs.capture import OperatorGraph
+from swarmflow.compute.graphs.casting import is_mixed_norm
 from swarmflow.compute.graphs.description import GraphModel
 from swarmflow.compute.graphs.dropping import MaskedDropout, is_drop
 from swarmflow.compute.graphs.parts import divided
@@ -244,6 +245,19 @@ class _Placement:
         return _Copies(self._device, self._key)
 
 
+def _copied(into: Tensor, tensor: Tensor, non_blocking: bool = False) -> Tensor:
+    """Return what `into` is after a tensor was copied into it: torch.export's operator for that has no gradient."""
+    return tensor.to(into.dtype).expand(into.shape)
+
+
+# A tensor that came over a boundary is contiguous, and so may be what an operator makes of it: a view that was possible
+# in the whole graph may not be here.
+_OTHERWISE: dict[object, Callable[..., Any]] = {
+    torch.ops.aten.view.default: torch.ops.aten.reshape.default,
+    torch.ops.aten.copy.default: _copied,
+}
+
+
 class _Copies:
     """Makes a module of copies of some nodes of the whole graph."""
 
@@ -279,9 +293,12 @@ class _Copies:
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self._found[each])
         args, kwargs = pytree.tree_map_only(torch.device, lambda device: self._device, (args, kwargs))
         assert callable(node.target), "an operator, not a method by its name"
-        # A tensor that came over a boundary is contiguous, and so may be what an operator makes of it: a view that was
-        # possible in the whole graph may not be here.
-        target = torch.ops.aten.reshape.default if node.target is torch.ops.aten.view.default else node.target
+        target = _OTHERWISE.get(node.target, node.target)
+        if is_mixed_norm(node) and self._device.type != "cpu":
+            args = (self._made.call_function(torch.ops.aten.to.dtype, (args[0], torch.float32)), *args[1:])
+            found = self._made.call_function(target, args, dict(kwargs))
+            self._found[node] = self._made.call_function(torch.ops.aten.to.dtype, (found, torch.bfloat16))
+            return
         self._found[node] = self._made.call_function(target, args, dict(kwargs))
 
     def module(self, outputs: Iterable[fx.Node]) -> fx.GraphModule:

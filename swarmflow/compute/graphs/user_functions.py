@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import is_dataclass
@@ -88,11 +87,6 @@ def first_values(name: str, config: Mapping[str, Any], seed: int) -> dict[str, T
     """Return the parameters with which the user's module begins, by all of their names. Raises ModelError."""
     named = build_module(name, config, seed).module.named_parameters(remove_duplicate=False)
     return {key: parameter.detach() for key, parameter in named}
-
-
-def casting(precision: str) -> contextlib.AbstractContextManager[Any]:
-    """What a run's precision asks of the user's module: torch's autocast, as on the CPU, or nothing."""
-    return torch.autocast("cpu", dtype=torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
 
 
 def _error_line(error: Exception) -> str:

@@ -13,8 +13,9 @@ from torch import Tensor, fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from swarmflow.compute.graphs.capture import OperatorGraph, where
-from swarmflow.compute.graphs.dropping import without_dropout
-from swarmflow.compute.graphs.user_functions import LossModule, casting
+from swarmflow.compute.graphs.casting import casting
+from swarmflow.compute.graphs.dropping import with_operators, without_dropout
+from swarmflow.compute.graphs.user_functions import LossModule
 
 _TRIALS = 3
 _BACKWARD = 2.0  # a backward pass takes about twice the forward's time and operations
@@ -81,11 +82,14 @@ def _run(
 
 
 def gradients_of(
-    module: LossModule, batch: Mapping[str, Tensor], precision: str = "fp32"
+    module: LossModule, batch: Mapping[str, Tensor], precision: str = "fp32", *, dropout: bool = False
 ) -> tuple[float, dict[str, Tensor]]:
-    """Return the loss of the uncut module, and the gradients of its parameters by all of their names."""
+    """Return the loss of the uncut module, and the gradients of its parameters by all of their names.
+
+    dropout: whether it is computed as if it dropped. Nothing is dropped.
+    """
     module.zero_grad()
-    with without_dropout(), casting(precision):
+    with with_operators("") if dropout else without_dropout(), casting(precision):
         loss = module(**batch)
     torch.autograd.backward(loss)
     named = module.named_parameters(remove_duplicate=False)

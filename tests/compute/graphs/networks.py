@@ -65,6 +65,8 @@ class Odd(nn.Module):
         self.unused = nn.Linear(1, 1)
         self.register_buffer("running", torch.zeros(WIDTH))
         self.drop = nn.Dropout(0.5)
+        if kind == "recurrent":
+            self.gru, self.lstm = (made(WIDTH, WIDTH, batch_first=True) for made in (nn.GRU, nn.LSTM))
         self.heads = nn.MultiheadAttention(WIDTH, 2, dropout=0.1) if kind == "heads" else nn.Identity()
         if kind == "half":
             self.middle.half()
@@ -80,20 +82,32 @@ class Odd(nn.Module):
             case "dropout":
                 hidden = nn.functional.dropout(self.drop(hidden), 0.5)
                 hidden = nn.functional.dropout1d(hidden.view(1, ITEMS, WIDTH), 0.3).view(ITEMS, WIDTH)
+                hidden = nn.functional.dropout1d(hidden, 0.2) * 2
+                nn.functional.dropout(hidden, 0.4, inplace=True)
+            case "share":
+                hidden = nn.functional.dropout(hidden, 1.5)
             case "alpha":
                 hidden = nn.functional.alpha_dropout(hidden, 0.5, training=True)
             case "attention":
                 heads = hidden.view(1, ITEMS, WIDTH // 2, 2).transpose(1, 2)
                 some = heads[:, :1]
                 mask = torch.tensor([[0.0, 1.0, -2.0]])
-                hidden = nn.functional.scaled_dot_product_attention(
-                    heads, heads, heads, (x[:, 0] < 0.0) | torch.eye(ITEMS).bool(), 0.4
-                )
+                seen = torch.tensor([[False, False, False], [True, True, True], [True, False, True]])
+                hidden = nn.functional.scaled_dot_product_attention(heads, heads, heads, seen, 0.4)
                 hidden = hidden + nn.functional.scaled_dot_product_attention(heads, some, some, mask, 0.3, scale=0.5)
                 hidden = hidden + nn.functional.scaled_dot_product_attention(
                     heads, some, some, None, 0.2, True, enable_gqa=True
                 )
                 hidden = hidden.transpose(1, 2).reshape(ITEMS, WIDTH)
+            case "norms":
+                hidden = nn.functional.group_norm(hidden, 2, self.first.bias, self.middle.bias)
+                hidden = nn.functional.layer_norm(hidden, (WIDTH,), self.last.bias, self.middle.bias)
+            case "einsum":
+                hidden = torch.einsum("ij,kj->ik", hidden, self.last.weight)
+                hidden = hidden + torch.tensordot(x, self.middle.weight, 1)
+                hidden = hidden + torch.tensordot(x, self.middle.weight, ([1], [1]))
+            case "recurrent":
+                hidden = self.gru(hidden.unsqueeze(0))[0].squeeze(0) + self.lstm(hidden.unsqueeze(0))[0].squeeze(0)
             case "heads":
                 hidden = self.heads(hidden, hidden, hidden)[0]
             case "buffer":

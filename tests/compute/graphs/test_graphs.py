@@ -11,12 +11,13 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.overrides import TorchFunctionMode
 
 from swarmflow.compute.codec import Codec
 from swarmflow.compute.dropout import DrawKey, seed_of
 from swarmflow.compute.graphs.capture import OperatorGraph, capture, recapture
+from swarmflow.compute.graphs.casting import is_mixed_norm
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, graph_as_json, graph_model
 from swarmflow.compute.graphs.dropping import is_drop, without_dropout
 from swarmflow.compute.graphs.stage import GraphStage
@@ -228,9 +229,9 @@ class _Masked(TorchFunctionMode):
         x, share = args[0], args[1] if len(args) > 1 else kwargs.get("p", 0.5)
         seed = seed_of(self._key.seed, self._key.step, self._key.microbatch, self._count)
         self._count += 1
-        shape = x.shape if func is torch.nn.functional.dropout else (*x.shape[:2], 1)
-        kept = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) >= share
-        return torch.mul(x, kept / (1 - share))
+        shape = x.shape if func is torch.nn.functional.dropout else (*x.shape[:-1], 1)
+        mask = (torch.rand(shape, generator=torch.Generator().manual_seed(seed)) >= share) / (1 - share)
+        return x.mul_(mask) if kwargs.get("inplace") else torch.mul(x, mask)
 
 
 def test_with_dropout_the_stages_drop_what_the_whole_drops_and_a_repetition_drops_it_again() -> None:
@@ -273,6 +274,8 @@ def test_a_dropout_that_no_mask_repeats_is_refused(kind: str, name: str) -> None
     ("function", "kind", "inputs"),
     [
         ("odd", "no_grad", VECTORS),
+        ("odd", "einsum", VECTORS),
+        ("odd", "recurrent", VECTORS),
         ("of_transformers", "resnet", IMAGES),
         pytest.param("of_transformers", "vit", IMAGES, marks=pytest.mark.extended),
         pytest.param("of_transformers", "t5", SENTENCES, marks=pytest.mark.extended),
@@ -287,12 +290,35 @@ def test_stages_in_bf16_have_the_bits_of_autocast(function: str, kind: str, inpu
     for number, cut in enumerate(cuts_of(model, 3, 4)):
         odd, late = number % 2 == 1, number > 1
         found = in_stages(graph, model, cut, batch, defer=odd, precision="bf16", in_host_memory=late)
-        assert found[0] == loss
-        for name, gradient in found[1].items():
-            if kind == "t5":  # what looks up in a shared weight, or has two users, may be added up in another order
+        # What looks up in a shared weight, or has two users, may be added up in another order; recurrent layers have
+        # fused kernels on a CPU.
+        if kind in ("t5", "recurrent"):
+            assert found[0] == pytest.approx(loss, rel=1e-3)
+            for name, gradient in found[1].items():
                 torch.testing.assert_close(gradient, gradients[name], rtol=1e-2, atol=1e-2)
-            else:
-                assert torch.equal(gradient, gradients[name]), name
+        else:
+            assert found[0] == loss
+            assert all(torch.equal(gradient, gradients[name]) for name, gradient in found[1].items())
+
+
+def test_on_other_devices_than_the_cpu_a_norm_has_all_in_one_dtype() -> None:
+    """CUDA's kernels refuse a bf16 input with fp32 weights, as the CPU's autocast leaves them."""
+    graph, model = captured("odd", {"kind": "norms"}, VECTORS, "bf16")
+    mixed = [node for node in graph.operators if is_mixed_norm(node)]
+    assert len(mixed) == 2
+    assert_placed(graph, model, cuts_of(model, 2, 1)[0], VECTORS)
+    [unit] = GraphStage(graph, model, (), 0, torch.device("meta"), None).units.values()
+    assert isinstance(unit, fx.GraphModule)
+    norms = [node for node in unit.graph.nodes if node.target in {each.target for each in mixed}]
+    assert len(norms) == 2
+    assert all(norm.args[0].args[1] is torch.float32 for norm in norms)
+    assert all(user.args[1] is torch.bfloat16 for norm in norms for user in norm.users)
+
+
+def test_a_share_that_is_none_is_refused() -> None:
+    captured("odd", {"kind": "share"}, VECTORS)
+    with pytest.raises(ModelError, match=r"its dropout drops a share of 1\.5; it has to be from 0 to 1"):
+        captured("odd", {"kind": "share"}, VECTORS, dropout=True)
 
 
 @pytest.mark.parametrize(
