@@ -17,7 +17,7 @@ from swarmflow.compute.graphs.stage import GraphStage
 from swarmflow.compute.graphs.user_functions import first_values, load_function
 from swarmflow.compute.grouped_stage import GroupedStage
 from swarmflow.compute.optimizer import OptimizerSettings, make_optimizer
-from swarmflow.compute.runner import StageRunner
+from swarmflow.compute.runner import StageRunner, largest_block_bytes
 from swarmflow.compute.stage import build_stage
 from swarmflow.compute.weights import init_stage
 from swarmflow.config_check import FUNCTION
@@ -131,25 +131,29 @@ def _runners(manifest: Manifest, device: torch.device, number: int, *, in_host_m
 
 
 def _microbatch_memory(manifest: Manifest, budget: MemoryBudget, runners: Sequence[StageRunner]) -> MicrobatchMemory:
-    """Return the memory of a stage's microbatches, and have its blocks recomputed where that is wanted, or needed."""
-    stage, graph_bytes = runners[0].stage, _microbatch_bytes(manifest, runners[0])
-    kept, number, in_host = MicrobatchMemory.kept(graph_bytes), stage.layout.stage, stage.in_host_memory
+    """Return the memory of a stage's microbatches, and have its blocks recomputed where that is wanted, or needed.
+
+    It is measured before the stage's memory is touched, which sets the peak.
+    """
+    stage, trial = runners[0].stage, format_of(manifest).trial(runners[0].stage)
+    number, in_host = stage.layout.stage, stage.in_host_memory
+    draw = DrawKey(manifest.seed, 0, 0) if stage.dropout else None
+    graph_bytes = max(1, runners[0].activation_bytes(trial, draw))
+    kept = MicrobatchMemory.kept(graph_bytes)
     if budget.activations == "keep":
         return kept
     if budget.activations == "auto" and budget.has_enough(manifest, number, kept, in_host_memory=in_host):
         return kept
+    largest_bytes = largest_block_bytes(runners[0], trial, draw)
     for runner in runners:
         runner.stage.block_recompute.on = True
-    inputs_bytes = _microbatch_bytes(manifest, runners[0])
+    inputs_bytes = max(1, runners[0].activation_bytes(trial, draw))
+    if inputs_bytes >= graph_bytes:  # sums and views keep nothing, and what enters them is kept
+        for runner in runners:
+            runner.stage.block_recompute.on = False
+        return kept
     log.info(
         "a microbatch keeps %s instead of %s: its blocks are computed again in the backward pass",
         *map(readable_size, (inputs_bytes, graph_bytes)),
     )
-    return MicrobatchMemory.recomputed(inputs_bytes, graph_bytes, stage.block_recompute.largest)
-
-
-def _microbatch_bytes(manifest: Manifest, runner: StageRunner) -> int:
-    """Return the bytes of a held microbatch, measured before the stage's memory is touched, which sets the peak."""
-    stage = runner.stage
-    draw = DrawKey(manifest.seed, 0, 0) if stage.dropout else None
-    return max(1, runner.activation_bytes(format_of(manifest).trial(stage), draw))
+    return MicrobatchMemory.recomputed(inputs_bytes, largest_bytes)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -43,13 +42,13 @@ class MicrobatchMemory:
         return cls(graph_bytes, TEMPORARY * graph_bytes)
 
     @classmethod
-    def recomputed(cls, inputs_bytes: int, graph_bytes: int, largest: float) -> MicrobatchMemory:
+    def recomputed(cls, inputs_bytes: int, largest_bytes: int) -> MicrobatchMemory:
         """Return that of microbatches whose blocks are computed again, one at a time, in the backward pass.
 
-        inputs_bytes: of what one keeps. graph_bytes: of its whole graph. A pass has one block's part of that, at most
-        the share `largest`, and the microbatch itself; the gradients of parameters are not left for later.
+        inputs_bytes: of what one keeps. largest_bytes: of what the largest block does while it is computed again. A
+        pass has that, and the microbatch itself; the gradients of parameters are not left for later.
         """
-        return cls(inputs_bytes, inputs_bytes + math.ceil((graph_bytes - inputs_bytes) * largest))
+        return cls(inputs_bytes, inputs_bytes + largest_bytes)
 
 
 @dataclass

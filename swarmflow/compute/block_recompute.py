@@ -22,20 +22,28 @@ class BlockRecompute:
     Each part would compute a block again, and the second one does for each of its operators.
     """
 
-    def __init__(
-        self, blocks: Iterable[tuple[int, nn.Module]], again: Callable[[int], Again], largest: float | None = None
-    ) -> None:
+    def __init__(self, blocks: Iterable[tuple[int, nn.Module]], again: Callable[[int], Again]) -> None:
         """blocks: with their index in the whole model. again: called in the forward pass of a block, with its index.
 
-        It returns the context in which the block is computed again. largest: the share of what all blocks keep that the
-        largest one does; None: they are alike.
+        It returns the context in which the block is computed again.
         """
         self.on = False
-        count = 0
+        self._counting: Callable[[], contextlib.AbstractContextManager[dict[int, int]]] | None = None
+        self._kept_bytes: list[int] = []
         for layer, block in blocks:
-            count += 1
             self._wrap(layer, block, again)
-        self.largest = largest or 1 / max(1, count)
+
+    @contextlib.contextmanager
+    def counted(self, counting: Callable[[], contextlib.AbstractContextManager[dict[int, int]]]) -> Iterator[list[int]]:
+        """Count the bytes that each block keeps in the forward pass within, after which no backward pass may follow.
+
+        counting: begins to note what autograd saves, address -> bytes.
+        """
+        self._counting, self._kept_bytes = counting, []
+        try:
+            yield self._kept_bytes
+        finally:
+            self._counting = None
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -51,6 +59,11 @@ class BlockRecompute:
         forward = block.forward
 
         def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            if self._counting is not None:
+                with self._counting() as sizes:
+                    found = forward(*args, **kwargs)
+                self._kept_bytes.append(sum(sizes.values()))
+                return found
             if not self.on:
                 return forward(*args, **kwargs)
             names, given = tuple(kwargs), len(args)

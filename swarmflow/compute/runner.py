@@ -6,6 +6,7 @@ import contextlib
 import math
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -241,10 +242,7 @@ class StageRunner:
 
     def activation_bytes(self, x: StageInput, draw: DrawKey | None = None) -> int:
         """Run a trial forward; return the bytes that its graph keeps for the backward, without the weights."""
-        weights = {group.params.untyped_storage().data_ptr() for group in self.stage.groups.values()}
-        weights |= self.copies.storages if self.copies is not None else set()
-        weights |= set() if self.stage.base is None else {self.stage.base.untyped_storage().data_ptr()}
-        with _counting(weights) as sizes:
+        with _counting(_storages(self)) as sizes:
             leaf, output = self._forward(x, draw)
             if leaf is not None:
                 sizes[leaf.untyped_storage().data_ptr()] = leaf.untyped_storage().nbytes()
@@ -328,6 +326,20 @@ class StageRunner:
         if self.precision == "fp32" or not self.stage.autocast:
             return contextlib.nullcontext()
         return torch.autocast(self.stage.device.type, dtype=torch.bfloat16)
+
+
+def largest_block_bytes(runner: StageRunner, x: StageInput, draw: DrawKey | None = None) -> int:
+    """Run a trial forward; return the bytes that the largest block keeps for the backward, without the weights."""
+    with runner.stage.block_recompute.counted(partial(_counting, _storages(runner))) as kept_bytes:
+        runner._forward(x, draw)
+    return max(kept_bytes, default=0)
+
+
+def _storages(runner: StageRunner) -> set[int]:
+    """Return the addresses of the memory of the weights."""
+    found = {group.params.untyped_storage().data_ptr() for group in runner.stage.groups.values()}
+    found |= runner.copies.storages if runner.copies is not None else set()
+    return found | (set() if runner.stage.base is None else {runner.stage.base.untyped_storage().data_ptr()})
 
 
 def _reader(runner: StageRunner, work: DeviceWork | None) -> DeviceWork:

@@ -164,8 +164,8 @@ def test_blocks_are_computed_again_where_too_few_microbatches_fit() -> None:
     again, inputs = built(MemoryBudget(CPU, activations="recompute"))
     assert again
     assert inputs.held_bytes < kept.held_bytes / 4
-    least = inputs.held_bytes + (kept.held_bytes - inputs.held_bytes) / 2  # two blocks are on the stage
-    assert inputs.passes_bytes == pytest.approx(least, abs=1)
+    a_block = inputs.passes_bytes - inputs.held_bytes
+    assert (kept.held_bytes - inputs.held_bytes) / 2 <= a_block < 0.75 * kept.held_bytes, "two are on the stage"
     wanted = 2 * OF.stages + 2
     enough = BASE + IMPORTED + STAGE + wanted * kept.held_bytes + kept.passes_bytes
     for limit, activations, expected in (

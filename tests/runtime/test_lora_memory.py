@@ -75,7 +75,8 @@ def check(of: Manifest, activations: Activations, limit_bytes: int) -> None:
             budget.fitting(of, stage.stage, MicrobatchMemory.kept(stage.microbatch_bytes))
         except NoMemoryError:
             inputs_bytes = 2 * len(stage.blocks) * of.seq_len * of.hidden_size
-            again = MicrobatchMemory.recomputed(inputs_bytes, stage.microbatch_bytes, len(stage.blocks))
+            a_block = (stage.microbatch_bytes - inputs_bytes) // len(stage.blocks)
+            again = MicrobatchMemory.recomputed(inputs_bytes, a_block)
             budget.fitting(of, stage.stage, again)
 
 

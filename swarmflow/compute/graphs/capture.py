@@ -201,6 +201,7 @@ def _exported(built: LossModule, inputs: Sequence[BatchTensor], name: str, *, dr
             _detach_what_has_no_gradient(program.graph_module)
             # Without operators that write into their arguments.
             functional: ExportedProgram = program.run_decompositions({})
+            _copy_without_what_was_there(functional.graph_module.graph)
     except ModelError:
         raise
     except Exception as error:  # torch.export has an error for each thing that it does not take
@@ -226,6 +227,23 @@ def _detach_what_has_no_gradient(exported: fx.GraphModule) -> None:
             for output in list(node.users):
                 _detach(exported.graph, output)
     exported.recompile()
+
+
+def _copy_without_what_was_there(graph: fx.Graph) -> None:
+    """Make each copy into another tensor a copy of that shape and dtype: torch.export's operator has no gradient.
+
+    And what was there before need not cross a boundary: it may be memory that nothing has written.
+    """
+    for node in [each for each in graph.nodes if each.target is torch.ops.aten.copy.default]:
+        source, value = node.args[1], node.meta["val"]
+        with graph.inserting_before(node):
+            made = graph.call_function(torch.ops.aten.expand.default, (source, list(value.shape)))
+            made.meta = {**node.meta, "val": source.meta["val"].expand(value.shape)}
+            if source.meta["val"].dtype != value.dtype:
+                made = graph.call_function(torch.ops.aten._to_copy.default, (made,), {"dtype": value.dtype})
+                made.meta = dict(node.meta)
+        node.replace_all_uses_with(made)
+        graph.erase_node(node)
 
 
 def _detach(graph: fx.Graph, output: fx.Node) -> None:

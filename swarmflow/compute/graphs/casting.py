@@ -15,6 +15,20 @@ _ATEN = torch.ops.aten
 # Whose CUDA kernels want input and weights in one dtype. The CPU's autocast leaves both as they are.
 _NORMS = frozenset((_ATEN.layer_norm.default, _ATEN.group_norm.default, _ATEN.rms_norm.default))
 
+# With parameters as a list; of a packed sequence they have other arguments.
+_LAYERS: dict[object, Any] = {
+    torch.gru: _ATEN.gru.input,
+    torch.lstm: _ATEN.lstm.input,
+    torch.rnn_tanh: _ATEN.rnn_tanh.input,
+    torch.rnn_relu: _ATEN.rnn_relu.input,
+}
+_CELLS: dict[object, Any] = {
+    torch.gru_cell: _ATEN.gru_cell.default,
+    torch.lstm_cell: _ATEN.lstm_cell.default,
+    torch.rnn_tanh_cell: _ATEN.rnn_tanh_cell.default,
+    torch.rnn_relu_cell: _ATEN.rnn_relu_cell.default,
+}
+
 
 @contextmanager
 def casting(precision: str) -> Iterator[None]:
@@ -60,14 +74,14 @@ class _Decomposed(TorchFunctionMode):
             if isinstance(equation, str):
                 return _ATEN.einsum.default.decompose(equation, list(operands))
         elif func is torch.tensordot:
-            return self._tensordot(*args, **kwargs)
-        elif func is torch.gru and isinstance(args[2], list | tuple):
-            return _ATEN.gru.input.decompose(*args, **kwargs)
-        elif func is torch.lstm and isinstance(args[2], list | tuple):
-            return _ATEN.lstm.input.decompose(*args, **kwargs)
+            dims = args[2] if len(args) > 2 else kwargs.get("dims", 2)
+            if isinstance(dims, int) and dims >= 0:
+                dims = list(range(-dims, 0)), list(range(dims))
+            if isinstance(dims, list | tuple) and kwargs.get("out") is None:
+                sides = ([side] if isinstance(side, int) else list(side) for side in dims)
+                return _ATEN.tensordot.default.decompose(*args[:2], *sides)
+        elif func in _LAYERS and isinstance(args[2], list | tuple):
+            return _LAYERS[func].decompose(*args, **kwargs)
+        elif func in _CELLS:
+            return _CELLS[func].decompose(*args, **kwargs)
         return func(*args, **kwargs)
-
-    def _tensordot(self, a: Tensor, b: Tensor, dims: Any = 2, out: None = None) -> object:  # noqa: ANN401
-        if isinstance(dims, int):
-            dims = list(range(-dims, 0)), list(range(dims))
-        return _ATEN.tensordot.default.decompose(a, b, *([side] if isinstance(side, int) else side for side in dims))

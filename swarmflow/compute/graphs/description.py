@@ -91,8 +91,8 @@ class GraphModel:
                 others = [p for p, elements in enumerate(self.crossing) if elements >= 0]
                 near = sorted(others, key=lambda p: abs(p - position))[:4]
                 raise ModelError(
-                    f"cut = {list(cut)}: a tensor that is neither fp32 nor bf16 crosses there; near {position} it can "
-                    f"be cut before the operators {', '.join(map(str, sorted(near)))}"
+                    f"cut = {list(cut)}: a tensor crosses there that is not fp32, nor bf16 of a run in bf16; near "
+                    f"{position} it can be cut before the operators {', '.join(map(str, sorted(near)))}"
                 )
         filled = set()
         for parameter in self.parameters:

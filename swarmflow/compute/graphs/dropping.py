@@ -183,7 +183,7 @@ class _Numbering(TorchFunctionMode):
         enable_gqa: bool = False,
     ) -> Tensor:
         """As torch's, [..., T, E], [..., S, E] and [..., S, F] -> [..., T, F], but what it drops is an operator."""
-        if dropout_p == 0.0:
+        if dropout_p == 0.0 or (is_causal and attn_mask is not None):  # torch refuses both together
             fused: Tensor = _FUNCTIONS.scaled_dot_product_attention(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
             )

@@ -9,31 +9,33 @@ from torch import Tensor
 
 from swarmflow.compute.graphs.capture import OperatorGraph
 
-_EDGES_MAX = 128  # that are tried: of more, those at which the fewest elements cross
+_EDGES_MAX = 128  # that are tried: one in each of so many stretches of a stage
 _HALVINGS = 8  # of the largest part: with more parts than 2 to this power nothing is gained
 
 
-def divided(graph: OperatorGraph, first: int, stop: int) -> tuple[tuple[int, ...], float]:
-    """Return the edges of the parts of the operators `first` to `stop`, with both ends, and the largest one's share.
+def divided(graph: OperatorGraph, first: int, stop: int) -> tuple[int, ...]:
+    """Return the edges of the parts of the operators `first` to `stop`, with both ends.
 
-    A microbatch keeps what enters each part, and a pass the results within one more: the edges make the sum of both
-    small, in elements (Chen et al., 2016, section 4.3: a budget for a segment, searched over several). All uses of a
-    parameter are in one part, which gives its gradient in one.
+    A microbatch keeps what enters each part, and a pass what is within one more: the edges make the sum of both small,
+    in elements of results (Chen et al., 2016, section 4.3: a budget for a segment, searched over several). All uses of
+    a parameter are in one part, which gives its gradient in one.
     """
     elements = [_elements(node.meta.get("val")) for node in graph.operators[first:stop]]
     before = dict(enumerate(itertools.accumulate(elements, initial=0), first))
     total = max(1, before[stop])
-    inner = sorted(_allowed(graph, first, stop), key=lambda place: graph.crossing[place])[:_EDGES_MAX]
-    places = [first, *sorted(inner), stop]
+    narrow: dict[int, int] = {}  # stretch of the stage -> the place in it where the fewest elements cross
+    for place in _allowed(graph, first, stop):
+        stretch = before[place] * _EDGES_MAX // total
+        if stretch not in narrow or graph.crossing[place] < graph.crossing[narrow[stretch]]:
+            narrow[stretch] = place
+    places = [first, *narrow.values(), stop]
     best: tuple[float, tuple[int, ...]] = (total, (first, stop))
     for halvings in range(2 * _HALVINGS):
-        limit = total * 0.5 ** (halvings / 2)
-        found = _fewest(places, before, graph.crossing, limit)
+        found = _fewest(places, before, graph.crossing, total * 0.5 ** (halvings / 2))
         if found is not None:
             largest = max(before[high] - before[low] for low, high in itertools.pairwise(found))
             best = min(best, (largest + sum(graph.crossing[place] for place in found[1:-1]), found))
-    largest = max(before[high] - before[low] for low, high in itertools.pairwise(best[1]))
-    return best[1], largest / total
+    return best[1]
 
 
 def _fewest(
@@ -66,4 +68,5 @@ def _allowed(graph: OperatorGraph, first: int, stop: int) -> list[int]:
 
 
 def _elements(value: object) -> int:
-    return value.numel() if isinstance(value, Tensor) else 0
+    tensors = value if isinstance(value, tuple | list) else (value,)
+    return sum(each.numel() for each in tensors if isinstance(each, Tensor))

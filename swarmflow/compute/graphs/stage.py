@@ -60,17 +60,17 @@ class GraphStage(GroupedStage):
         self._draw: DrawKey | None = None
         parameters = {entry.name: group.parameter(entry) for group in self.groups.values() for entry in group.entries}
         placement = _Placement(graph, device, parameters, lambda: self._draw)
-        edges, largest = divided(graph, first, stop)
-        self._parts = [
-            placement.part(low, high, last=self.last and high == stop) for low, high in itertools.pairwise(edges)
-        ]
-        self._given = placement.given(dict.fromkeys(node for part in self._parts for node in part.given))
+        edges = divided(graph, first, stop)
+        parts = [placement.part(low, high, last=self.last and high == stop) for low, high in itertools.pairwise(edges)]
+        self._given = placement.given(dict.fromkeys(node for part in parts for node in part.given))
         self._halved = frozenset(model.halved)
-        names = [f"operators {low} to {high - 1}" for low, high in itertools.pairwise(edges)]
-        self.units: dict[str, nn.Module] = {name: part.module for name, part in zip(names, self._parts, strict=True)}
-        self.order = names
-        self.block_names = tuple(names)
-        self.block_recompute = BlockRecompute(enumerate(self.units.values()), self._again, largest)
+        # One unit: what leaves a part may be infinite, as what a softmax takes is, and only what leaves a stage not.
+        self._parts = _Parts(parts)
+        name = f"operators {first} to {stop - 1}"
+        self.units: dict[str, nn.Module] = {name: self._parts}
+        self.order = [name]
+        self.block_names = (name,)
+        self.block_recompute = BlockRecompute(enumerate(self._parts.parts), self._again)
 
     @property
     def dropout(self) -> bool:
@@ -101,10 +101,7 @@ class GraphStage(GroupedStage):
                 values.append(flat[start : start + shape.elements].view(shape.shape).to(shape.dtype))
                 start += shape.elements
         self._draw = draw if self.drops else None
-        given = self._given.of(x.batch)
-        outputs: Sequence[Tensor] = values
-        for part in self._parts:
-            outputs = part.module(*outputs, *(given[node] for node in part.given))
+        outputs = self._parts(values, self._given.of(x.batch))
         if self.last:
             [loss] = outputs
             assert isinstance(loss, Tensor), "a graph ends in its loss"
@@ -185,6 +182,21 @@ class _Part:
     given: tuple[fx.Node, ...]
 
 
+class _Parts(nn.Module):
+    """All operators of a stage, part by part."""
+
+    def __init__(self, parts: Sequence[_Part]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(part.module for part in parts)
+        self._given = [part.given for part in parts]
+
+    def forward(self, values: Sequence[Tensor], given: Mapping[fx.Node, Any]) -> tuple[Tensor, ...]:
+        """Return what leaves the stage, of what enters it and what follows from the batch alone."""
+        for module, nodes in zip(self.parts, self._given, strict=True):
+            values = module(*values, *(given[node] for node in nodes))
+        return tuple(values)
+
+
 class _Placement:
     """Makes modules of ranges of operators."""
 
@@ -216,12 +228,13 @@ class _Placement:
         for node, tensor in self._constants.items():
             if node in used:
                 copies.hold(node, nn.Buffer(tensor))
+        casts = {node: parameter for node, parameter in graph.casts.items() if node in used}
+        held = {node for node in used if node in graph.parameters}.union(casts.values())
         for node, name in graph.parameters.items():
-            casts = [cast for cast, parameter in graph.casts.items() if parameter is node and cast in used]
-            if name in self._parameters and (node in used or casts):
+            if node in held:
                 copies.hold(node, self._parameters[name])
-                for cast in casts:
-                    copies.cast(cast, node)
+        for node, parameter in casts.items():
+            copies.cast(node, parameter)
         for node in operators:
             copies.call(node)
         return _Part(copies.module([graph.loss] if last else graph.live(stop)), given)
@@ -243,19 +256,6 @@ class _Placement:
 
     def _copies(self) -> _Copies:
         return _Copies(self._device, self._key)
-
-
-def _copied(into: Tensor, tensor: Tensor, non_blocking: bool = False) -> Tensor:
-    """Return what `into` is after a tensor was copied into it: torch.export's operator for that has no gradient."""
-    return tensor.to(into.dtype).expand(into.shape)
-
-
-# A tensor that came over a boundary is contiguous, and so may be what an operator makes of it: a view that was possible
-# in the whole graph may not be here.
-_OTHERWISE: dict[object, Callable[..., Any]] = {
-    torch.ops.aten.view.default: torch.ops.aten.reshape.default,
-    torch.ops.aten.copy.default: _copied,
-}
 
 
 class _Copies:
@@ -293,7 +293,9 @@ class _Copies:
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self._found[each])
         args, kwargs = pytree.tree_map_only(torch.device, lambda device: self._device, (args, kwargs))
         assert callable(node.target), "an operator, not a method by its name"
-        target = _OTHERWISE.get(node.target, node.target)
+        # A tensor that came over a boundary is contiguous, and so may be what an operator makes of it: a view that was
+        # possible in the whole graph may not be here.
+        target = torch.ops.aten.reshape.default if node.target is torch.ops.aten.view.default else node.target
         if is_mixed_norm(node) and self._device.type != "cpu":
             args = (self._made.call_function(torch.ops.aten.to.dtype, (args[0], torch.float32)), *args[1:])
             found = self._made.call_function(target, args, dict(kwargs))

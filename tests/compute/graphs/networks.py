@@ -66,7 +66,10 @@ class Odd(nn.Module):
         self.register_buffer("running", torch.zeros(WIDTH))
         self.drop = nn.Dropout(0.5)
         if kind == "recurrent":
-            self.gru, self.lstm = (made(WIDTH, WIDTH, batch_first=True) for made in (nn.GRU, nn.LSTM))
+            layers = (nn.GRU, nn.LSTM, nn.RNN)
+            self.layers = nn.ModuleList(made(WIDTH, WIDTH, batch_first=True) for made in layers)
+            self.cells = nn.ModuleList(made(WIDTH, WIDTH) for made in (nn.GRUCell, nn.RNNCell))
+            self.cell = nn.LSTMCell(WIDTH, WIDTH)
         self.heads = nn.MultiheadAttention(WIDTH, 2, dropout=0.1) if kind == "heads" else nn.Identity()
         if kind == "half":
             self.middle.half()
@@ -107,7 +110,11 @@ class Odd(nn.Module):
                 hidden = hidden + torch.tensordot(x, self.middle.weight, 1)
                 hidden = hidden + torch.tensordot(x, self.middle.weight, ([1], [1]))
             case "recurrent":
-                hidden = self.gru(hidden.unsqueeze(0))[0].squeeze(0) + self.lstm(hidden.unsqueeze(0))[0].squeeze(0)
+                row = hidden.unsqueeze(0)
+                hidden = torch.stack([layer(row)[0].squeeze(0) for layer in self.layers]).sum(dim=0)
+                hidden = self.cell(hidden)[0] + torch.stack([cell(hidden) for cell in self.cells]).sum(dim=0)
+            case "copied":
+                hidden = hidden * torch.empty_like(hidden).copy_(self.last.bias)
             case "heads":
                 hidden = self.heads(hidden, hidden, hidden)[0]
             case "buffer":
@@ -151,6 +158,26 @@ class Odd(nn.Module):
 def odd(kind: str) -> nn.Module:
     """A network with one property that matters to stages."""
     return Odd(kind)
+
+
+class Deep(nn.Module):
+    """Many layers, with a softmax of what is infinite in each."""
+
+    def __init__(self, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(layers))
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The sum of the losses of the items."""
+        hidden, left = x, torch.eye(ITEMS, WIDTH).bool()
+        for layer in self.layers:
+            hidden = hidden + layer(hidden).masked_fill(left, -torch.inf).softmax(1)
+        return nn.functional.cross_entropy(hidden, y, reduction="sum")
+
+
+def deep(layers: int) -> nn.Module:
+    """A network of many layers."""
+    return Deep(layers)
 
 
 class Skipping(nn.Module):

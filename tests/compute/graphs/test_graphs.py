@@ -276,6 +276,7 @@ def test_a_dropout_that_no_mask_repeats_is_refused(kind: str, name: str) -> None
         ("odd", "no_grad", VECTORS),
         ("odd", "einsum", VECTORS),
         ("odd", "recurrent", VECTORS),
+        ("odd", "copied", VECTORS),
         ("of_transformers", "resnet", IMAGES),
         pytest.param("of_transformers", "vit", IMAGES, marks=pytest.mark.extended),
         pytest.param("of_transformers", "t5", SENTENCES, marks=pytest.mark.extended),
@@ -308,8 +309,8 @@ def test_on_other_devices_than_the_cpu_a_norm_has_all_in_one_dtype() -> None:
     assert len(mixed) == 2
     assert_placed(graph, model, cuts_of(model, 2, 1)[0], VECTORS)
     [unit] = GraphStage(graph, model, (), 0, torch.device("meta"), None).units.values()
-    assert isinstance(unit, fx.GraphModule)
-    norms = [node for node in unit.graph.nodes if node.target in {each.target for each in mixed}]
+    nodes = [node for part in unit.modules() if isinstance(part, fx.GraphModule) for node in part.graph.nodes]
+    norms = [node for node in nodes if node.target in {each.target for each in mixed}]
     assert len(norms) == 2
     assert all(norm.args[0].args[1] is torch.float32 for norm in norms)
     assert all(user.args[1] is torch.bfloat16 for norm in norms for user in norm.users)
@@ -418,7 +419,7 @@ def test_a_parameter_may_be_shared_by_the_ends_alone() -> None:
 def test_a_cut_through_integers_is_refused_and_others_are_named() -> None:
     _, model = captured("odd", {"kind": "integers"}, VECTORS)
     place = next(place for place, elements in enumerate(model.crossing) if elements < 0)
-    with pytest.raises(ModelError, match="a tensor that is neither fp32 nor bf16 crosses there; near"):
+    with pytest.raises(ModelError, match="a tensor crosses there that is not fp32, nor bf16 of a run in bf16; near"):
         model.check_cut((place,))
 
 
