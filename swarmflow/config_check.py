@@ -219,12 +219,13 @@ def lora(value: object) -> Mapping[str, object]:
     if targets != ALL_LINEAR and not names:
         raise Disallowed(allowed)
     given: dict[str, object] = {"rank": rank, "alpha": alpha, "targets": targets}
-    if value.get("dropout", 0.0) != 0.0:  # left out, so that a run that was begun before there was some goes on
-        given["dropout"] = value["dropout"]
+    given |= {"dropout": value["dropout"]} if "dropout" in value else {}
     try:
-        Lora.of_json({**given, "targets": names, "half": False, "quantized": False})
+        found = Lora.of_json({**given, "targets": names, "half": False, "quantized": False})
     except ValueError as error:
         raise Disallowed(allowed) from error
+    if not found.dropout:  # left out, so that a run that was begun before there was some goes on
+        given.pop("dropout", None)
     return given
 
 

@@ -223,8 +223,8 @@ def _copies_bytes(manifest: Manifest, layout: StageLayout) -> int:
     for group, slots in layout.groups.items():
         for slot in slots:
             if not layout.embeddings.issuperset(slot.holders or (slot.name,)):
-                halved = len(slot.shape) >= 2 and group != FROZEN and slot.name not in layout.unhalved
-                total += slot.elements * (2 if halved else _FLOAT_BYTES)
+                bf16_only = len(slot.shape) >= 2 and group != FROZEN and slot.name not in layout.fp32_matrices
+                total += slot.elements * (2 if bf16_only else _FLOAT_BYTES)
     return total
 
 

@@ -68,7 +68,7 @@ class SeededDropout(TorchFunctionMode):
             self._of_layer[layer] = self._parts(block)
             block.register_forward_pre_hook(lambda module, args, layer=layer: self.enter(layer))
 
-    def turn(self, *, on: bool) -> None:
+    def set_active(self, *, on: bool) -> None:
         """Have the model drop, or not."""
         for part in self._of_model:
             part.train(on)

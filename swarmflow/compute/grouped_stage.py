@@ -96,14 +96,14 @@ class GroupedStage(ABC):
         return False
 
     @abstractmethod
-    def is_halved(self, unit: str, slot: TensorSlot) -> bool:
+    def is_bf16_only(self, unit: str, slot: TensorSlot) -> bool:
         """Return whether passes in bf16 need a parameter of this unit in bf16 alone."""
 
     @abstractmethod
     def enter(self, x: StageInput) -> tuple[Tensor | None, StageInput]:
         """Return the input as autograd leaf, None on stage 0, and what `trunk` takes; both on the device."""
 
-    def enlarged(self, leaf: Tensor, factor: float) -> Tensor:
+    def rescaled(self, leaf: Tensor, factor: float) -> Tensor:
         """Multiply what the stage before has computed by a factor; what a codec has made zero has no gradient."""
         factors = (leaf != 0) * factor
         factors[..., factors.shape[-1] - self.layout.beside :] = 1.0  # what is beside hidden states is whole

@@ -93,8 +93,8 @@ class StageLayout:
     family's checkpoints where that is another one. prefix: the base model's name, which some checkpoints leave out.
     spread: group -> the stages that have it, but for `own`. boundary: what compresses between the stages, if it is
     learnt. embeddings: the names of parameters outside the blocks, as modules hold them, that are looked up and
-    multiply nothing. unhalved: the names of matrices that passes in bf16 need in fp32. beside: how many numbers of a
-    sequence travel beside its hidden states (`experts.py`). base: the frozen tensors beside adapters; none where all
+    multiply nothing. fp32_matrices: the names of matrices that passes in bf16 need in fp32. beside: how many numbers of
+    a sequence travel beside its hidden states (`experts.py`). base: the frozen tensors beside adapters; none where all
     parameters are trained.
     """
 
@@ -108,7 +108,7 @@ class StageLayout:
     spread: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     boundary: Boundary | None = None
     embeddings: frozenset[str] = frozenset()
-    unhalved: frozenset[str] = frozenset()
+    fp32_matrices: frozenset[str] = frozenset()
     beside: int = 0
     base: tuple[BaseSlot, ...] = ()
 

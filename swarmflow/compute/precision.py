@@ -36,7 +36,7 @@ class HalfWeights:
                     if not parameter.requires_grad or parameter.data_ptr() not in masters:
                         continue
                     group, entry = masters[parameter.data_ptr()]
-                    if not stage.is_halved(name, entry):
+                    if not stage.is_bf16_only(name, entry):
                         continue
                     values = group.view(group.params, entry)
                     if parameter.data_ptr() not in halves:

@@ -43,7 +43,7 @@ class StageRunner:
     device is done. A careful step reads at once.
 
     precision: "fp32", or "bf16" for torch's autocast over fp32 master weights, with one bf16 copy of what is needed in
-    bf16 alone (`GroupedStage.is_halved`).
+    bf16 alone (`GroupedStage.is_bf16_only`).
     Where the weights are in the memory of the host, passes compute with copies on the device (`working_weights.py`).
     copies: of parameters, that passes compute with; None: there are none.
     """
@@ -311,14 +311,14 @@ class StageRunner:
             raise ValueError("dropout is on: training needs the key that seeds it")
         leaf, entered = self.stage.enter(x)
         if self._kept_share < 1.0 and leaf is not None:
-            enlarged = self.stage.enlarged(leaf, math.sqrt(1.0 / self._kept_share))
+            rescaled = self.stage.rescaled(leaf, math.sqrt(1.0 / self._kept_share))
             match entered:
                 case PackedInput():
-                    entered = replace(entered, x=enlarged)
+                    entered = replace(entered, x=rescaled)
                 case GraphInput():
-                    entered = replace(entered, boundary=enlarged)
+                    entered = replace(entered, boundary=rescaled)
                 case _:
-                    entered = enlarged
+                    entered = rescaled
         return leaf, entered
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:

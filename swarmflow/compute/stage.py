@@ -113,7 +113,7 @@ class Stage(GroupedStage):
         """Whether training drops anything, and so needs a key to draw from."""
         return self._dropout is not None
 
-    def is_halved(self, unit: str, slot: TensorSlot) -> bool:
+    def is_bf16_only(self, unit: str, slot: TensorSlot) -> bool:
         """Return whether a parameter is a matrix of a block or of the head, which autocast would cast in each pass."""
         return len(slot.shape) >= 2 and unit in (*self.block_names, self.head_name)
 
@@ -238,7 +238,7 @@ class Stage(GroupedStage):
     def _drawing(self, draw: DrawKey | None) -> contextlib.AbstractContextManager[object]:
         if self._dropout is None:
             return contextlib.nullcontext()
-        self._dropout.turn(on=draw is not None)
+        self._dropout.set_active(on=draw is not None)
         return contextlib.nullcontext() if draw is None else self._dropout.begin(draw)
 
 

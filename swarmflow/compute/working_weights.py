@@ -46,7 +46,9 @@ class WorkingWeights:
             for module in unit.modules():
                 held = (*module.named_parameters(recurse=False), *module.named_buffers(recurse=False))
                 found = [(leaf, *masters[own.data_ptr()]) for leaf, own in held if own.data_ptr() in masters]
-                placed += [(module, leaf, group, entry, stage.is_halved(name, entry)) for leaf, group, entry in found]
+                placed += [
+                    (module, leaf, group, entry, stage.is_bf16_only(name, entry)) for leaf, group, entry in found
+                ]
         assert {entry.name for *_, entry, _ in placed} == {entry.name for _, entry in masters.values()}, "all of them"
         for module, leaf, group, entry, halves in placed:
             if group.name == FROZEN:

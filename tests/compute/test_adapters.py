@@ -129,7 +129,7 @@ def test_adapters_drop_what_those_of_peft_drop_and_a_replay_drops_it_again(tmp_p
     masks = SeededDropout(dropouts_of_adapters)
     blocks = dissect(to_config(config)).blocks_name
     masks.watch(model, enumerate(model.base_model.model.get_submodule(blocks)))
-    masks.turn(on=True)
+    masks.set_active(on=True)
     with masks.begin(key):
         wanted, of_peft = expected(model)
     assert loss == pytest.approx(wanted, rel=1e-6)

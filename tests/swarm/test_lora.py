@@ -56,7 +56,7 @@ def adapt_and_drop(model: PreTrainedModel, reverse: bool) -> None:
     masks, passes, count = SeededDropout(dropouts_of_adapters), itertools.count(), recipe("adamw").microbatches
     entered = contextlib.ExitStack()
     masks.watch(model, enumerate(cast("Iterable[nn.Module]", model.get_submodule("model.layers"))))
-    masks.turn(on=True)
+    masks.set_active(on=True)
 
     def begin(model: nn.Module, args: object) -> None:
         step, index = divmod(next(passes), count)

@@ -244,6 +244,7 @@ def test_what_is_frozen_and_what_is_trained_is_told_apart(tmp_path: Path) -> Non
         'base = "bf16"': 'finetune.base = "bf16": train.precision is "fp32"; take "fp32" or "4bit", or set both',
         "lora = { rank = 0 }": "finetune.lora = {'rank': 0}: must be a table such as { rank = 16, alpha = 32",
         "lora = { dropout = 1.0 }": "finetune.lora = {'dropout': 1.0}: must be a table such as { rank = 16, alpha = 32",
+        "lora = { dropout = false }": "finetune.lora = {'dropout': False}: must be a table such as { rank = 16, alpha",
         'lora = { targets = ["q"] }': "finetune.lora.targets = ['q']: no block has a linear layer 'q'",
     }.items():
         rest = "" if wrong.startswith("lora") else "lora = { rank = 2 }\n"

@@ -24,7 +24,7 @@ from swarmflow.compute.families import one_line
 from swarmflow.compute.flat_tensors import memory_of
 from swarmflow.compute.graphs.casting import casting_within
 from swarmflow.compute.graphs.description import BatchTensor, GraphModel, GraphParameter
-from swarmflow.compute.graphs.dropping import with_operators, without_dropout
+from swarmflow.compute.graphs.dropping import numbered_dropouts, without_dropout
 from swarmflow.compute.graphs.user_functions import LossModule, build_module
 from swarmflow.errors import ModelError
 
@@ -39,7 +39,7 @@ class OperatorGraph:
     operators: in the order in which they are numbered. casts: of a parameter to bf16, by autocast -> the parameter;
     no operators, as each stage that needs one computes it itself. others: what is computed from the batch and constants
     alone, in order. parameters, constants, inputs: of the placeholders. values: of the parameters of version 0, by
-    name. may_cross: the dtypes of tensors that a boundary may have.
+    name. boundary_dtypes: the dtypes of tensors that a boundary may have.
     """
 
     name: str
@@ -51,7 +51,7 @@ class OperatorGraph:
     inputs: dict[fx.Node, BatchTensor]
     loss: fx.Node
     values: dict[str, Tensor]
-    may_cross: frozenset[torch.dtype]
+    boundary_dtypes: frozenset[torch.dtype]
 
     @cached_property
     def position(self) -> dict[fx.Node, int]:
@@ -84,7 +84,7 @@ class OperatorGraph:
         for node, made in self.position.items():
             last = max((self.position[user] for user in node.users if user in self.position), default=made)
             value = node.meta.get("val")
-            fits = isinstance(value, Tensor) and value.dtype in self.may_cross
+            fits = isinstance(value, Tensor) and value.dtype in self.boundary_dtypes
             size = value.numel() if isinstance(value, Tensor) and fits else None
             size = size if isinstance(size, int) else None  # else it depends on values
             for line, amount in ((elements, size or 0), (other, int(size is None))):
@@ -117,7 +117,7 @@ class OperatorGraph:
             for name in self.parameters.values()
             if name in uses
         ]
-        halved = tuple(each.name for each in parameters if each.name not in uncast)
+        bf16_only = tuple(each.name for each in parameters if each.name not in uncast)
         return GraphModel(
             module,
             dict(config),
@@ -126,7 +126,7 @@ class OperatorGraph:
             tuple(parameters),
             self.crossing,
             self._digest(list(uses)),
-            halved,
+            bf16_only,
         )
 
     def _digest(self, trained: Iterable[str]) -> str:
@@ -195,7 +195,7 @@ def example(inputs: Iterable[BatchTensor]) -> dict[str, Tensor]:
 
 def _exported(built: LossModule, inputs: Sequence[BatchTensor], name: str, *, dropout: bool) -> ExportedProgram:
     try:
-        with FX_STATE, with_operators(name) if dropout else without_dropout(), warnings.catch_warnings():
+        with FX_STATE, numbered_dropouts(name) if dropout else without_dropout(), warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # torch's own code calls what torch gives up
             program = torch.export.export(built, (), kwargs=example(inputs), strict=False)
             _detach_what_has_no_gradient(program.graph_module)
@@ -292,8 +292,8 @@ def _graph_of(
     if loss not in trained or not operators:
         raise ModelError(f"{name}: its loss depends on no parameter")
     others = [node for node in order if node not in trained]
-    may_cross = frozenset((torch.float32, torch.bfloat16) if halves else (torch.float32,))
-    return OperatorGraph(name, operators, casts, others, parameters, constants, batch, loss, values, may_cross)
+    boundary_dtypes = frozenset((torch.float32, torch.bfloat16) if halves else (torch.float32,))
+    return OperatorGraph(name, operators, casts, others, parameters, constants, batch, loss, values, boundary_dtypes)
 
 
 def _is_cast(node: fx.Node, parameters: Mapping[fx.Node, str]) -> bool:

@@ -52,7 +52,7 @@ class GraphModel:
     module: "package:function". module_config: the function's keyword arguments. items: of a microbatch. crossing:
     for each p, the elements of the tensors that cross a cut before operator p, -1: it cannot be cut there.
     digest: of the graph, its constants and the parameters of version 0, the same in every process of the run.
-    halved: the names of the parameters that are used in bf16 alone.
+    bf16_only: the names of the parameters that are used in bf16 alone.
     """
 
     module: str
@@ -62,7 +62,7 @@ class GraphModel:
     parameters: tuple[GraphParameter, ...]
     crossing: tuple[int, ...]
     digest: str
-    halved: tuple[str, ...] = ()
+    bf16_only: tuple[str, ...] = ()
 
     @property
     def operators(self) -> int:
@@ -132,7 +132,7 @@ class GraphModel:
             tied=None,
             tied_alias=None,
             spread=spread,
-            unhalved=frozenset(each.name for each in (*own, *tied)).difference(self.halved),
+            fp32_matrices=frozenset(each.name for each in (*own, *tied)).difference(self.bf16_only),
         )
 
     def _used(self) -> Sequence[BatchTensor]:
@@ -171,8 +171,8 @@ def graph_as_json(model: GraphModel) -> dict[str, Any]:
     """Return the module as the manifest has it."""
     found = msgspec.to_builtins(model)
     assert isinstance(found, dict), "a dataclass becomes a dict"
-    if not model.halved:  # as before there was bf16, so that a run keeps its name
-        del found["halved"]
+    if not model.bf16_only:  # as before there was bf16, so that a run keeps its name
+        del found["bf16_only"]
     return found
 
 

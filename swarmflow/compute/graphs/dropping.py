@@ -90,7 +90,7 @@ def without_dropout() -> Iterator[None]:
 
 
 @contextmanager
-def with_operators(name: str) -> Iterator[None]:
+def numbered_dropouts(name: str) -> Iterator[None]:
     """Have each dropout inside the block be an operator, and be numbered.
 
     name: of the module, for messages. An attention that drops is computed in its parts. Raises ModelError for
@@ -138,13 +138,14 @@ class _Numbering(TorchFunctionMode):
             return self._numbered(func, *args, **kwargs)
         if func is _FUNCTIONS.scaled_dot_product_attention:
             return self._attention(*args, **kwargs)
-        place = _DROPOUT_P[_FUNCTIONS.multi_head_attention_forward]
-        share = args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)
-        if func is _FUNCTIONS.multi_head_attention_forward and share and kwargs.get("training", True):
-            raise ModelError(
-                f"{self._name}: its {func.__name__} drops within a fused operator, whose masks no replay can draw "
-                "again; give it no dropout, or compute the attention with scaled_dot_product_attention"
-            )
+        if func is _FUNCTIONS.multi_head_attention_forward:
+            place = _DROPOUT_P[func]
+            share = args[place] if len(args) > place else kwargs.get("dropout_p", 0.0)
+            if share and kwargs.get("training", True):
+                raise ModelError(
+                    f"{self._name}: its {func.__name__} drops within a fused operator, whose masks no replay can draw "
+                    "again; give it no dropout, or compute the attention with scaled_dot_product_attention"
+                )
         return func(*args, **kwargs)
 
     def _numbered(

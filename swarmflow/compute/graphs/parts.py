@@ -13,7 +13,7 @@ _EDGES_MAX = 128  # that are tried: one in each of so many stretches of a stage
 _HALVINGS = 8  # of the largest part: with more parts than 2 to this power nothing is gained
 
 
-def divided(graph: OperatorGraph, first: int, stop: int) -> tuple[int, ...]:
+def part_edges(graph: OperatorGraph, first: int, stop: int) -> tuple[int, ...]:
     """Return the edges of the parts of the operators `first` to `stop`, with both ends.
 
     A microbatch keeps what enters each part, and a pass what is within one more: the edges make the sum of both small,

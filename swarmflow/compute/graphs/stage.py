@@ -23,7 +23,7 @@ from swarmflow.compute.graphs.capture import OperatorGraph
 from swarmflow.compute.graphs.casting import is_mixed_norm
 from swarmflow.compute.graphs.description import GraphModel
 from swarmflow.compute.graphs.dropping import MaskedDropout, is_drop
-from swarmflow.compute.graphs.parts import divided
+from swarmflow.compute.graphs.parts import part_edges
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.grouped_stage import GraphInput, GroupedStage, StageInput
 from swarmflow.compute.layout_types import TensorSlot
@@ -60,10 +60,10 @@ class GraphStage(GroupedStage):
         self._draw: DrawKey | None = None
         parameters = {entry.name: group.parameter(entry) for group in self.groups.values() for entry in group.entries}
         placement = _Placement(graph, device, parameters, lambda: self._draw)
-        edges = divided(graph, first, stop)
+        edges = part_edges(graph, first, stop)
         parts = [placement.part(low, high, last=self.last and high == stop) for low, high in itertools.pairwise(edges)]
         self._given = placement.given(dict.fromkeys(node for part in parts for node in part.given))
-        self._halved = frozenset(model.halved)
+        self._bf16_only = frozenset(model.bf16_only)
         # One unit: what leaves a part may be infinite, as what a softmax takes is, and only what leaves a stage not.
         self._parts = _Parts(parts)
         name = f"operators {first} to {stop - 1}"
@@ -86,7 +86,7 @@ class GraphStage(GroupedStage):
         leaf = x.boundary.to(self.device).detach().requires_grad_()
         return leaf, GraphInput(leaf, batch)
 
-    def enlarged(self, leaf: Tensor, factor: float) -> Tensor:
+    def rescaled(self, leaf: Tensor, factor: float) -> Tensor:
         """As of any stage. What came through the stage before was multiplied there, or in a stage before that one."""
         factors = [leaf.new_full((each.elements,), factor if each.fresh else 1.0) for each in self._incoming]
         return leaf * (leaf != 0) * torch.cat(factors)
@@ -120,9 +120,9 @@ class GraphStage(GroupedStage):
         """Return the items of the microbatch."""
         return self.items
 
-    def is_halved(self, unit: str, slot: TensorSlot) -> bool:
+    def is_bf16_only(self, unit: str, slot: TensorSlot) -> bool:
         """Return whether every operator of the module takes a parameter from a cast to bf16."""
-        return slot.name in self._halved
+        return slot.name in self._bf16_only
 
     def _again(self, part: int) -> contextlib.AbstractContextManager[None]:
         """Return the context in which a part is computed once more for the backward pass of this forward pass."""

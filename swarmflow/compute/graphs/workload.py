@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from swarmflow.compute.graphs.capture import OperatorGraph, where
 from swarmflow.compute.graphs.casting import casting
-from swarmflow.compute.graphs.dropping import with_operators, without_dropout
+from swarmflow.compute.graphs.dropping import numbered_dropouts, without_dropout
 from swarmflow.compute.graphs.user_functions import LossModule
 
 _TRIALS = 3
@@ -89,7 +89,7 @@ def gradients_of(
     dropout: whether it is computed as if it dropped. Nothing is dropped.
     """
     module.zero_grad()
-    with with_operators("") if dropout else without_dropout(), casting(precision):
+    with numbered_dropouts("") if dropout else without_dropout(), casting(precision):
         loss = module(**batch)
     torch.autograd.backward(loss)
     named = module.named_parameters(remove_duplicate=False)

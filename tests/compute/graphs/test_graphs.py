@@ -287,7 +287,7 @@ def test_stages_in_bf16_have_the_bits_of_autocast(function: str, kind: str, inpu
     graph, model = captured(function, {"kind": kind}, inputs, "bf16")
     batch = batch_of(inputs)
     loss, gradients = whole(function, {"kind": kind}, batch, autocast=True)
-    assert model.halved
+    assert model.bf16_only
     for number, cut in enumerate(cuts_of(model, 3, 4)):
         odd, late = number % 2 == 1, number > 1
         found = in_stages(graph, model, cut, batch, defer=odd, precision="bf16", in_host_memory=late)

@@ -9,7 +9,7 @@ import torch
 
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.finite import NotFiniteError
-from swarmflow.compute.graphs.parts import divided
+from swarmflow.compute.graphs.parts import part_edges
 from swarmflow.compute.graphs.stage import GraphStage
 from swarmflow.compute.grouped_stage import GraphInput
 from swarmflow.compute.runner import StageRunner, largest_block_bytes
@@ -41,7 +41,7 @@ def test_a_part_drops_again_what_it_has_dropped() -> None:
 @pytest.mark.parametrize("kind", ["vit", "resnet"])
 def test_parts_are_divided_so_that_little_is_kept(kind: str) -> None:
     graph, model = captured("of_transformers", {"kind": kind}, IMAGES)
-    edges = divided(graph, 0, model.operators)
+    edges = part_edges(graph, 0, model.operators)
     assert edges[0] == 0
     assert edges[-1] == model.operators
     assert list(edges) == sorted(set(edges))
@@ -62,7 +62,7 @@ def test_a_long_stage_has_many_parts_and_what_is_infinite_within_it_fails_no_car
     graph, model = captured("deep", {"layers": 80}, VECTORS)
     stage = GraphStage(graph, model, (), 0, torch.device("cpu"), None)
     stage.set_values(graph.values)
-    edges, runner = divided(graph, 0, model.operators), StageRunner(stage)
+    edges, runner = part_edges(graph, 0, model.operators), StageRunner(stage)
     assert max(high - low for low, high in itertools.pairwise(edges)) < 0.2 * model.operators
     entered = GraphInput(None, batch_of(VECTORS))
     [loss, again] = [_loss(runner, entered, careful=careful) for careful in (False, True)]
