@@ -81,7 +81,9 @@ async def test_a_clock_that_is_off_fails(swarm: LocalSwarm) -> None:
     invite = Invite.parse(swarm.invite)
     for off_s, level, direction in ((10.0, Level.FAIL, "ahead of"), (-10.0, Level.FAIL, "behind"), (0.0, Level.OK, "")):
         began_s, clock = time.monotonic(), lambda off_s=off_s: time.time() + off_s
-        trainer, told = await check_trainer(invite, clock)
+        trainer, *judged = await check_trainer(invite, clock)
+        assert len(judged) == 1, trainer.lines()
+        [told] = judged
         uncertain_s = time.monotonic() - began_s
         assert (trainer.level, told.level) == (Level.OK, level), told.lines()
         assert direction in told.found
