@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 CLOCK_OFF_MAX_S = 3.0  # that hivemind's DHT allows
 CLOCK_OFF_WARN_S = 1.0
+ANSWER_S = 10.0  # a trainer on a busy machine answers late, and whoever asks a doctor waits for it
 REACH_S = 45.0  # the daemon takes 30 s to find out that it needs a relay, and to have one
 LINK_SLOW_BYTES_PER_S = 1_250_000  # 10 Mbit/s
 DAY_S = 86_400.0
@@ -50,15 +51,20 @@ def check_invite(invite: Invite, now_s: float) -> Diagnosis:
     return ok("invite", f"{found}, for {days:.1f} days more")
 
 
-async def check_trainer(invite: Invite, clock: Callable[[], float] = time.time) -> list[Diagnosis]:
-    """Ask a trainer of the invite, and compare the clocks. clock: the time of this machine, since 1970."""
+async def check_trainer(
+    invite: Invite, clock: Callable[[], float] = time.time, answer_s: float = ANSWER_S
+) -> list[Diagnosis]:
+    """Ask a trainer of the invite, and compare the clocks.
+
+    clock: the time of this machine, since 1970. answer_s: for which it is waited for.
+    """
     reasons: list[str] = []
-    daemon = await launch_asker()
+    daemon = await launch_asker(answer_s)
     try:
-        answer = await ask_trainers(daemon, invite, None, reasons)
+        answer = await ask_trainers(daemon, invite, None, reasons, answer_s)
         if answer is not None:  # once more, on the connection that there is now: it takes one round trip
             sent_s = clock()
-            answer = await ask_trainers(daemon, invite, None, reasons)
+            answer = await ask_trainers(daemon, invite, None, reasons, answer_s)
             arrived_s = clock()
     finally:
         await daemon.stop()

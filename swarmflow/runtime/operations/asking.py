@@ -91,29 +91,34 @@ async def _ask_there(invite: Invite, question: Question | None, reasons: list[st
     return answer
 
 
-async def launch_asker() -> Daemon:
+async def launch_asker(within_s: float = ASK_S) -> Daemon:
     """Start a p2pd that only dials. Raises NetworkError."""
-    return await Daemon.launch(_DAEMON, ASK_S, stop_s=0.0)
+    return await Daemon.launch(_DAEMON, within_s, stop_s=0.0)
 
 
-async def ask_trainers(daemon: Daemon, invite: Invite, question: Question | None, reasons: list[str]) -> bytes | None:
-    """Return the first answer of the trainers of an invite; None: none has answered, for these reasons."""
-    asked = [_ask_trainer(daemon, name, where, invite, question) for name, where in _places(invite).items()]
+async def ask_trainers(
+    daemon: Daemon, invite: Invite, question: Question | None, reasons: list[str], within_s: float = ASK_S
+) -> bytes | None:
+    """Return the first answer of the trainers of an invite; None: none has answered, for these reasons.
+
+    within_s: for each of connecting, opening a stream, and the answer.
+    """
+    asked = [_ask_trainer(daemon, name, where, invite, question, within_s) for name, where in _places(invite).items()]
     return await _first(asked, reasons)
 
 
 async def _ask_trainer(
-    daemon: Daemon, name: str, addresses: list[bytes], invite: Invite, question: Question | None
+    daemon: Daemon, name: str, addresses: list[bytes], invite: Invite, question: Question | None, within_s: float
 ) -> bytes:
-    await daemon.connect(name, addresses, ASK_S)
-    stream = await daemon.open_stream(name, STATUS_PROTOCOL, ASK_S)
+    await daemon.connect(name, addresses, within_s)
+    stream = await daemon.open_stream(name, STATUS_PROTOCOL, within_s)
     credential = invite.key.bind(daemon.name) if invite.key is not None else b""
     command = f"{invite.run_id}:{base64.b64encode(credential).decode()}"
     try:
-        async with asyncio.timeout(ASK_S):  # a process that is stopped keeps its connections, and says nothing
+        async with asyncio.timeout(within_s):  # a process that is stopped keeps its connections, and says nothing
             return await ask_over(_line(command, question), *stream)
     except TimeoutError:
-        raise NetworkError(f"{name[-6:]} is connected, and has not answered within {ASK_S:g} s") from None
+        raise NetworkError(f"{name[-6:]} is connected, and has not answered within {within_s:g} s") from None
 
 
 def _line(command: str, question: Question | None) -> bytes:

@@ -25,6 +25,7 @@ import numpy as np
 import xxhash
 
 from swarmflow.errors import FrameError
+from swarmflow.runtime.transport.acknowledging import ByteStream
 
 MAGIC = b"swfr"
 FORMAT = 2
@@ -136,7 +137,7 @@ def frame_pieces(front: bytes, bodies: Sequence[memoryview], piece_bytes: int) -
 
 
 async def read_frame(
-    reader: asyncio.StreamReader,
+    reader: ByteStream,
     sequence: int,
     limits: FrameLimits,
     stall_timeout_s: float,
@@ -172,7 +173,7 @@ async def read_frame(
 
 
 async def _read_contents(
-    reader: asyncio.StreamReader, front: bytes, header_bytes: int, sizes: Sequence[int], stall_timeout_s: float
+    reader: ByteStream, front: bytes, header_bytes: int, sizes: Sequence[int], stall_timeout_s: float
 ) -> tuple[bytes, list[memoryview]]:
     """Return header and bodies of a frame, compared with their checksums. Raises FrameRefusedError."""
     (checksum,) = _CHECKSUM.unpack(await _read(reader, _CHECKSUM.size, stall_timeout_s))
@@ -219,16 +220,14 @@ async def _reserved(memory: Awaitable[None], stall_timeout_s: float) -> None:
         raise FrameRefusedError("stalled", f"there was no memory for it for {stall_timeout_s:g} s") from None
 
 
-async def _read(reader: asyncio.StreamReader, size: int, stall_timeout_s: float) -> bytes:
+async def _read(reader: ByteStream, size: int, stall_timeout_s: float) -> bytes:
     data = bytearray()  # grows as bytes arrive: a sender that announces a long header and sends none costs nothing
     while len(data) < size:
         data += await _read_piece(reader, size - len(data), stall_timeout_s)
     return bytes(data)
 
 
-async def _fill(
-    reader: asyncio.StreamReader, view: memoryview, stall_timeout_s: float, checksum: xxhash.xxh3_64
-) -> None:
+async def _fill(reader: ByteStream, view: memoryview, stall_timeout_s: float, checksum: xxhash.xxh3_64) -> None:
     filled = 0
     while filled < len(view):
         piece = await _read_piece(reader, len(view) - filled, stall_timeout_s)
@@ -237,7 +236,7 @@ async def _fill(
         filled += len(piece)
 
 
-async def _read_piece(reader: asyncio.StreamReader, missing_bytes: int, stall_timeout_s: float) -> bytes:
+async def _read_piece(reader: ByteStream, missing_bytes: int, stall_timeout_s: float) -> bytes:
     """Return what has arrived of the missing bytes, at least one and at most READ_BYTES."""
     try:
         async with asyncio.timeout(stall_timeout_s):

@@ -10,7 +10,7 @@ from typing import Literal
 from swarmflow.authority.certificates import CREDENTIAL_BYTES_MAX
 from swarmflow.errors import FrameError
 
-PROTOCOL_VERSION = 13
+PROTOCOL_VERSION = 14
 RUN_ID_BYTES_MAX = 256
 REASON_BYTES_MAX = 512
 CONFIRMATION = b"\x01"  # from the dialler, after a welcome: it is alive, and the stream is to be used

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
+from swarmflow.runtime.transport.acknowledging import ACKNOWLEDGEMENT
+from swarmflow.runtime.transport.delay_window import DelayWindow
 from swarmflow.runtime.transport.frames import FrameLimits, check_limits, frame_pieces, pack_end, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
 from swarmflow.runtime.transport.precedence import BACKGROUND_BYTES, Precedence
@@ -19,8 +21,8 @@ Body = Buffer | Callable[[], Buffer]  # a function makes its buffer when the mes
 OpenStream = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 OnWelcome = Callable[[int], bool]
 
-END_ACKNOWLEDGED = b"\x06"  # from the receiver, once it has read everything
 WRITE_BYTES = 1 << 18  # longest piece that is written at once
+ROOM = 8  # a piece is at least as long as so much of the window, unless its frame ends
 
 
 class LinkCounters(Protocol):
@@ -73,7 +75,8 @@ class OutboundLane:
 
     on_welcome: called with the incarnation that answered; returns whether it is the process's current one. on_broken:
     called with the reason when the stream cannot be opened or breaks. upload: the limit that all lanes of the process
-    share; messages of the control lane count, and do not wait. precedence: of the lanes of the process.
+    share; messages of the control lane count, and do not wait. precedence: of the lanes of the process. Of other lanes
+    no more is on its way than passes the links soon (`DelayWindow`).
     """
 
     def __init__(
@@ -105,6 +108,10 @@ class OutboundLane:
         self._wake = asyncio.Event()
         self._finishing = False
         self._sequence = 0  # number of the next frame
+        self._window = None if hello.lane == "control" else DelayWindow()
+        self._room = asyncio.Event()  # set by each acknowledgement
+        self._written_bytes = 0  # of all frames
+        self._whole_bytes = -1  # the same, with the frame that ends the stream, once that is to be written
         self._task = asyncio.create_task(self._run())
         self._task.add_done_callback(self._ended)
 
@@ -215,13 +222,22 @@ class OutboundLane:
             raise LinkBrokenError(reasons[0])
 
     async def _watch(self, reader: asyncio.StreamReader) -> None:
-        """Wait for the acknowledgement of the end, all that the other side ever writes, or raise LinkBrokenError."""
-        try:
-            data = await reader.read(1)
-        except OSError as error:
-            raise LinkBrokenError(f"the connection broke: {error}") from None
-        if data != END_ACKNOWLEDGED or not self._finishing:
-            raise LinkBrokenError("closed the connection" if not data else "wrote on a stream that it should read")
+        """Take acknowledgements, all that the other side ever writes, to that of the end, or raise LinkBrokenError."""
+        read_bytes = 0
+        while read_bytes != self._whole_bytes:
+            try:
+                (read_bytes,) = ACKNOWLEDGEMENT.unpack(await reader.readexactly(ACKNOWLEDGEMENT.size))
+                if read_bytes > self._written_bytes:
+                    raise ValueError(f"{read_bytes} bytes of {self._written_bytes}")
+                if self._window is not None:
+                    self._window.acknowledged(read_bytes)
+            except asyncio.IncompleteReadError:
+                raise LinkBrokenError("closed the connection") from None
+            except ValueError as error:
+                raise LinkBrokenError(f"acknowledged what it was not sent ({error})") from None
+            except OSError as error:
+                raise LinkBrokenError(f"the connection broke: {error}") from None
+            self._room.set()
 
     async def _write_all(self, writer: asyncio.StreamWriter) -> None:
         while not (self._finishing and not self._queue):
@@ -235,7 +251,9 @@ class OutboundLane:
             finally:
                 self._change_queue_bytes(-message.size_bytes)
                 message.done()
-        await self._write_piece(writer, pack_end(self._sequence))
+        end = pack_end(self._sequence)
+        self._whole_bytes = self._written_bytes + len(end)
+        await self._write_piece(writer, end)
 
     async def _write_frame(self, writer: asyncio.StreamWriter, message: _Message) -> None:
         # A function packs a piece of an all-reduce, about 0.4 ms: nothing else should wait for that.
@@ -250,6 +268,28 @@ class OutboundLane:
         self._counters.sent(self._hello.lane, message.header, size_bytes)
 
     async def _write_piece(self, writer: asyncio.StreamWriter, piece: Buffer) -> None:
+        rest = memoryview(piece)
+        while rest:
+            size_bytes = await self._take_room(len(rest))
+            await self._write_part(writer, rest[:size_bytes])
+            rest = rest[size_bytes:]
+
+    async def _take_room(self, wanted_bytes: int) -> int:
+        """Wait until some of these bytes may be on their way; return how many. Raises LinkBrokenError."""
+        window = self._window
+        if window is None:
+            return wanted_bytes
+        while window.room_bytes < min(wanted_bytes, window.window_bytes // ROOM):
+            window.full()
+            self._room.clear()
+            try:
+                async with asyncio.timeout(self._settings.stall_timeout_s):
+                    await self._room.wait()
+            except TimeoutError:
+                raise self._stalled() from None
+        return min(wanted_bytes, window.room_bytes)
+
+    async def _write_part(self, writer: asyncio.StreamWriter, piece: memoryview) -> None:
         await self._precedence.wait(self._hello.lane)
         if self._upload is not None:
             if self._hello.lane == "control":
@@ -257,12 +297,18 @@ class OutboundLane:
             else:
                 with self._precedence.limited(self._hello.lane):
                     await self._upload.wait(len(piece))
+        self._written_bytes += len(piece)
+        if self._window is not None:
+            self._window.wrote(len(piece))
         try:
             writer.write(piece)
             async with asyncio.timeout(self._settings.stall_timeout_s):
                 await writer.drain()
             self._precedence.wrote(self._hello.lane, len(piece))
         except TimeoutError:
-            raise LinkBrokenError(f"took no bytes for {self._settings.stall_timeout_s:g} s") from None
+            raise self._stalled() from None
         except OSError as error:
             raise LinkBrokenError(f"the connection broke: {error}") from None
+
+    def _stalled(self) -> LinkBrokenError:
+        return LinkBrokenError(f"took no bytes for {self._settings.stall_timeout_s:g} s")

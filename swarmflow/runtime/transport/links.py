@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 
 from swarmflow.authority.access import AccessControl
@@ -12,6 +13,7 @@ from swarmflow.authority.certificates import Certificate
 from swarmflow.core.protocol.types import ProcessId, Role
 from swarmflow.errors import AuthorityError, FrameError
 from swarmflow.latest import Latest
+from swarmflow.runtime.transport.acknowledging import AcknowledgingReader
 from swarmflow.runtime.transport.door import Caller, Door
 from swarmflow.runtime.transport.frames import DAMAGE, FrameLimits, FrameRefusedError, read_frame
 from swarmflow.runtime.transport.hello import (
@@ -24,7 +26,7 @@ from swarmflow.runtime.transport.hello import (
     read_hello,
 )
 from swarmflow.runtime.transport.incarnations import IncarnationTracker
-from swarmflow.runtime.transport.lanes import END_ACKNOWLEDGED, Body, LaneSettings, LinkCounters, OutboundLane, nothing
+from swarmflow.runtime.transport.lanes import Body, LaneSettings, LinkCounters, OutboundLane, nothing
 from swarmflow.runtime.transport.limits import ADDRESSED_MAX, DOOR, FRAMES_AT_ONCE, budget_limits, peer_limits
 from swarmflow.runtime.transport.link_streams import InboundStream, LinkStreams, Slot
 from swarmflow.runtime.transport.node import Node
@@ -329,7 +331,8 @@ class Links:
         self._register(sender, slot, stream)
         reason = "the connection broke"
         try:
-            reason = await self._read_frames(sender, slot[0], reader, stream)
+            with closing(AcknowledgingReader(reader, stream.writer, often=slot[0] != "control")) as acknowledging:
+                reason = await self._read_frames(sender, slot[0], acknowledging, stream)
         except FrameError as error:
             reason = str(error)
             if not stream.dropped:
@@ -347,7 +350,7 @@ class Links:
             self._unregister(sender, slot, stream, reason)
 
     async def _read_frames(
-        self, sender: ProcessId, lane: LaneName, reader: asyncio.StreamReader, stream: InboundStream
+        self, sender: ProcessId, lane: LaneName, reader: AcknowledgingReader, stream: InboundStream
     ) -> str:
         """Deliver messages; return the reason of the stream's end. Raises FrameError, OSError."""
         role = stream.certificate.role if stream.certificate is not None else None
@@ -360,7 +363,7 @@ class Links:
                 if frame is None or stream.dropped:
                     return "closed the connection"
                 if frame.is_end:
-                    stream.writer.write(END_ACKNOWLEDGED)
+                    reader.acknowledge()
                     return "said goodbye"
                 stream.notified = False
                 self._counters.received(lane, frame.header, frame.size_bytes)
