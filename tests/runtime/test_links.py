@@ -61,7 +61,7 @@ async def test_the_largest_tensor_of_a_run_fits_where_usual_limits_are_too_small
     """A boundary tensor of 16,384 tokens of a model 8,192 wide, in fp32."""
     tensor = bytearray(16384 * 8192 * 4)
     async with linked(tmp_path) as (one, two):
-        with pytest.raises(ValueError, match="body"):
+        with pytest.raises(ValueError, match="bodies"):
             one.links.send(two.me, b"too large", [tensor], lane="bulk")
         for end in (one, two):
             end.links.fit(len(tensor), 256, 4)

@@ -32,6 +32,7 @@ class AcknowledgingReader:
         self._read_bytes = 0
         self._acknowledged_bytes, self._acknowledged_s = 0, -ACKNOWLEDGED_S  # and when
         self._due: asyncio.TimerHandle | None = None  # the next acknowledgement
+        self._due_s = 0.0  # when that is
 
     async def read(self, n: int) -> bytes:
         """Return at most `n` bytes, as soon as there is any; none: the stream has ended."""
@@ -42,9 +43,9 @@ class AcknowledgingReader:
             due_s = self._acknowledged_s + (SOON_S if many else ACKNOWLEDGED_S)
             if due_s <= self._loop.time():
                 self.acknowledge()
-            elif self._due is None or due_s < self._due.when():
+            elif self._due is None or due_s < self._due_s:
                 self.close()
-                self._due = self._loop.call_at(due_s, self.acknowledge)
+                self._due, self._due_s = self._loop.call_at(due_s, self.acknowledge), due_s
         return data
 
     def acknowledge(self) -> None:
