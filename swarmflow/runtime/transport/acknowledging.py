@@ -1,14 +1,16 @@
-"""What a reader says of a stream while it reads it: how many bytes of it have arrived."""
+"""What a reader says of a stream while it reads it: how many bytes of it have arrived, and when."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
+import time
 from typing import Protocol
 
 ACKNOWLEDGED_S = 0.02  # after which all that has been read is acknowledged
 MANY_BYTES, SOON_S = 1 << 14, 0.002  # so many are acknowledged sooner: a writer on a fast link waits for that at first
-ACKNOWLEDGEMENT = struct.Struct("!Q")  # all bytes of the stream's frames so far
+ACKNOWLEDGEMENT = struct.Struct("!QQ")  # all bytes of the stream's frames so far, and microseconds of a clock
+MICROSECOND_S = 1e-6
 
 
 class ByteStream(Protocol):
@@ -52,8 +54,9 @@ class AcknowledgingReader:
         """Acknowledge all that was read."""
         self.close()
         if self._read_bytes > self._acknowledged_bytes:
-            self._writer.write(ACKNOWLEDGEMENT.pack(self._read_bytes))
             self._acknowledged_bytes, self._acknowledged_s = self._read_bytes, self._loop.time()
+            # Not the loop's time, which stands still while the loop is busy.
+            self._writer.write(ACKNOWLEDGEMENT.pack(self._read_bytes, int(time.monotonic() / MICROSECOND_S)))
 
     def close(self) -> None:
         """Acknowledge nothing later on."""

@@ -2,8 +2,8 @@
 
 Kernels, daemons and modems take hundreds of kilobytes before a writer notices anything, and a small message behind them
 waits for all of it: on a link of 4 Mb/s for 0.6 s in the mean. So a reader acknowledges what it has read, and a writer
-keeps little more on its way than the link passes within QUEUE_S. It tells what waits from what travels by the time that
-an acknowledgement takes, as LEDBAT does (RFC 6817).
+keeps little more on its way than the link passes within QUEUE_S. It tells what waits from what travels by the time from
+writing to reading, as LEDBAT does (RFC 6817): the way back may have a queue of its own.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 QUEUE_S, QUEUE_RATE = 0.05, 1e6  # what bytes of a stream may wait if so many pass in a second
 FAIR = 0.25  # of two streams the one with a sixteenth of the rate may wait twice as long, and so catches up
@@ -21,16 +22,37 @@ BURST_BYTES = 1 << 18  # after a pause: shaped links let as many pass at once, w
 PAUSE_S = 0.1  # without anything on its way
 ROUND_S = 0.25  # of which the shortest delay counts: one that comes late may have met a busy process
 BASE_S = 60.0  # for which, and for as long again, the shortest delay counts as that of an idle path
-CLOCK_S = 1e-3  # a delay is not measured more exactly
+
+
+@dataclass(slots=True)
+class ShortestTime:
+    """The shortest of times that are measured again and again, in this minute and in the last one."""
+
+    _minute_s: float  # when this minute began
+    _present_s: float = math.inf
+    _former_s: float = math.inf
+
+    def learn(self, seconds: float, now_s: float) -> None:
+        """Add a measurement."""
+        if now_s - self._minute_s >= BASE_S:
+            self._former_s, self._present_s, self._minute_s = self._present_s, math.inf, now_s
+        self._present_s = min(self._present_s, seconds)
+
+    @property
+    def seconds(self) -> float:
+        """What it takes where nothing waits."""
+        return min(self._present_s, self._former_s)
 
 
 class DelayWindow:
-    """The bytes that a stream may have on their way, by the delays of their acknowledgements.
+    """The bytes that a stream may have on their way, by the times at which earlier ones were read.
 
-    While hardly anything waits, it grows by all that is acknowledged after a burst, which doubles it in each round
-    trip. Else it is fitted once in a round: to what passes at the present rate in the time of an idle path and as much
-    longer as bytes may wait. All streams on a link see the same queue, so that those settle at the same rate which
-    accept the same wait, and their bytes together wait as long as those of one of them.
+    While hardly anything waits in either direction, it grows by all that is acknowledged after a burst, which doubles
+    it in each round trip. Beside that it changes once in a round, by what passes in the time by which bytes wait too
+    long, or not long enough. A round measures what was written since the last change, and so its consequences.
+
+    All streams on a link see the same queue. So those settle at the same rate which accept the same wait, and the bytes
+    of all of them together wait as long as those of one.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -42,10 +64,12 @@ class DelayWindow:
         self._pieces: deque[tuple[int, float]] = deque()  # written: the number of its last byte, and when
         self._burst_bytes = BURST_BYTES  # the number of the last byte that may be of a burst
         self._queue_s = QUEUE_S  # that its bytes may wait, at its rate
-        self._was_full = False  # in this round
-        self._round_s, self._least_s = clock(), math.inf  # when it began, and its shortest delay
-        self._base_s, self._former_base_s = math.inf, math.inf  # the shortest delay of this minute, and of the last one
-        self._minute_s = clock()  # when it began
+        self._was_full = False  # since the last change
+        self._idle_delay = ShortestTime(clock())  # from writing to reading, with the difference of both clocks
+        self._idle_trip = ShortestTime(clock())  # to the acknowledgement
+        self._changed_bytes = 0  # what had been written when the window was changed last
+        self._round: tuple[int, float] | None = None  # what had been read when this round began, and when that was
+        self._delay_s = math.inf  # the shortest one of this round
 
     @property
     def room_bytes(self) -> int:
@@ -63,42 +87,41 @@ class DelayWindow:
         self._written_bytes += size_bytes
         self._pieces.append((self._written_bytes, self._clock()))
 
-    def acknowledged(self, read_bytes: int) -> None:
+    def acknowledged(self, read_bytes: int, read_s: float) -> None:
         """Note that so many bytes have been read, of all that were ever written.
 
-        Raises ValueError where they were acknowledged before, or never written.
+        read_s: when, by a clock of the reader, whatever it counts from. Raises ValueError where they were acknowledged
+        before, or never written.
         """
         if not self._read_bytes < read_bytes <= self._written_bytes:
             raise ValueError(f"{read_bytes} bytes after {self._read_bytes}, of {self._written_bytes}")
         now_s = self._clock()
         while self._pieces[0][0] < read_bytes:
             self._pieces.popleft()
-        delay_s = now_s - self._pieces[0][1]
-        self._learn(delay_s, now_s)
-        if self._was_full and delay_s <= self._idle_s + self._queue_s / 2:
+        written_s = self._pieces[0][1]
+        delay_s, trip_s = read_s - written_s, now_s - written_s
+        self._idle_delay.learn(delay_s, now_s)
+        self._idle_trip.learn(trip_s, now_s)
+        if self._was_full and trip_s <= self._idle_trip.seconds + self._queue_s / 2:
             self.window_bytes += max(0, read_bytes - max(self._read_bytes, self._burst_bytes))
         self._read_bytes, self._acknowledged_s = read_bytes, now_s
-        if now_s - self._round_s >= max(ROUND_S, self._least_s):
-            self._end_round(now_s)
+        self._measure(delay_s, now_s)
 
-    @property
-    def _idle_s(self) -> float:
-        """What an acknowledgement takes where nothing waits."""
-        return min(self._base_s, self._former_base_s)
-
-    def _learn(self, delay_s: float, now_s: float) -> None:
-        if now_s - self._minute_s >= BASE_S:
-            self._former_base_s, self._base_s, self._minute_s = self._base_s, math.inf, now_s
-        self._base_s = min(self._base_s, delay_s)
-        self._least_s = min(self._least_s, delay_s)
-
-    def _end_round(self, now_s: float) -> None:
-        """Fit the window to what this round's shortest delay says of the link."""
-        rate = self.window_bytes / max(self._least_s, CLOCK_S)
+    def _measure(self, delay_s: float, now_s: float) -> None:
+        """Add a delay to the round, and fit the window to its shortest one at its end."""
+        if self._read_bytes <= self._changed_bytes:
+            return
+        if self._round is None:
+            self._round = self._read_bytes, now_s
+        self._delay_s = min(self._delay_s, delay_s)
+        began_bytes, began_s = self._round
+        if now_s - began_s < ROUND_S:
+            return
+        rate = (self._read_bytes - began_bytes) / (now_s - began_s)
         if self._was_full:
             self._queue_s = QUEUE_S * (QUEUE_RATE / rate) ** FAIR
-        if self._least_s > self._idle_s + self._queue_s / 2:
-            fitting_bytes = max(LEAST_BYTES, int(rate * (self._idle_s + self._queue_s)))
-            if fitting_bytes < self.window_bytes or self._was_full:
-                self.window_bytes = fitting_bytes
-        self._was_full, self._round_s, self._least_s = False, now_s, math.inf
+        more_bytes = int(rate * (self._queue_s - (self._delay_s - self._idle_delay.seconds)))
+        if more_bytes < 0 or self._was_full:
+            self.window_bytes = max(LEAST_BYTES, self.window_bytes + more_bytes)
+        self._was_full, self._changed_bytes = False, self._written_bytes
+        self._round, self._delay_s = None, math.inf

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from swarmflow.errors import FrameError, NetworkError
-from swarmflow.runtime.transport.acknowledging import ACKNOWLEDGEMENT
+from swarmflow.runtime.transport.acknowledging import ACKNOWLEDGEMENT, MICROSECOND_S
 from swarmflow.runtime.transport.delay_window import DelayWindow
 from swarmflow.runtime.transport.frames import FrameLimits, check_limits, frame_pieces, pack_end, pack_front
 from swarmflow.runtime.transport.hello import CONFIRMATION, Hello, pack_hello, read_reply
@@ -226,11 +226,11 @@ class OutboundLane:
         read_bytes = 0
         while read_bytes != self._whole_bytes:
             try:
-                (read_bytes,) = ACKNOWLEDGEMENT.unpack(await reader.readexactly(ACKNOWLEDGEMENT.size))
+                read_bytes, at = ACKNOWLEDGEMENT.unpack(await reader.readexactly(ACKNOWLEDGEMENT.size))
                 if read_bytes > self._written_bytes:
                     raise ValueError(f"{read_bytes} bytes of {self._written_bytes}")
                 if self._window is not None:
-                    self._window.acknowledged(read_bytes)
+                    self._window.acknowledged(read_bytes, at * MICROSECOND_S)
             except asyncio.IncompleteReadError:
                 raise LinkBrokenError("closed the connection") from None
             except ValueError as error:
