@@ -7,10 +7,13 @@ import struct
 import time
 from typing import Protocol
 
+from swarmflow.errors import FrameError
+
 ACKNOWLEDGED_S = 0.02  # after which all that has been read is acknowledged
 MANY_BYTES, SOON_S = 1 << 14, 0.002  # so many are acknowledged sooner: a writer on a fast link waits for that at first
 ACKNOWLEDGEMENT = struct.Struct("!QQ")  # all bytes of the stream's frames so far, and microseconds of a clock
 MICROSECOND_S = 1e-6
+UNREAD_BYTES_MAX = 1 << 12  # of acknowledgements, in this process, beside what its daemon has taken
 
 
 class ByteStream(Protocol):
@@ -37,7 +40,12 @@ class AcknowledgingReader:
         self._due_s = 0.0  # when that is
 
     async def read(self, n: int) -> bytes:
-        """Return at most `n` bytes, as soon as there is any; none: the stream has ended."""
+        """Return at most `n` bytes, as soon as there is any; none: the stream has ended.
+
+        Raises FrameError where the writer does not read what is acknowledged: it would be kept without end.
+        """
+        if self._writer.transport.get_write_buffer_size() > UNREAD_BYTES_MAX:
+            raise FrameError("its acknowledgements are not read")
         data = await self._reader.read(n)
         self._read_bytes += len(data)
         if data and self._often:
