@@ -39,7 +39,7 @@ SLOW = "slow"
 
 
 @dataclass
-class Received:
+class Arrivals:
     """What one process has received since the warm-up."""
 
     tensor_bytes: int = 0
@@ -104,7 +104,7 @@ async def serve(name: str, address: str, folder: Path, others: int) -> None:
     names = process_names(others)
     known = [] if name == SLOW else (await found(folder, SLOW))["addresses"]
     node = await Node.start(identity_path=folder / f"{name}.key", listen=(f"{address}:0",), bootstrap=known)
-    received = Received()
+    received = Arrivals()
     end = End(node, names.index(name) + 1, on_message=received.take)
     await end.links.start()
     write_whole(folder / f"{name}.json", json.dumps({"name": node.name, "addresses": node.addresses()}).encode())
