@@ -1,8 +1,8 @@
 """How much of a stream may be on its way: so much that it waits in the buffers of links for a short time only.
 
 Kernels, daemons and modems take hundreds of kilobytes before a writer notices anything, and a small message behind them
-waits for all of it: on a link of 4 Mb/s for 0.6 s in the mean. So a reader acknowledges what it has read, and a writer
-keeps little more on its way than the link passes within QUEUE_S. It tells what waits from what travels by the time from
+waits for all of it: on a link of 4 Mb/s for 0.6 s. So a reader acknowledges what it has read, and a writer keeps little
+more on its way than the link passes in a twentieth of a second. It tells what waits from what travels by the time from
 writing to reading, as LEDBAT does (RFC 6817): the way back may have a queue of its own.
 """
 
@@ -84,6 +84,7 @@ class DelayWindow:
         """Note that these bytes are on their way."""
         if self._written_bytes == self._read_bytes and self._clock() - self._acknowledged_s >= PAUSE_S:
             self._burst_bytes = self._written_bytes + BURST_BYTES
+            self._begin_round()  # the pause is no part of one
         self._written_bytes += size_bytes
         self._pieces.append((self._written_bytes, self._clock()))
 
@@ -123,5 +124,9 @@ class DelayWindow:
         more_bytes = int(rate * (self._queue_s - (self._delay_s - self._idle_delay.seconds)))
         if more_bytes < 0 or self._was_full:
             self.window_bytes = max(LEAST_BYTES, self.window_bytes + more_bytes)
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        """Measure what is written from now on."""
         self._was_full, self._changed_bytes = False, self._written_bytes
         self._round, self._delay_s = None, math.inf
