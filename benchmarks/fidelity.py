@@ -1,8 +1,8 @@
 """Whether the simulator tells the truth: `python -m benchmarks.fidelity` (Linux, root).
 
 Six real peers in three stages train over links of a few Mb/s, shaped by the kernel. What a microbatch takes to compute
-is read from their metrics; a scenario with these times and those links is simulated; and the seconds a step of both are
-compared. See README.md beside this file.
+is read from their metrics; a scenario with these times and what such a link carries when it is full is simulated; and
+the seconds a step of both are compared. See README.md beside this file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.shaped import CARRIED, inside, machines, unavailable
+from benchmarks.full_links import FullLink, full_link
+from benchmarks.shaped import inside, machines, unavailable
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.forecast.simulation import Simulation
 from swarmflow.local.swarm import LocalProcess, LocalSwarm, terminable
@@ -95,7 +96,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="swarmflow-fidelity-") as folder:
         measured = run(Path(folder), options.mbps)
         file = Path(folder) / "scenario.toml"
-        file.write_text(scenario(measured, options.mbps), encoding="utf-8")
+        file.write_text(scenario(measured, full_link(options.mbps)), encoding="utf-8")
         print(file.read_text(encoding="utf-8"))
         report = Simulation(load(file), 0, "swarmflow").run()
     return compare(measured, report)
@@ -136,13 +137,11 @@ def settings(corpus: Path) -> dict[str, dict[str, Any]]:
     }
 
 
-def scenario(measured: MeasuredSwarm, mbps: float) -> str:
+def scenario(measured: MeasuredSwarm, link: FullLink) -> str:
     """The same swarm as the simulator is told of it."""
-    carried = mbps * CARRIED
-    link = [f"up_mbps = {carried:.2f}", f"down_mbps = {carried:.2f}"]
-    lines = [*scenario_head("shortest", MICROBATCHES, STEPS, WARMUP), "[trainers]", *link]
+    lines = [*scenario_head("shortest", MICROBATCHES, STEPS, WARMUP), "[trainers]", *link.lines()]
     for number, of in enumerate(measured.computed):
-        lines += [*of.peer_lines(number % STAGES, CAPACITY), *link]
+        lines += [*of.peer_lines(number % STAGES, CAPACITY), *link.lines()]
     return "\n".join(lines) + "\n"
 
 

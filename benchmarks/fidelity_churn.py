@@ -2,8 +2,9 @@
 
 Nine real peers in three stages train over links of unlike speeds, shaped by the kernel, with each router in turn. In
 each step a tenth of the peers is killed, at random moments, and started again. The simulator is told what a microbatch
-takes to compute, and when which peer died and was back; the seconds a step of both are compared, and whether they put
-the routers in the same order. See README.md beside this file.
+takes to compute, what each link carries when it is full, and when which peer died and was back. What both take for a
+step is compared, over as many seconds with the same deaths, and whether they put the routers in the same order. See
+README.md beside this file.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from random import Random
 from statistics import fmean, stdev
 
 from benchmarks.fidelity import ERROR_WANTED, RUN_S, ComputeTimes, computed, scenario_head, settings
+from benchmarks.full_links import FullLink, full_link
 from benchmarks.routers import PEERS, STAGES, TRAINER_MBPS, UNLIKE_MBPS
 from benchmarks.shaped import CARRIED, inside, machines, unavailable
 from swarmflow.demo.corpus import write_corpus
@@ -33,6 +35,7 @@ MICROBATCHES, CAPACITY = 32, 6
 STEPS, WARMUP = 24, 4
 LEAVE_CHANCE = 0.1  # of a peer, in a step
 SIMULATIONS = 4  # of one trace: with gwtf they gave 15.4 to 17.4 s a step, since choices among equals are drawn
+STEPS_RATIO = 3  # the simulator may make so many times as many steps as were measured in the same time
 Z = 1.96  # standard errors in half of a 95% interval
 
 
@@ -43,6 +46,27 @@ class ChurnedSwarm:
     seconds: list[float]
     trace: list[tuple[float, str, int]]  # since the end of the warm-up
     computed: list[ComputeTimes]  # by stage
+
+
+@dataclass(frozen=True)
+class StepTimes:
+    """Seconds of each step, in runs with the same deaths."""
+
+    seconds: list[float]
+    runs: int = 1
+
+    @property
+    def mean_s(self) -> float:
+        """Over the steps of all runs."""
+        return fmean(self.seconds)
+
+    @property
+    def half_s(self) -> float:
+        """Half of the 95% interval of the mean. More runs do not make it narrower: their deaths are the same."""
+        return Z * stdev(self.seconds) / math.sqrt(len(self.seconds) / self.runs)
+
+    def __str__(self) -> str:
+        return f"{self.mean_s:.2f} ± {self.half_s:.2f} s a step"
 
 
 @dataclass
@@ -98,16 +122,20 @@ def main() -> int:
     if reason is not None:
         print(reason, file=sys.stderr)
         return 2
-    real: dict[str, list[float]] = {}
-    predicted: dict[str, list[float]] = {}
+    links = {rate: full_link(rate) for rate in UNLIKE_MBPS}
+    for rate, link in links.items():
+        print(f"full links of {rate:.0f} Mb/s carry {link.up_mbps:.2f} up and {link.down_mbps:.2f} down", flush=True)
+    real: dict[str, StepTimes] = {}
+    predicted: dict[str, StepTimes] = {}
     for router in options.router or ROUTERS:
         random = None if options.calm else Random(options.seed)
         with tempfile.TemporaryDirectory(prefix="swarmflow-fidelity-") as folder:
             measured = run(Path(folder), router, options.steps, random)
-            real[router] = measured.seconds
-            predicted[router] = simulated(Path(folder), router, measured)
+            real[router] = StepTimes(measured.seconds)
+            predicted[router] = simulated(Path(folder), router, measured, links)
         deaths = sum(what == "leave" for _, what, _ in measured.trace)
-        print(f"{router:9} {deaths} deaths; {summary(real[router], predicted[router])}", flush=True)
+        both = f"measured {real[router]}, simulated {predicted[router]}"
+        print(f"{router:9} {deaths} deaths; {both}: {error(real[router], predicted[router]):+.1%}", flush=True)
     wrong = [router for router in real if abs(error(real[router], predicted[router])) > ERROR_WANTED]
     turned = [pair for pair in itertools.combinations(real, 2) if contradicts(*pair, real, predicted)]
     for one, other in turned:
@@ -150,16 +178,19 @@ def run(folder: Path, router: str, count: int, random: Random | None) -> Churned
     return ChurnedSwarm(seconds, churn.trace if churn is not None else [], stages)
 
 
-def simulated(folder: Path, router: str, measured: ChurnedSwarm) -> list[float]:
-    """Seconds of the same steps as the simulator has them, in the mean of several seeds."""
+def simulated(folder: Path, router: str, measured: ChurnedSwarm, links: dict[float, FullLink]) -> StepTimes:
+    """The same time as the simulator has it, under several seeds."""
     file, trace = folder / "scenario.toml", folder / "trace.csv"
-    file.write_text(scenario(router, measured), encoding="utf-8")
+    file.write_text(scenario(router, measured, links), encoding="utf-8")
     runs = [simulated_once(file, trace, measured, seed) for seed in range(SIMULATIONS)]
-    return [fmean(each) for each in zip(*runs, strict=True)]
+    return StepTimes([seconds for run in runs for seconds in run], SIMULATIONS)
 
 
 def simulated_once(file: Path, trace: Path, measured: ChurnedSwarm, seed: int) -> list[float]:
-    """Seconds of the steps under one seed. The churn begins where the warm-up of a calm simulation ends."""
+    """Seconds of the steps that end in as much time as was measured. The churn begins at the end of the warm-up.
+
+    As many steps would be another time, with fewer of the deaths where the simulator is faster.
+    """
     trace.write_text("", encoding="utf-8")
     calm = Simulation(load(file), seed, "swarmflow").run()
     began_s = [row.end_s for row in calm.iterations if not row.measured][-1]
@@ -168,18 +199,21 @@ def simulated_once(file: Path, trace: Path, measured: ChurnedSwarm, seed: int) -
     report = Simulation(load(file), seed, "swarmflow").run()
     if report.outcome != "finished":
         raise RuntimeError(f"the simulation ended with: {report.outcome}")
-    return [row.seconds for row in report.measured]
+    until_s = began_s + sum(measured.seconds)
+    if report.measured[-1].end_s < until_s:
+        raise RuntimeError(f"the simulator makes more than {STEPS_RATIO} times as many steps as were measured")
+    return [row.seconds for row in report.measured if row.end_s <= until_s]
 
 
-def scenario(router: str, measured: ChurnedSwarm) -> str:
-    """The same swarm as the simulator is told of it."""
-    lines = scenario_head(router, MICROBATCHES, len(measured.seconds), WARMUP)
+def scenario(router: str, measured: ChurnedSwarm, links: dict[float, FullLink]) -> str:
+    """The same swarm as the simulator is told of it. links: what those of each speed carry."""
+    lines = scenario_head(router, MICROBATCHES, STEPS_RATIO * len(measured.seconds), WARMUP)
     lines += ["[churn]", 'trace = "trace.csv"']
     trainer_mbps = TRAINER_MBPS * CARRIED
     lines += ["[trainers]", f"up_mbps = {trainer_mbps:.2f}", f"down_mbps = {trainer_mbps:.2f}"]
     for number in range(PEERS):
-        of, carried = measured.computed[number % STAGES], mbps(number) * CARRIED
-        lines += [*of.peer_lines(number % STAGES, CAPACITY), f"up_mbps = {carried:.2f}", f"down_mbps = {carried:.2f}"]
+        of, link = measured.computed[number % STAGES], links[mbps(number)]
+        lines += [*of.peer_lines(number % STAGES, CAPACITY), *link.lines()]
     return "\n".join(lines) + "\n"
 
 
@@ -193,30 +227,19 @@ def mbps(number: int) -> float:
     return UNLIKE_MBPS[number // STAGES]
 
 
-def error(real_s: list[float], predicted_s: list[float]) -> float:
+def error(real: StepTimes, predicted: StepTimes) -> float:
     """Of the predicted mean."""
-    return fmean(predicted_s) / fmean(real_s) - 1.0
+    return predicted.mean_s / real.mean_s - 1.0
 
 
-def half_s(seconds: list[float]) -> float:
-    """Half of the 95% interval of a mean."""
-    return Z * stdev(seconds) / math.sqrt(len(seconds))
-
-
-def contradicts(one: str, other: str, real: dict[str, list[float]], predicted: dict[str, list[float]]) -> bool:
+def contradicts(one: str, other: str, real: dict[str, StepTimes], predicted: dict[str, StepTimes]) -> bool:
     """Whether two routers are in another order, where the intervals of both differences leave no doubt of it."""
     signs = []
     for found in (real, predicted):
-        apart_s = fmean(found[one]) - fmean(found[other])
-        doubt_s = (half_s(found[one]) ** 2 + half_s(found[other]) ** 2) ** 0.5
+        apart_s = found[one].mean_s - found[other].mean_s
+        doubt_s = math.hypot(found[one].half_s, found[other].half_s)
         signs.append(0 if abs(apart_s) <= doubt_s else 1 if apart_s > 0 else -1)
     return signs[0] * signs[1] < 0
-
-
-def summary(real_s: list[float], predicted_s: list[float]) -> str:
-    """Both means, and the error."""
-    both = [f"{fmean(each):.2f} ± {half_s(each):.2f} s a step" for each in (real_s, predicted_s)]
-    return f"measured {both[0]}, simulated {both[1]}: {error(real_s, predicted_s):+.1%}"
 
 
 if __name__ == "__main__":

@@ -38,6 +38,19 @@ START_S = 60.0
 SLOW = "slow"
 
 
+@dataclass(frozen=True)
+class FullLink:
+    """What a link carries while both of its directions are full. delays_s: of small messages, by receiver."""
+
+    up_mbps: float  # of tensors
+    down_mbps: float
+    delays_s: dict[str, list[float]]
+
+    def lines(self) -> list[str]:
+        """The link of a machine in a scenario."""
+        return [f"up_mbps = {self.up_mbps:.2f}", f"down_mbps = {self.down_mbps:.2f}"]
+
+
 @dataclass
 class Arrivals:
     """What one process has received since the warm-up."""
@@ -67,16 +80,26 @@ def main() -> int:
     if reason is not None:
         print(reason, file=sys.stderr)
         return 2
-    names = process_names(options.others)
-    rates = {name: options.mbps if name == SLOW else FAST_MBPS for name in names}
-    with tempfile.TemporaryDirectory(prefix="swarmflow-links-") as folder, machines(names, rates) as addresses:
-        measured = run(Path(folder), addresses, options.others)
-    down_bytes = measured.pop(SLOW)["tensor_bytes"]
-    up_bytes = sum(result["tensor_bytes"] for result in measured.values())
+    measured = full_link(options.mbps, options.others)
+    for name, delays_s in measured.delays_s.items():
+        tenths = quantiles(delays_s, n=10)
+        print(f"small messages to {name:7} median {tenths[4]:.3f} s, nine of ten within {tenths[8]:.3f} s")
     carried = options.mbps * CARRIED
-    for direction, size_bytes in (("to the slow one", down_bytes), ("from it", up_bytes)):
-        print(f"{direction:16} {8e-6 * size_bytes / MEASURED_S:.2f} Mb/s of tensors, of {carried:.2f}")
+    for direction, mbps in (("to the slow one", measured.down_mbps), ("from it", measured.up_mbps)):
+        print(f"{direction:16} {mbps:.2f} Mb/s of tensors, of {carried:.2f}")
     return 0
+
+
+def full_link(mbps: float, others: int = 1) -> FullLink:
+    """What a link of such a speed, in each direction, carries while both are full."""
+    names = process_names(others)
+    rates = {name: mbps if name == SLOW else FAST_MBPS for name in names}
+    with tempfile.TemporaryDirectory(prefix="swarmflow-links-") as folder, machines(names, rates) as addresses:
+        measured = run(Path(folder), addresses, others)
+    down_bytes = measured[SLOW]["tensor_bytes"]
+    up_bytes = sum(result["tensor_bytes"] for result in measured.values()) - down_bytes
+    delays_s = {name: result["delays_s"] for name, result in measured.items()}
+    return FullLink(8e-6 * up_bytes / MEASURED_S, 8e-6 * down_bytes / MEASURED_S, delays_s)
 
 
 def run(folder: Path, addresses: dict[str, str], others: int) -> dict[str, dict[str, Any]]:
@@ -91,12 +114,7 @@ def run(folder: Path, addresses: dict[str, str], others: int) -> dict[str, dict[
     finally:
         for process in processes:
             process.kill()
-    found: dict[str, dict[str, Any]] = {}
-    for name, answer in zip(addresses, answers, strict=True):
-        found[name] = json.loads(answer)
-        tenths = quantiles(found[name]["delays_s"], n=10)
-        print(f"small messages to {name:7} median {tenths[4]:.3f} s, nine of ten within {tenths[8]:.3f} s")
-    return found
+    return {name: json.loads(answer) for name, answer in zip(addresses, answers, strict=True)}
 
 
 async def serve(name: str, address: str, folder: Path, others: int) -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from random import Random
+
 import pytest
 
+from swarmflow.core.protocol.types import ProcessId
 from swarmflow.core.routing.link_estimates import AGED_S, LinkEstimates
 from tests.core.samples import process
 
@@ -58,6 +62,32 @@ def test_what_a_tensor_waits_for_others_from_here_says_nothing_of_its_receiver()
         apart.record_transfer(peer, BYTES, 6.0, 6.0, direct=True)
     assert [apart.transfer_s(peer) for peer in peers] == [6.0] * 3
     assert not apart.has_uplink
+
+
+def shared_evenly(peers: list[ProcessId], tensors: int) -> Iterator[tuple[ProcessId, float, float]]:
+    """One uplink that divides itself among the streams to some peers, a tensor to each: receiver, sent, arrived.
+
+    A tensor that has the uplink for itself takes a second; their sizes differ a little, so that they do not keep step.
+    """
+    random, now_s = Random(0), 0.0
+    left_s = {peer: random.uniform(0.8, 1.2) for peer in peers}
+    sent_s = dict.fromkeys(peers, 0.0)
+    for _ in range(tensors):
+        first = min(left_s, key=lambda peer: left_s[peer])
+        took_s = left_s[first]
+        now_s += took_s * len(peers)
+        left_s = {peer: seconds - took_s for peer, seconds in left_s.items()}
+        yield first, sent_s[first], now_s
+        left_s[first], sent_s[first] = random.uniform(0.8, 1.2), now_s
+
+
+def test_streams_that_share_an_uplink_evenly_say_nothing_of_their_receivers_either() -> None:
+    """Three tensors are on their way at a time, and each takes three seconds, two of them for the others."""
+    links, peers = LinkEstimates(), [process(f"p{number}") for number in range(3)]
+    for peer, sent_s, arrived_s in shared_evenly(peers, 60):
+        assert 2.4 < arrived_s - sent_s < 3.6
+        links.record_transfer(peer, BYTES, arrived_s - sent_s, arrived_s, direct=True)
+    assert all(1.0 <= (links.transfer_s(peer) or 0.0) < 2.0 for peer in peers)
 
 
 def test_who_is_slow_is_slow_whatever_waits_before() -> None:

@@ -6,30 +6,35 @@ from collections import deque
 from dataclasses import dataclass, field
 
 ARRIVALS_MAX = 32  # tensors on their way at a time that are looked back at
-GAPS_MAX = 16  # of which the shortest counts: a sender notices within so many that its paths share no link
+GAPS_MAX = 16  # of which the shortest count: a sender notices within so many that its paths share no link
+GAPS = 3  # of which the mean counts: three tensors that share an uplink evenly may arrive at nearly the same time
 
 
 @dataclass(slots=True)
 class OwnQueue:
     """What a sender knows of the queue in its own uplink, which says nothing of a receiver.
 
-    Tensors that leave by one uplink arrive one after the other, and no two of them closer than one of them takes. On
-    paths that share nothing some arrive together. So each tensor that was sent before accounts for the shortest gap
-    that was seen lately, and for no more.
+    Tensors that leave by one uplink arrive one after the other, and no few of them closer than they take there, whether
+    it sends one at a time or divides itself among their streams. On paths that share nothing more of them arrive
+    together. So each tensor that was sent before accounts for the shortest gap that was seen lately, in the mean of
+    some that follow one another, and for no more.
     """
 
+    gap_s: float = field(default=0.0, init=False)  # that shortest gap between two arrivals; 0: none was seen
     _arrivals: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ARRIVALS_MAX), init=False)
     _gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS_MAX), init=False)
-
-    @property
-    def gap_s(self) -> float:
-        """The shortest gap between two arrivals that was seen lately; 0: none was."""
-        return min(self._gaps_s, default=0.0)
 
     def waited_s(self, sent_s: float, arrived_s: float) -> float:
         """Record a tensor; return for how long others that were sent before it have delayed it."""
         if self._arrivals and sent_s < self._arrivals[-1][1]:
             self._gaps_s.append(arrived_s - self._arrivals[-1][1])
+            self.gap_s = _least_mean(list(self._gaps_s))
         before_s = [other_s for other_sent_s, other_s in self._arrivals if other_sent_s <= sent_s < other_s]
         self._arrivals.append((sent_s, arrived_s))
         return min(len(before_s) * self.gap_s, max(before_s) - sent_s) if before_s else 0.0
+
+
+def _least_mean(gaps_s: list[float]) -> float:
+    """Return the least mean of so many gaps in a row as count, or of all where there are fewer."""
+    count = min(GAPS, len(gaps_s))
+    return min(sum(gaps_s[start : start + count]) for start in range(len(gaps_s) - count + 1)) / count
