@@ -7,17 +7,17 @@ from dataclasses import dataclass, field
 
 ARRIVALS_MAX = 32  # tensors on their way at a time that are looked back at
 GAPS_MAX = 16  # of which the shortest count: a sender notices within so many that its paths share no link
-GAPS = 3  # of which the mean counts: three tensors that share an uplink evenly may arrive at nearly the same time
+GAPS = 3  # in a row, of which the mean counts: an uplink that divides itself brings two tensors to their ends at once
 
 
 @dataclass(slots=True)
 class OwnQueue:
     """What a sender knows of the queue in its own uplink, which says nothing of a receiver.
 
-    Tensors that leave by one uplink arrive one after the other, and no few of them closer than they take there, whether
-    it sends one at a time or divides itself among their streams. On paths that share nothing more of them arrive
-    together. So each tensor that was sent before accounts for the shortest gap that was seen lately, in the mean of
-    some that follow one another, and for no more.
+    Of tensors that leave by one uplink a few arrive no sooner after one another, in the mean, than each takes there,
+    whether it sends one at a time or divides itself among their streams. On paths that share nothing more of them
+    arrive together. So each tensor that was sent before accounts for the shortest gap that was seen lately, in the
+    mean of a few in a row, and for no more.
     """
 
     gap_s: float = field(default=0.0, init=False)  # that shortest gap between two arrivals; 0: none was seen
