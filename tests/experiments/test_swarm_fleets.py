@@ -72,7 +72,9 @@ def test_the_rows_of_a_fleet() -> None:
             found[f"A100, {architecture}", "swarmflow", STEP],
             found[f"A100, {architecture}", "swarmflow", STEP_HIDDEN],
         )
-        assert steps[0].mean < steps[1].mean <= pipeline.mean
+        assert steps[0].mean < steps[1].mean
+        # They are equal where the all-reduce is hidden whole, but for the rounding of another division.
+        assert steps[1].mean <= pipeline.mean * (1 + 1e-12)
     assert found["A100, default Transformer", "swarmflow", STEP].paper == 8.0
 
 
