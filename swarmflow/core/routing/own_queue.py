@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 
 ARRIVALS_MAX = 32  # tensors on their way at a time that are looked back at
 GAPS_MAX = 16  # of which the shortest count: a sender notices within so many that its paths share no link
-GAPS = 3  # in a row, of which the mean counts: an uplink that divides itself brings two tensors to their ends at once
+GAPS = 3  # in a row, of which the mean counts: of streams that share an uplink evenly two may end at the same time
 
 
 @dataclass(slots=True)
 class OwnQueue:
     """What a sender knows of the queue in its own uplink, which says nothing of a receiver.
 
-    Of tensors that leave by one uplink a few arrive no sooner after one another, in the mean, than each takes there,
-    whether it sends one at a time or divides itself among their streams. On paths that share nothing more of them
-    arrive together. So each tensor that was sent before accounts for the shortest gap that was seen lately, in the
-    mean of a few in a row, and for no more.
+    Between the arrivals of tensors that leave by one uplink lies the time that one of them takes there: each time where
+    they are sent one after the other, in the mean of a few where their streams share the uplink evenly. On paths that
+    share nothing some arrive together. So each tensor that was sent before accounts for the least mean of a few gaps in
+    a row that was seen lately, and for no more.
     """
 
-    gap_s: float = field(default=0.0, init=False)  # that shortest gap between two arrivals; 0: none was seen
+    gap_s: float = field(default=0.0, init=False)  # that least mean; 0: no gap was seen
     _arrivals: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=ARRIVALS_MAX), init=False)
     _gaps_s: deque[float] = field(default_factory=lambda: deque(maxlen=GAPS_MAX), init=False)
 
