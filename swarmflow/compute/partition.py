@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,7 +29,8 @@ from swarmflow.compute.weights import init_stage
 from swarmflow.errors import ModelError
 
 _TRIAL_TOKENS = 64
-_TRIALS = 5
+_TRIALS_MIN = 2  # the first one is slower
+_TRIALS_S = 0.1  # small parts are tried more often, each for as long
 WHOLE_GROUPS_WORTH = 1.1  # how much slower the slowest stage may be, for blocks that share weights to be on one
 _KINDS_WITHIN = 8  # blocks: hybrid families repeat their kinds of blocks sooner
 # Keys of lengths above which a family computes otherwise (longrope's frequencies, llama4's temperature), and how many
@@ -120,7 +121,11 @@ def block_count(config: Mapping[str, Any]) -> int:
 
 
 def measure_costs(config: Mapping[str, Any], *, tokens: int = _TRIAL_TOKENS) -> BlockCosts:
-    """Measures on a few blocks, as three stages; the whole model is never built. Raises ModelError."""
+    """Measures on a few blocks, as three stages; the whole model is never built. Raises ModelError.
+
+    The best of several trials of each, in CPU time of one thread: several wait for each other while something else
+    computes on this machine, and that would cut the model.
+    """
     lora = adapters_of(config)
     whole = lora and replace(lora, half=False, quantized=False)  # what parts cost beside each other is about the same
     few, between = few_blocks(with_adapters(config, whole))
@@ -292,11 +297,22 @@ def _stage_seconds(config: Mapping[str, Any], cut: tuple[int, ...], stage: int, 
     hidden = torch.randn(part.boundary_shape(1, tokens), generator=generator)
     key = DrawKey(0, 0, 0)  # adapters may drop
     taken: list[float] = []
-    for _ in range(_TRIALS):
-        start = time.perf_counter()
-        if part.last:
-            runner.loss(0, hidden, ids, key)
-        else:
-            runner.backward(0, torch.ones_like(runner.forward(0, ids if part.first else hidden, key)))
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
+    with _one_thread():
+        while len(taken) < _TRIALS_MIN or sum(taken) < _TRIALS_S:
+            began_s = time.thread_time()
+            if part.last:
+                runner.loss(0, hidden, ids, key)
+            else:
+                runner.backward(0, torch.ones_like(runner.forward(0, ids if part.first else hidden, key)))
+            taken.append(time.thread_time() - began_s)
+    return min(taken)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
