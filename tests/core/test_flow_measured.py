@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from swarmflow.core.protocol.actions import Reset, RunForward, RunLoss
@@ -9,7 +11,7 @@ from swarmflow.core.protocol.events import ForwardComputed, LossComputed, Tick
 from swarmflow.core.protocol.messages.negotiation import Times
 from swarmflow.core.protocol.types import DEFAULT_EXPONENT, Ref
 from swarmflow.core.routing.compute_timer import ComputeTimer
-from swarmflow.core.routing.flow.costs import REPEAT_S, FlowCosts, changed
+from swarmflow.core.routing.flow.costs import REPEAT_S, UNKNOWN_S, FlowCosts, changed
 from swarmflow.core.routing.flow.node_types import View
 from swarmflow.core.routing.flow.units import SLACK, units
 from tests.core.samples import microbatch, process
@@ -89,7 +91,33 @@ def test_a_stage_is_shared_by_speed_and_nobody_gets_more_than_it_holds() -> None
     assert sum(units(p, small, speed, 8, 5) for p in small) >= SLACK * 8
 
 
-def test_a_stage_without_the_memory_is_shared_by_memory() -> None:
+def test_a_stage_without_the_memory_is_shared_by_speed_as_far_as_peers_compute_without_graphs() -> None:
     capacity = {A: 1, B: 3}
-    assert [units(p, capacity, {A: 9.0, B: 1.0}, 8, 5) for p in (A, B)] == [3, 9]
+    assert [units(p, capacity, {A: 9.0, B: 1.0}, 8, 5) for p in (A, B)] == [5, 7]
+    assert [units(p, capacity, {A: 1.0, B: 3.0}, 8, 5) for p in (A, B)] == [3, 9]
     assert units(A, {A: 1, D: 1}, {A: 1.0, D: 1.0}, 800, 5) == 5
+
+
+@pytest.mark.parametrize(("stage", "tensors"), [(0, 1), (1, 2), (3, 1)])
+def test_a_peer_serves_what_its_links_carry_if_that_is_less_than_it_computes(stage: int, tensors: int) -> None:
+    """Both ways a tensor crosses the links of the first and of the last stage for each microbatch, two any other's."""
+    seen = replace(view(stage, ("a",), ("b",)), beside=(C,))
+    mine, mate = FlowCosts(lambda: 2.0, {B: 5.0}.get), FlowCosts(lambda: 0.5, {B: 0.1}.get)
+    for costs, transfer_s in ((mine, 5.0), (mate, 0.1)):
+        costs.learn(A, Times(1.0, transfer_s))
+    for send in mate.announce(replace(seen, me=C, beside=(ME,)), 0.0):
+        if send.to == ME:
+            mine.learn(C, send.message)
+    assert mine.rates(seen, [ME, C]) == pytest.approx({ME: 1 / (5.0 * tensors), C: 1 / 0.5})
+
+
+def test_of_several_links_the_mean_rate_counts() -> None:
+    costs = FlowCosts(lambda: 0.1, {B: 1.0, C: 4.0}.get)
+    assert costs.rates(view(0, (), ("b", "c")), [ME]) == pytest.approx({ME: (1.0 + 0.25) / 2})
+
+
+def test_who_has_told_nothing_serves_as_much_as_the_others() -> None:
+    costs = FlowCosts(lambda: 3.0, lambda _: None)
+    costs.learn(B, Times(1.0, UNKNOWN_S))
+    found = costs.rates(replace(view(1, ("a",), ()), beside=(B, C)), [ME, B, C])
+    assert found == pytest.approx({ME: 1 / 3.0, B: 1.0, C: 1 / 2.0})

@@ -29,7 +29,7 @@ class Times:
     """To a neighbour: measured times, from which both ends derive the same link cost. Below 0: not measured."""
 
     compute_s: float  # a microbatch's forward and backward here
-    tensor_s: float  # the transfer of a tensor from here to the receiver
+    tensor_s: float  # the transfer of a tensor to the receiver; to a mate, at the mean rate of the own links
 
 
 @dataclass(frozen=True, slots=True)

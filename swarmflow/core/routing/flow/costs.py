@@ -51,9 +51,12 @@ class FlowCosts:
         compute_s = self.compute_s()
         own_s = UNKNOWN_S if compute_s is None else compute_s
         sends = []
-        after = dict.fromkeys(view.after)
+        after, beside = dict.fromkeys(view.after), dict.fromkeys(view.beside)
+        link_s = self._link_s(view)
         for node in view.linked:
-            transfer_s = self.tensor_s(node) if node in after and view.stage < view.stages - 1 else None
+            transfer_s = link_s if node in beside else None
+            if node in after and view.stage < view.stages - 1:
+                transfer_s = self.tensor_s(node)
             times = Times(own_s, UNKNOWN_S if transfer_s is None else transfer_s)
             announced = self._announced.get(node, Times(UNKNOWN_S, UNKNOWN_S))
             if _differ(announced.compute_s, times.compute_s) or _differ(announced.tensor_s, times.tensor_s):
@@ -83,21 +86,36 @@ class FlowCosts:
         return costs
 
     def rates(self, view: View, peers: Iterable[ProcessId]) -> dict[ProcessId, float]:
-        """Return the microbatches/s of each peer of the own stage, all with the mean transfer time to this peer."""
-        computations_s = {node: self._compute_time_s(node) for node in peers}
-        computations_s[view.me] = self.compute_s()
-        mean_s = _mean(computations_s.values())
-        transfers_s = [self._transfer_s(node, outward=False) for node in view.before] if view.stage > 0 else []
-        transfer_s = _mean(transfers_s)
-        return {
-            node: 1.0 / max(PRIOR_S, transfer_s + (mean_s if compute_s is None else compute_s))
-            for node, compute_s in computations_s.items()
-        }
+        """Return the microbatches/s that each peer of the own stage can serve: compute, or its link, is the limit.
+
+        Activations and gradients go both ways at once: a tensor enters the first stage and the last one for each
+        microbatch, two any other. The mean of the measured times stands for those not measured.
+        """
+        tensors = 1 if view.stage in (0, view.stages - 1) else 2
+        computations_s = {node: self._compute_time_s(node) for node in peers} | {view.me: self.compute_s()}
+        links_s = {node: self._reported_s(node) for node in peers} | {view.me: self._link_s(view)}
+        mean_s, mean_link_s = _mean(computations_s.values()), _mean(links_s.values())
+        rates: dict[ProcessId, float] = {}
+        for node, compute_s in computations_s.items():
+            link_s = links_s[node]
+            passes_s = tensors * (mean_link_s if link_s is None else link_s)
+            rates[node] = 1.0 / max(PRIOR_S, mean_s if compute_s is None else compute_s, passes_s)
+        return rates
+
+    def _link_s(self, view: View) -> float | None:
+        """Return the time of a tensor at the mean rate of the links to the stages before and after; None: unknown."""
+        before = view.before if view.stage > 0 else ()
+        after = view.after if view.stage < view.stages - 1 else ()
+        times_s = [self._reported_s(node) for node in before] + [self.tensor_s(node) for node in after]
+        known_s = [max(PRIOR_S, time_s) for time_s in times_s if time_s is not None]
+        return 1.0 / fmean(1.0 / time_s for time_s in known_s) if known_s else None
 
     def _transfer_s(self, node: ProcessId, outward: bool) -> float | None:
         """Return the transfer time of a tensor to (outward) or from a node; None: not measured."""
-        if outward:
-            return self.tensor_s(node)
+        return self.tensor_s(node) if outward else self._reported_s(node)
+
+    def _reported_s(self, node: ProcessId) -> float | None:
+        """Return the transfer time that a node reports: to this one, or of a mate in the mean; None: not measured."""
         times = self.reported.get(node)
         return None if times is None or times.tensor_s < 0 else times.tensor_s
 

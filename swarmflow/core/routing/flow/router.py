@@ -28,7 +28,7 @@ class FlowRouter:
     followed: int = 0  # choices along a flow since the last call of `counted`
     otherwise: int = 0  # choices by the shortest delay since then
     probes: bool = True
-    waits: bool = False  # where its flows go is decided by all of them together
+    waits: bool = True
 
     @property
     def links(self) -> LinkEstimates:

@@ -19,20 +19,20 @@ def units(
     a peer may hold, as a multiple of its capacity, if it computes without graphs.
 
     If each peer offered what its memory holds, the cheapest peers would get all the work where memory is large.
-    Therefore each peer offers a share in proportion to its speed, at most its capacity. If the total capacity is too
-    small, the share is in proportion to the capacity, and the surplus is computed without graphs.
+    Therefore each peer offers a share in proportion to its speed, at most its capacity; if the total capacity is too
+    small, at most what it may hold, of which it computes the surplus without graphs.
     """
     wanted = SLACK * microbatches
-    total = sum(capacity.values())
-    if total <= wanted:
-        return max(1, min(math.ceil(wanted * capacity[me] / max(1, total)), most * capacity[me]))
-    # Peers that are too small for their share offer their capacity; the others share what is left.
+    limit = capacity
+    if sum(capacity.values()) <= wanted:
+        limit = {process: most * graphs for process, graphs in capacity.items()}
+    # Peers that are too small for their share offer their limit; the others share what is left.
     left, rates = wanted, sum(rate.values())
-    for process in sorted(capacity, key=lambda p: (capacity[p] / rate[p], p)):
-        if capacity[process] * rates > left * rate[process]:
-            return max(1, min(capacity[me], math.ceil(left * rate[me] / rates)))
+    for process in sorted(limit, key=lambda p: (limit[p] / rate[p], p)):
+        if limit[process] * rates > left * rate[process]:
+            return max(1, min(limit[me], math.ceil(left * rate[me] / rates)))
         if process == me:
             break
-        left -= capacity[process]
+        left -= limit[process]
         rates -= rate[process]
-    return max(1, capacity[me])
+    return max(1, limit[me])
