@@ -1,8 +1,9 @@
-"""A device beside the CPU, or the CPU where there is none: `python -m benchmarks.gpu [--device cuda:0]`.
+"""A device beside the CPU, or the CPU where there is none: `python -m benchmarks.gpu [--device cuda:0] [--compile]`.
 
 Prints in one run: tokens/s of a swarm of two stages on one device over loopback beside one plain loop in bf16 with the
-same model and microbatches, peak bytes a parameter of a stage that computes, the share of copies that are made while
-kernels run, and the speed of the codec. See README.md beside this file.
+same model and microbatches, and of the same swarm with compiled blocks (`--compile`); peak bytes a parameter of a stage
+that computes, the share of copies that are made while kernels run, and the speed of the codec. See README.md beside
+this file.
 """
 
 from __future__ import annotations
@@ -98,7 +99,9 @@ def run_plain(work: dict[str, Any], device: torch.device, corpus: Path) -> list[
     return rates[1:]
 
 
-def run_swarm(work: dict[str, Any], device: torch.device, corpus: Path, folder: Path) -> list[float]:
+def run_swarm(
+    work: dict[str, Any], device: torch.device, corpus: Path, folder: Path, *peer_options: str
+) -> list[float]:
     """Tokens/s of each step but the first of two peers on the device, from commit to commit."""
     settings = {
         "run": {"name": "gpu", "output": "out"},
@@ -117,7 +120,7 @@ def run_swarm(work: dict[str, Any], device: torch.device, corpus: Path, folder: 
     with LocalSwarm(folder, settings, threads=1) as swarm:
         swarm.start_trainer()
         for stage in range(STAGES):
-            swarm.start_peer("--capacity", "4", "--device", str(device), stage=stage)
+            swarm.start_peer("--capacity", "4", "--device", str(device), *peer_options, stage=stage)
         swarm.wait(lambda: all(each.exit_code is not None for each in swarm.processes), "the end of the run", RUN_S)
         steps = swarm.steps()
     return [after["tokens"] / (after["time"] - before["time"]) for before, after in itertools.pairwise(steps)]
@@ -231,6 +234,7 @@ def main() -> None:
     """Print the figures."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:N")
+    parser.add_argument("--compile", action="store_true", help="a swarm with compiled blocks, too")
     parser.add_argument("--plain", type=Path, help=argparse.SUPPRESS)  # the loop alone, in a process of its own
     options = parser.parse_args()
     device = choose_device(options.device)
@@ -240,16 +244,18 @@ def main() -> None:
         print(json.dumps(run_plain(work, device, options.plain)))
         return
     print(f"device: {torch.cuda.get_device_name(device) if on_gpu else 'the CPU (a small model)'}", flush=True)
-    with tempfile.TemporaryDirectory(prefix="swarmflow-benchmark-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="swarmflow-benchmark-") as temporary:
+        folder = Path(temporary)
         corpus = folder / "corpus.txt"
         write_corpus(corpus)
         command = [sys.executable, "-m", "benchmarks.gpu", "--device", str(device), "--plain", str(corpus)]
         printed = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=RUN_S, check=True).stdout
         plain = statistics.median(json.loads(printed.splitlines()[-1]))
-        swarm = statistics.median(run_swarm(work, device, corpus, folder / "swarm"))
-    print(f"plain bf16 loop            {plain:10.0f} tokens/s")
-    print(f"two stages over loopback   {swarm:10.0f} tokens/s, {swarm / plain:.2f} of it", flush=True)
+        print(f"plain bf16 loop            {plain:10.0f} tokens/s", flush=True)
+        for name, *peer_options in [["two stages over loopback"], ["with compiled blocks", "--compile"]]:
+            if not peer_options or options.compile:
+                swarm = statistics.median(run_swarm(work, device, corpus, folder / name, *peer_options))
+                print(f"{name:26s} {swarm:10.0f} tokens/s, {swarm / plain:.2f} of it", flush=True)
     peak, share = measure_stage(work, device)
     print(f"peak bytes a parameter     {'n/a' if peak is None else f'{peak:.1f}':>10s}")
     print(f"share of copies under kernels {'n/a' if share is None else f'{share:.2f}':>7s}")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 import torch
 
 from peers.fitting import MemoryBudget, MicrobatchMemory, NoMemoryError
 from swarmflow.compute.blocks import alignment
+from swarmflow.compute.compiled_blocks import compile_blocks
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.flat import rounding_of
 from swarmflow.compute.graphs.capture import recapture
@@ -46,6 +48,8 @@ def _build(
 ) -> tuple[Served, MicrobatchMemory]:
     budget.check_layout(manifest, number, in_host_memory=in_host_memory)
     runners = _runners(manifest, budget.device, number, in_host_memory=in_host_memory)
+    if budget.compiled:
+        _compile(manifest, runners)
     optimizer = make_optimizer(OptimizerSettings.of(manifest))
     one = _microbatch_memory(manifest, budget, runners)
     budget.check_microbatches(manifest, number, one, in_host_memory=in_host_memory)
@@ -128,6 +132,16 @@ def _runners(manifest: Manifest, device: torch.device, number: int, *, in_host_m
         beside = stages[0].layout.beside
         raise ModelError(f"the run's manifest has beside = {manifest.beside}, and its model {beside}: end the run")
     return tuple(StageRunner(stage, manifest.precision) for stage in stages)
+
+
+def _compile(manifest: Manifest, runners: Sequence[StageRunner]) -> None:
+    began_s = time.monotonic()
+    log.info("compiling the blocks")
+    reason = compile_blocks(runners, format_of(manifest).trial(runners[0].stage))
+    if reason is None:
+        log.info("the blocks are compiled, in %.0f s", time.monotonic() - began_s)
+    else:
+        log.warning("--compile: the blocks are not compiled, and computed as they are: %s", reason)
 
 
 def _microbatch_memory(manifest: Manifest, budget: MemoryBudget, runners: Sequence[StageRunner]) -> MicrobatchMemory:

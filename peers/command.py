@@ -67,6 +67,11 @@ NUMBER_MAX = 10**9
     type=click.Choice(["auto", "keep", "recompute"]),
     help="recompute: blocks keep their input, and are computed twice; auto: if too few microbatches fit into memory.",
 )
+@click.option(
+    "--compile",
+    is_flag=True,
+    help="Compile the blocks with torch.compile: faster passes, for a minute or so before the first one.",
+)
 @click.option("--upload-limit", help="Bytes or bits a second that it may send, such as 20Mbit/s or 2.5MB/s.")
 @click.option(
     "--recompute/--no-recompute",

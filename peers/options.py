@@ -45,6 +45,7 @@ class PeerOptions:
     log_format: str = "auto"
     state: str = "auto"  # where the state of the stage is: auto, device or host
     activations: str = "auto"  # of blocks: auto, keep or recompute
+    compile: bool = False  # the blocks, with torch.compile
     of_host: Path | None = None  # the folder in which the peers of one host find each other; None: it runs alone
 
     @classmethod

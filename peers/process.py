@@ -93,7 +93,8 @@ class OverLives:
             return resident_bytes() + resident_bytes(node.daemon_pid)
 
         limits = options.memory_limit, options.capacity, options.journal_bytes_max
-        budget = MemoryBudget(choose_device(options.device), *limits, used_bytes, options.state, options.activations)
+        chosen = options.state, options.activations, options.compile
+        budget = MemoryBudget(choose_device(options.device), *limits, used_bytes, *chosen)
         upload = UploadLimit(options.upload_limit) if options.upload_limit is not None else None
         access = AccessControl(options.invite.run_id, options.invite.peer)
         if (policy := memory.policy(options.invite.run_id)) is not None:

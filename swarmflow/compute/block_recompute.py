@@ -14,13 +14,11 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 Again = contextlib.AbstractContextManager[object]
+Forward = Callable[..., Any]
 
 
 class BlockRecompute:
-    """Has the blocks of a stage recomputed while `on`. A backward pass may then not be split in two parts.
-
-    Each part would compute a block again, and the second one does for each of its operators.
-    """
+    """Has the blocks of a stage recomputed while `on`."""
 
     def __init__(self, blocks: Iterable[tuple[int, nn.Module]], again: Callable[[int], Again]) -> None:
         """blocks: with their index in the whole model. again: called in the forward pass of a block, with its index.
@@ -28,10 +26,32 @@ class BlockRecompute:
         It returns the context in which the block is computed again.
         """
         self.on = False
+        self.compiled = False
+        self._forwards: dict[int, Forward] = {}  # what computes each block
         self._counting: Callable[[], contextlib.AbstractContextManager[dict[int, int]]] | None = None
         self._kept_bytes: list[int] = []
         for layer, block in blocks:
             self._wrap(layer, block, again)
+
+    @property
+    def in_one(self) -> bool:
+        """Whether a backward pass may not be split in two parts.
+
+        Each part would compute a block again, and the second one does for each of its operators. The backward pass of a
+        compiled block is one operator.
+        """
+        return self.on or self.compiled
+
+    @contextlib.contextmanager
+    def compiling(self, compiler: Callable[[Forward], Forward]) -> Iterator[None]:
+        """Compute the blocks with what the compiler makes of their functions; as before if this raises an exception."""
+        before = self._forwards
+        self._forwards, self.compiled = {layer: compiler(forward) for layer, forward in before.items()}, True
+        try:
+            yield
+        except BaseException:
+            self._forwards, self.compiled = before, False
+            raise
 
     @contextlib.contextmanager
     def counted(self, counting: Callable[[], contextlib.AbstractContextManager[dict[int, int]]]) -> Iterator[list[int]]:
@@ -56,9 +76,10 @@ class BlockRecompute:
 
     def _wrap(self, layer: int, block: nn.Module, again: Callable[[int], Again]) -> None:
         """Replace the forward function of a block; its hooks are called once, outside."""
-        forward = block.forward
+        self._forwards[layer] = block.forward
 
         def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401
+            forward = self._forwards[layer]
             if self._counting is not None:
                 with self._counting() as sizes:
                     found = forward(*args, **kwargs)

@@ -106,7 +106,7 @@ class StageRunner:
 
     def _defer(self, key: Hashable, edge: GradientEdge, grad: Tensor, leaf: Tensor | None) -> bool:
         """Compute the gradient of the input alone; return whether that could be."""
-        in_one = leaf is None or self._hooks or self.stage.block_recompute.on
+        in_one = leaf is None or self._hooks or self.stage.block_recompute.in_one
         rest = None if leaf is None or in_one else split(edge, grad, leaf)
         if rest is not None:
             self._begun[key] = rest

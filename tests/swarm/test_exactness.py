@@ -12,8 +12,9 @@ from torch import Tensor
 from swarmflow.chaos.compare import LIMIT, order_limits
 from swarmflow.local.forkserver import ForkServer
 from swarmflow.local.swarm import LocalSwarm
+from tests.compute.test_compiled_blocks import HAS_COMPILER, NO_COMPILER
 from tests.swarm.reference import Recipe, load_model, parameters, relative_difference, train
-from tests.swarm.runs import LONG, STAGES, learnt_by_all, prepare, recipe, settings, start
+from tests.swarm.runs import FINISH_S, LONG, STAGES, learnt_by_all, prepare, recipe, settings, start
 
 # The optimizer knows nothing of the family: one family has both of them, and every family has one. Of each run of the
 # tests are gpt2 in test_faults.py and llama in test_flow.py.
@@ -53,6 +54,30 @@ def test_the_swarm_learns_what_one_process_learns(
     assert {step["microbatches"] for step in steps} == {of.microbatches}
     losses = assert_learnt(parameters(load_model(swarm.output / f"step-{version}")), model, corpus, of)
     torch.testing.assert_close([step["loss"] for step in steps], losses, rtol=1e-5, atol=0)
+
+
+@pytest.mark.swarm
+@pytest.mark.slow
+@pytest.mark.extended
+@pytest.mark.skipif(not HAS_COMPILER, reason=NO_COMPILER)
+def test_peers_that_compile_their_blocks_learn_it_too_whatever_dies(tmp_path: Path, forks: ForkServer) -> None:
+    model, corpus = prepare(tmp_path, "llama")
+    run = settings(model, corpus, recipe("adamw", steps=LONG))
+    run["train"]["checkpoint_every"] = 10
+    with LocalSwarm(tmp_path / "swarm", run, forks=forks) as swarm:
+        swarm.start_trainer()
+        for number in range(2 * STAGES):
+            swarm.start_peer(*(["--compile"] if number < STAGES else []))
+        swarm.wait(lambda: [2] * STAGES in (step["peers"] for step in swarm.steps()) or None, "all peers", FINISH_S)
+        assert all("the blocks are compiled" in peer.log.read_text() for peer in swarm.peers[:STAGES])
+        swarm.peers[1].kill()
+        swarm.wait_steps(len(swarm.steps()) + 2, FINISH_S)
+        swarm.start_peer("--compile")
+        swarm.wait(lambda: swarm.steps()[-1]["peers"] == [2] * STAGES or None, "all peers again", FINISH_S)
+        version = learnt_by_all(swarm, [2] * STAGES)
+    assert_learnt(
+        parameters(load_model(swarm.output / f"step-{version}")), model, corpus, recipe("adamw", steps=version)
+    )
 
 
 def test_the_limits_are_far_below_what_one_microbatch_changes(tmp_path: Path) -> None:
