@@ -18,7 +18,7 @@ Forward = Callable[..., Any]
 
 
 class BlockRecompute:
-    """Has the blocks of a stage recomputed while `on`."""
+    """Has the blocks of a stage recomputed while `on`, by their own functions or compiled ones."""
 
     def __init__(self, blocks: Iterable[tuple[int, nn.Module]], again: Callable[[int], Again]) -> None:
         """blocks: with their index in the whole model. again: called in the forward pass of a block, with its index.
