@@ -70,7 +70,7 @@ NUMBER_MAX = 10**9
 @click.option(
     "--compile",
     is_flag=True,
-    help="Compile the blocks with torch.compile: faster passes, for a minute or so before the first one.",
+    help="Compile the blocks with torch.compile: passes are faster, and a stage takes up to some minutes to build.",
 )
 @click.option("--upload-limit", help="Bytes or bits a second that it may send, such as 20Mbit/s or 2.5MB/s.")
 @click.option(

@@ -65,7 +65,7 @@ class MemoryBudget:
     used_bytes: Callable[[], int] = lambda: 0
     state: str = "auto"  # of --state: where the state of a stage is, "device" or "host"
     activations: str = "auto"  # of --activations: "keep" those of blocks, or "recompute" them
-    compiled: bool = False  # of --compile: the blocks, which then keep less
+    compiled: bool = False  # of --compile: whether blocks are compiled, which changes what they keep
     free_bytes: Callable[[torch.device], int] = free_memory_bytes
     # Stages of a run, by its fingerprint, beside which not one microbatch has room.
     full: set[tuple[str, int]] = field(init=False, default_factory=set)

@@ -31,7 +31,7 @@ def compile_blocks(runners: Sequence[StageRunner], trial: StageInput) -> str | N
     if not isinstance(stage, Stage):
         return "only the blocks of a decoder are compiled, and this is a module"
     if stage.dropout:
-        return "with model.dropout the masks of a repetition would be others"
+        return "its dropout would draw other masks when a microbatch is computed again"
     tracer_config.recompile_limit = tracer_config.accumulated_recompile_limit = KERNELS_MAX
     kernels_config.compile_threads = 1  # no processes that a peer which is killed would leave behind
     compiler = partial(torch.compile, dynamic=False)

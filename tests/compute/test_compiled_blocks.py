@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from swarmflow.compute.runner import StageRunner
 from tests.compute.models import batch, config_of, stages_of
 from tests.compute.test_block_recompute import CUT, learnt, runners
 
-HAS_COMPILER, NO_COMPILER = shutil.which("g++") is not None, "torch.compile needs a C++ compiler"
+# On macOS `g++` is another compiler, and lacks the OpenMP that torch's kernels for a CPU need.
+HAS_COMPILER = sys.platform == "linux" and shutil.which("g++") is not None
+NO_COMPILER = "torch.compile needs a C++ compiler with OpenMP"
 pytestmark = pytest.mark.skipif(not HAS_COMPILER, reason=NO_COMPILER)
 
 BLOCKS = 4
@@ -47,7 +50,7 @@ def test_what_drops_is_not_compiled() -> None:
     [first, *_] = [StageRunner(stage) for stage in stages_of(config_of("gpt2"), CUT, dropout=True)]
     reason = compile_blocks([first], batch(0)[0])
     assert reason is not None
-    assert "model.dropout" in reason
+    assert "dropout" in reason
     assert not first.stage.block_recompute.compiled
 
 
