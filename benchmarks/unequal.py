@@ -22,10 +22,12 @@ from transformers import AutoConfig
 from benchmarks import quota
 from swarmflow.chaos.compare import compare_within, order_limits
 from swarmflow.chaos.plain import Recipe, load_model, parameters, train, write_model
+from swarmflow.config import load
 from swarmflow.demo.corpus import write_corpus
 from swarmflow.local.swarm import LocalSwarm, terminable, toml_text
 from swarmflow.planning.cut import PlannedStage, bottleneck
 from swarmflow.plans.cutting import FoundCut, MachineKind, find_cut
+from trainers.plan import first_batch
 
 MODEL: dict[str, Any] = {
     "model_type": "llama",
@@ -116,7 +118,7 @@ def plan(folder: Path, run: dict[str, dict[str, Any]]) -> FoundCut:
         MachineKind(f"{FAST} fast", FAST, round(TIMES * MEMORY_BYTES), TIMES),
         MachineKind(f"{SLOW} slow", SLOW, MEMORY_BYTES, 1.0),
     ]
-    found = find_cut(file, kinds, None, 1)
+    found = find_cut(load(file), kinds, None, 1, first_batch)
     for text, stages in (("even", found.even), ("planned", found.stages)):
         print(f"{text}: {[(stage.stop - stage.first, stage.machines) for stage in stages]} (blocks, fast and slow)")
     return found

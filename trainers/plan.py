@@ -16,11 +16,11 @@ from swarmflow.config import RunConfig
 from swarmflow.errors import DataError, raise_all
 from swarmflow.files import readable_size
 from swarmflow.manifest import Manifest
-from swarmflow.preparation.graph_check import check_graph
+from swarmflow.preparation.graph_check import FirstBatch, check_graph
 from swarmflow.preparation.manifests import graph_manifest_of, manifest_of
 from swarmflow.preparation.model_check import check_model
 from trainers.data import check_vocabulary
-from trainers.records import Records
+from trainers.records import Records, open_records
 from trainers.training_data import TrainingData
 
 log = logging.getLogger("swarmflow")
@@ -56,8 +56,17 @@ def new_manifest(config: RunConfig, corpus: TrainingData, run_id: str) -> Manife
 
 def examined_module(config: RunConfig, records: Records) -> ExaminedGraph:
     """Return what is found out of a run's module with its first microbatch. Raises ModelError."""
+    return check_graph(config, _first(records))
+
+
+def first_batch(config: RunConfig) -> FirstBatch:
+    """Read the first microbatch of a run of a module. Raises DataError, ModelError. An entry point: for planning."""
+    return _first(open_records(config))
+
+
+def _first(records: Records) -> FirstBatch:
     batch = {name: torch.from_numpy(array.copy()) for name, array in records.first.items()}
-    return check_graph(config, records.inputs, batch)
+    return FirstBatch(records.inputs, batch)
 
 
 def _log_demands(demands: Sequence[StageDemands], parts: str) -> None:

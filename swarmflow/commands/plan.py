@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
+    from swarmflow.config import RunConfig
     from swarmflow.plans.fleet import Fleet
+    from swarmflow.preparation.graph_check import FirstBatch
 
 HERE = "here"
 
@@ -136,9 +138,29 @@ def _cut(run_toml: str, machines: tuple[str, ...], stages: int | None, at_least:
     """Print the cut of a model for given machines."""
     from pathlib import Path
 
+    from swarmflow.config import load
     from swarmflow.plans.cutting import find_cut, parse_machines
     from swarmflow.plans.run import check_cut_file, show_cut
 
     file = Path(json_file) if json_file is not None else None
     check_cut_file(file)
-    show_cut(find_cut(Path(run_toml), [parse_machines(text) for text in machines], stages, at_least), file)
+    kinds = [parse_machines(text) for text in machines]
+    show_cut(find_cut(load(Path(run_toml)), kinds, stages, at_least, _first_batch), file)
+
+
+def _first_batch(config: RunConfig) -> FirstBatch:
+    """Have a role read the first microbatch of a run of a module; the library imports none.
+
+    Raises SwarmflowError.
+    """
+    from importlib.metadata import entry_points
+
+    from swarmflow.errors import ConfigError
+    from swarmflow.preparation.graph_check import FirstBatch
+
+    reader = next(iter(entry_points(group="swarmflow.data", name="first_batch")), None)
+    if reader is None:
+        raise ConfigError("nothing is installed that reads the data of a module: install swarmflow-train again")
+    found = reader.load()(config)
+    assert isinstance(found, FirstBatch), f"{reader.value} reads a batch"
+    return found

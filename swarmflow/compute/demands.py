@@ -14,7 +14,7 @@ from swarmflow.compute.blocks import BLOCK_ELEMENTS, alignment, grid_blocks
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.families import dissect, to_config
 from swarmflow.compute.flat import rounding_of
-from swarmflow.compute.graphs.description import graph_model
+from swarmflow.compute.graphs.description import GraphModel, graph_model
 from swarmflow.compute.grid import Blockwise
 from swarmflow.compute.grouped_stage import two_documents
 from swarmflow.compute.layout import FROZEN, StageLayout, blocks_of, layout_in_run, layout_of
@@ -163,6 +163,13 @@ def blocks_bytes(manifest: Manifest, activations: Activations, first: int, stop:
     layout = layout_in_run(of, int(first > 0))
     demands = _demands(of, layout, range(first, stop), activations)
     return demands.memory_bytes + (1 + TEMPORARY) * demands.microbatch_bytes
+
+
+def operators_bytes(manifest: Manifest, model: GraphModel, kept_bytes: int, first: int, stop: int) -> int:
+    """As `blocks_bytes`, of the operators `first` to `stop` of a module. kept_bytes: of one microbatch."""
+    cut = tuple(edge for edge in (first, stop) if 0 < edge < model.operators)
+    layout = model.layout(cut, int(first > 0), alignment(manifest.state_bits))
+    return _memory_bytes(manifest, layout) + (1 + TEMPORARY) * kept_bytes
 
 
 def stage_memory(manifest: Manifest, stage: int, *, in_host_memory: bool = False) -> StageMemory:

@@ -48,13 +48,14 @@ class CutProblem:
 
     work(first, stop): seconds of a machine of speed 1 for a microbatch at a stage of these blocks, with the embedding
     and the head where they belong to it. fits(first, stop): for each class, whether its machines can hold that stage.
-    at_least: machines a stage, so that it outlives some of them.
+    name(block): what an error calls it. at_least: machines a stage, so that it outlives some of them.
     """
 
     blocks: int
     classes: tuple[MachineClass, ...]
     work: Callable[[int, int], float]
     fits: Callable[[int, int], Sequence[bool]]
+    name: Callable[[int], str]
     at_least: int = 1
 
     @property
@@ -103,8 +104,8 @@ def plan_cut_for(problem: CutProblem, stages: int | None = None) -> tuple[Planne
         raise ConfigError(f"{len(problem.classes)} kinds of machines: name {KINDS_MAX} at most, similar ones together")
     if not 1 <= (stages or 1) <= problem.stages_max:
         raise ConfigError(
-            f"{stages or 1} stages need as many blocks, of which the model has {problem.blocks}, and "
-            f"{problem.at_least} machines each: at most {problem.stages_max} are possible here"
+            f"{stages or 1} stages need as many blocks, or parts that a cut can separate, of which the model has "
+            f"{problem.blocks}, and {problem.at_least} machines each: at most {problem.stages_max} are possible here"
         )
     if not problem.options:
         raise ConfigError(_too_small(problem, stages))
@@ -135,7 +136,7 @@ def _too_small(problem: CutProblem, stages: int | None) -> str:
     """Say which block no machine can hold, or that together they are too few."""
     for block in range(problem.blocks):
         if not any(problem.fits(block, block + 1)):
-            return f"no machine can hold block {block} alone: it needs one with more memory"
+            return f"no machine can hold {problem.name(block)} alone: it needs one with more memory"
     number = "that many" if stages is not None else "any number of"
     if (coarse := max(problem.units)) > 1:
         few = "name fewer kinds of machines, or fewer of each"

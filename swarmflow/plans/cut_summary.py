@@ -9,7 +9,6 @@ from rich import box
 from rich.console import RenderableType
 from rich.table import Table
 
-from swarmflow.compute.layout import stage_layout
 from swarmflow.files import readable_size
 from swarmflow.planning.cut import bottleneck
 from swarmflow.plans.cutting import FoundCut
@@ -27,15 +26,15 @@ def cut_summary(found: FoundCut) -> Iterator[RenderableType]:
 
 def cut_as_json(found: FoundCut) -> dict[str, Any]:
     """Return the cut, its stages and the comparison."""
-    slowest = bottleneck(found.stages)
+    slowest, unit, edges = bottleneck(found.stages), found.pieces.unit, found.pieces.edges
     return {
         "cut": list(found.cut),
-        "even_cut": [stage.first for stage in found.even[1:]] if found.even else None,
+        "even_cut": list(found.even_cut) if found.even else None,
         "gain": found.gain,
         "stages": [
             {
-                "first_block": stage.first,
-                "blocks": stage.stop - stage.first,
+                f"first_{unit}": edges[stage.first],
+                f"{unit}s": edges[stage.stop] - edges[stage.first],
                 "memory_bytes": memory_bytes,
                 "machines": dict(zip((each.text for each in found.machines), stage.machines, strict=True)),
                 "time": stage.seconds / slowest,
@@ -47,14 +46,16 @@ def cut_as_json(found: FoundCut) -> dict[str, Any]:
 
 def _stages(found: FoundCut) -> Table:
     table = Table(box=box.SIMPLE_HEAD)
-    for heading in ("stage", "blocks", "parameters", "memory", *(each.text for each in found.machines), "time"):
+    machines = (each.text for each in found.machines)
+    for heading in ("stage", f"{found.pieces.unit}s", "parameters", "memory", *machines, "time"):
         table.add_column(heading, justify="right")
-    slowest = bottleneck(found.stages)
-    for number, (stage, memory_bytes) in enumerate(zip(found.stages, found.memory_bytes, strict=True)):
+    slowest, edges = bottleneck(found.stages), found.pieces.edges
+    rows = zip(found.stages, found.parameters, found.memory_bytes, strict=True)
+    for number, (stage, parameters, memory_bytes) in enumerate(rows):
         table.add_row(
             str(number),
-            f"{stage.first}-{stage.stop - 1}",
-            f"{stage_layout(found.run.model, found.cut, number, boundary=found.run.boundary).parameters:,}",
+            f"{edges[stage.first]}-{edges[stage.stop] - 1}",
+            f"{parameters:,}",
             readable_size(memory_bytes),
             *map(str, stage.machines),
             f"{stage.seconds / slowest:.2f}",
@@ -65,6 +66,6 @@ def _stages(found: FoundCut) -> Table:
 def _gain(found: FoundCut) -> str:
     if found.gain is None:
         return "no even cut fits these machines"
-    edges = [stage.first for stage in found.even[1:]]
+    edges = list(found.even_cut)
     even = f"the best even cut, {edges} in {len(found.even)} stages" if edges else "one stage"
     return f"{found.gain:.2f} times as fast as {even}, by computing alone"

@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 
-from swarmflow.compute.demands import blocks_bytes
-from swarmflow.compute.partition import BlockCosts, block_count, plan_cut
-from swarmflow.config import RunConfig, load
+from swarmflow.config import RunConfig
 from swarmflow.core.protocol.messages.checks import MEMBERS_MAX
-from swarmflow.errors import ConfigError, raise_all
-from swarmflow.manifest import Manifest
+from swarmflow.errors import ConfigError
 from swarmflow.planning.cut import STAGES_MAX, CutProblem, MachineClass, PlannedStage, bottleneck, plan_cut_for, serve
-from swarmflow.preparation.manifests import manifest_of
-from swarmflow.preparation.model_check import CheckedModel, check_model
+from swarmflow.plans.pieces import DecoderBlocks, ModuleOperators, Pieces
+from swarmflow.preparation.graph_check import FirstBatch
 from swarmflow.quantities import parse_size
 
 _MACHINES = re.compile(r"(\d{1,15})x([^@]+)(?:@(\d{1,15}(?:\.\d+)?))?")
@@ -35,24 +31,36 @@ class MachineKind:
 
 @dataclass(frozen=True)
 class FoundCut:
-    """The cut of a model for given machines, and what the best even cut would be; empty: none fits them."""
+    """The cut of a model for given machines, and what the best even cut would be; empty: none fits them.
 
-    run: Manifest
+    Stages are of pieces, all else is in what RUN.toml counts. memory_bytes: with one microbatch.
+    """
+
+    pieces: Pieces
     machines: tuple[MachineKind, ...]
     problem: CutProblem
     stages: tuple[PlannedStage, ...]
     even: tuple[PlannedStage, ...]
-    memory_bytes: tuple[int, ...]  # of each stage, as `blocks_bytes` counts it
+    parameters: tuple[int, ...]
+    memory_bytes: tuple[int, ...]
 
     @property
     def cut(self) -> tuple[int, ...]:
-        """The first block of stages 1, 2, ..., as RUN.toml has it."""
-        return tuple(stage.first for stage in self.stages[1:])
+        """Where the stages 1, 2, ... begin, as RUN.toml has it."""
+        return self._cut_of(self.stages)
+
+    @property
+    def even_cut(self) -> tuple[int, ...]:
+        """The same of the best even cut."""
+        return self._cut_of(self.even)
 
     @property
     def gain(self) -> float | None:
         """How many times as fast as the best even cut it is."""
         return bottleneck(self.even) / bottleneck(self.stages) if self.even else None
+
+    def _cut_of(self, stages: Sequence[PlannedStage]) -> tuple[int, ...]:
+        return tuple(self.pieces.edges[stage.first] for stage in stages[1:])
 
 
 def parse_machines(text: str) -> MachineKind:
@@ -66,72 +74,47 @@ def parse_machines(text: str) -> MachineKind:
     return MachineKind(text.strip(), count, parse_size(f"{OPTION} {text}:", found[2]), speed)
 
 
-def find_cut(run_toml: Path, machines: Sequence[MachineKind], stages: int | None, at_least: int) -> FoundCut:
-    """Cut the model of RUN.toml for the machines.
+def find_cut(
+    config: RunConfig,
+    machines: Sequence[MachineKind],
+    stages: int | None,
+    at_least: int,
+    first_batch: Callable[[RunConfig], FirstBatch],
+) -> FoundCut:
+    """Cut the model of a run for the machines.
 
-    stages: their number; None: as many as are worth it. at_least: machines a stage. Raises SwarmflowError: the model or
-    RUN.toml is wrong, or the machines cannot hold the model.
+    stages: their number; None: as many as are worth it. at_least: machines a stage. first_batch: reads that of a run of
+    a module. Raises SwarmflowError: the model, its data or RUN.toml is wrong, or the machines cannot hold the model.
     """
-    config = load(run_toml)
-    if config.model.module is not None:
-        raise ConfigError(
-            f"model.module = {config.model.module!r}: only the blocks of a decoder are cut for given machines; "
-            "swarmflow check shows how a module is cut for like ones"
-        )
-    checked = check_model(config, measure=True)
-    raise_all(checked.problems)
-    model = checked.model
-    assert model is not None, "a model that cannot be used has a problem"
-    run = manifest_of(config, model, corpus_digest="", run_id="")
-    problem = _problem(run, model, machines, at_least)
+    pieces: Pieces
+    if config.model.module is None:
+        pieces = DecoderBlocks.of(config)
+    else:
+        pieces = ModuleOperators.of(config, first_batch(config))
+    problem = _problem(pieces, machines, at_least)
     found = plan_cut_for(problem, stages)
-    _check_found(config, model, tuple(stage.first for stage in found[1:]))
-    memory = tuple(_bytes(run, model, stage.first, stage.stop) for stage in found)
-    return FoundCut(run, tuple(machines), problem, found, _best_even(problem, run, model, len(found)), memory)
+    parameters = pieces.parameters(tuple(pieces.edges[stage.first] for stage in found[1:]))
+    memory = tuple(pieces.memory_bytes(stage.first, stage.stop) for stage in found)
+    even = _best_even(problem, pieces, len(found))
+    return FoundCut(pieces, tuple(machines), problem, found, even, parameters, memory)
 
 
-def _check_found(config: RunConfig, model: CheckedModel, cut: tuple[int, ...]) -> None:
-    """Raises SwarmflowError for a cut that a trainer would refuse."""
-    if config.model.boundary is not None and not cut:
-        raise ConfigError(
-            f"model.boundary = {config.model.boundary!r}: for these machines one stage is best, which has no boundary; "
-            "leave model.boundary out, or give --stages"
-        )
-    planned = replace(config, model=replace(config.model, cut=cut, stages=len(cut) + 1))
-    manifest_of(planned, replace(model, examined=replace(model.examined, costs=None)), corpus_digest="", run_id="")
-
-
-def _problem(run: Manifest, model: CheckedModel, machines: Sequence[MachineKind], at_least: int) -> CutProblem:
-    costs, blocks = _costs(model), block_count(run.model)
-
-    def work(first: int, stop: int) -> float:
-        ends = (first == 0) * costs.embedding_s + (stop == blocks) * costs.head_s
-        return ends + (stop - first) * costs.block_s
-
+def _problem(pieces: Pieces, machines: Sequence[MachineKind], at_least: int) -> CutProblem:
     @cache
     def fits(first: int, stop: int) -> tuple[bool, ...]:
-        needed_bytes = _bytes(run, model, first, stop)
+        needed_bytes = pieces.memory_bytes(first, stop)
         return tuple(each.memory_bytes >= needed_bytes for each in machines)
 
     classes = tuple(MachineClass(each.text, each.count, each.speed) for each in machines)
-    return CutProblem(blocks, classes, work, fits, at_least)
+    return CutProblem(len(pieces.edges) - 1, classes, pieces.work_s, fits, pieces.name, at_least)
 
 
-def _best_even(problem: CutProblem, run: Manifest, model: CheckedModel, stages: int) -> tuple[PlannedStage, ...]:
+def _best_even(problem: CutProblem, pieces: Pieces, stages: int) -> tuple[PlannedStage, ...]:
     """Return what the machines can do with the best of the cuts that RUN.toml's `stages` gives; empty: none fits.
 
     stages: how many the planned cut has.
     """
     most = min(problem.stages_max, max(STAGES_MAX, stages))
-    cuts = (plan_cut(run.model, number, _costs(model)) for number in range(1, most + 1))
+    cuts = [cut for number in range(1, most + 1) if (cut := pieces.even_cut(number)) is not None]
     plans = [plan for cut in cuts if (plan := serve(problem, cut))]
     return min(plans, key=bottleneck, default=())
-
-
-def _bytes(run: Manifest, model: CheckedModel, first: int, stop: int) -> int:
-    return blocks_bytes(run, model.examined.activations, first, stop, block_count(run.model))
-
-
-def _costs(model: CheckedModel) -> BlockCosts:
-    assert model.examined.costs is not None, "they were measured"
-    return model.examined.costs

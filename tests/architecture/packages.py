@@ -244,7 +244,10 @@ PACKAGES: dict[str, Package] = {
     ),
     "commands": Package(
         "the command line of what is no role",
-        ("chaos", "demo", "doctor", "errors", "forecast", "page", "plans", "quantities", "runtime", "view"),
+        (
+            *("chaos", "config", "demo", "doctor", "errors", "forecast", "page", "plans", "preparation", "quantities"),
+            *("runtime", "view"),
+        ),
         ("click",),
     ),
     "peers": Package(

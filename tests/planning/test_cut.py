@@ -27,6 +27,7 @@ def problem(
         tuple(MachineClass(str(number), count, speed) for number, (count, speed, _) in enumerate(classes)),
         size,
         lambda first, stop: [size(first, stop) <= memory for _, _, memory in classes],
+        "block {}".format,
         at_least,
     )
 

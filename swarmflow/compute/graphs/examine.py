@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import bisect
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.families import one_line
 from swarmflow.compute.finite import finite
 from swarmflow.compute.graphs.capture import OperatorGraph, capture, where
-from swarmflow.compute.graphs.description import BatchTensor, GraphModel, GraphParameter
+from swarmflow.compute.graphs.description import BatchTensor, GraphModel
+from swarmflow.compute.graphs.kept import KeptByOperators, measure_kept
+from swarmflow.compute.graphs.places import allowed_places, parameters_before
 from swarmflow.compute.graphs.stage import GraphStage
 from swarmflow.compute.graphs.user_functions import build_module
 from swarmflow.compute.graphs.workload import OperatorWorkload, gradients_of, measure
@@ -48,42 +50,86 @@ class ExaminedGraph:
         return sum(each.gigaflops for each in self.workloads)
 
 
+@dataclass(frozen=True)
+class MeasuredGraph:
+    """A module that can be exported, and what its operators take and keep."""
+
+    model: GraphModel
+    workloads: tuple[OperatorWorkload, ...]
+    kept: KeptByOperators
+
+    @property
+    def seconds(self) -> list[float]:
+        """Of each operator, for one microbatch."""
+        return [each.seconds for each in self.workloads]
+
+    @property
+    def whole(self) -> ExaminedGraph:
+        """The module on one stage."""
+        kept_bytes = self.kept.from_operator(0)[-1]
+        return ExaminedGraph(self.model, (), (sum(self.seconds),), (kept_bytes,), self.workloads)
+
+
+@dataclass(frozen=True)
+class ModuleTrial:
+    """A module, and a microbatch to try it with.
+
+    module: "package:function". config: its arguments. inputs: the form of microbatches. items: of one. seed: of the
+    first parameters.
+    """
+
+    module: str
+    config: Mapping[str, Any]
+    inputs: Sequence[BatchTensor]
+    batch: Mapping[str, Tensor]
+    items: int
+    seed: int
+    precision: str = "fp32"
+    dropout: bool = False
+
+    def graph(self) -> OperatorGraph:
+        """Export the module. Raises ModelError."""
+        return capture(self.module, self.config, self.inputs, self.seed, self.precision, dropout=self.dropout)
+
+    @contextlib.contextmanager
+    def computing(self) -> Iterator[None]:
+        """Raise ModelError where torch cannot compute with the microbatch."""
+        try:
+            yield
+        except (RuntimeError, IndexError) as error:  # of torch
+            reason = f"fails with the first microbatch ({one_line(error)})"
+            raise ModelError(f"model.module = {self.module!r} {reason}") from error
+
+
 def examine_graph(
-    module: str,
-    config: Mapping[str, Any],
-    inputs: Sequence[BatchTensor],
-    batch: Mapping[str, Tensor],
-    items: int,
-    seed: int,
-    stages: int,
-    cut: Sequence[int] | Sequence[str] | None,
-    plan: Planner,
-    precision: str = "fp32",
-    *,
-    dropout: bool = False,
+    trial: ModuleTrial, stages: int, cut: Sequence[int] | Sequence[str] | None, plan: Planner
 ) -> ExaminedGraph:
     """Export a module, cut it and compare the stages with the module itself on one microbatch.
 
-    items: of a microbatch. cut: operators, or submodules by name; None where it follows from the operators' costs, by
-    `plan`. Raises ModelError.
+    cut: operators, or submodules by name; None where it follows from the operators' costs, by `plan`. Raises
+    ModelError.
     """
-    graph = capture(module, config, inputs, seed, precision, dropout=dropout)
-    model = graph.describe(module, config, items)
-    try:
+    graph, batch = trial.graph(), trial.batch
+    model = graph.describe(trial.module, trial.config, trial.items)
+    with trial.computing():
         workloads = tuple(measure(graph, batch))
-    except (RuntimeError, IndexError) as error:  # of torch
-        raise ModelError(f"model.module = {module!r} fails with the first microbatch ({one_line(error)})") from error
     seconds = [each.seconds for each in workloads]
     chosen = _planned(model, seconds, stages, plan) if cut is None else tuple(_numbered(graph, cut))
     model.check_cut(chosen)
     costs = tuple(sum(seconds[low:high]) for low, high in itertools.pairwise((0, *chosen, len(seconds))))
-    try:
-        built = build_module(module, config, seed)
-        whole = gradients_of(built, batch, precision, dropout=dropout)
-    except RuntimeError as error:  # of torch
-        raise ModelError(f"model.module = {module!r} fails with the first microbatch ({one_line(error)})") from error
-    kept = _compare(graph, model, chosen, batch, seed, precision, whole)
+    with trial.computing():
+        built = build_module(trial.module, trial.config, trial.seed)
+        whole = gradients_of(built, batch, trial.precision, dropout=trial.dropout)
+    kept = _compare(graph, model, chosen, batch, trial.seed, trial.precision, whole)
     return ExaminedGraph(model, chosen, costs, kept, workloads)
+
+
+def measure_graph(trial: ModuleTrial) -> MeasuredGraph:
+    """Export a module, and measure what its operators take and keep of one microbatch. Raises ModelError."""
+    graph = trial.graph()
+    model = graph.describe(trial.module, trial.config, trial.items)
+    with trial.computing():
+        return MeasuredGraph(model, tuple(measure(graph, trial.batch)), measure_kept(graph, model, trial.batch))
 
 
 def _numbered(graph: OperatorGraph, cut: Sequence[int] | Sequence[str]) -> list[int]:
@@ -102,28 +148,11 @@ def _numbered(graph: OperatorGraph, cut: Sequence[int] | Sequence[str]) -> list[
 def _planned(model: GraphModel, seconds: Sequence[float], stages: int, plan: Planner) -> tuple[int, ...]:
     if stages == 1:
         return ()
-    places = [place for place in range(1, model.operators) if model.crossing[place] >= 0]
-    shared = [each for each in model.parameters if len(each.uses) > 1]
-    within = [_largest_gap(each) for each in shared]
-    for allowed in (
-        [p for p in places if all(low < p <= high for low, high in within)],  # the first and the last stage share
-        [p for p in places if not any(each.uses[0] < p <= each.uses[-1] for each in shared)],
-    ):
-        found = plan(seconds, model.crossing, allowed, _filled(model), stages) if allowed else None
+    for places in allowed_places(model):
+        found = plan(seconds, model.crossing, places, parameters_before(model), stages) if places else None
         if found is not None:
             return found
     raise ModelError(f"{stages} stages asked of model.module = {model.module!r}: its graph cannot be cut into so many")
-
-
-def _largest_gap(parameter: GraphParameter) -> tuple[int, int]:
-    """Return the two uses of a parameter between which most operators lie."""
-    return max(itertools.pairwise(parameter.uses), key=lambda pair: pair[1] - pair[0])
-
-
-def _filled(model: GraphModel) -> list[int]:
-    """Return for each place how many parameters that no other stage can share lie before it."""
-    uses = sorted(each.uses[0] for each in model.parameters if len(each.uses) == 1)
-    return [bisect.bisect_left(uses, place) for place in range(model.operators + 1)]
 
 
 def _compare(

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 from swarmflow.compute.block_recompute import BlockRecompute
 from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.exact import FixedPoint
+from swarmflow.compute.graphs.calls import target_of
 from swarmflow.compute.graphs.capture import OperatorGraph
 from swarmflow.compute.graphs.casting import is_mixed_norm
 from swarmflow.compute.graphs.description import GraphModel
@@ -292,10 +293,7 @@ class _Copies:
             return
         args, kwargs = fx.map_arg((node.args, node.kwargs), lambda each: self._found[each])
         args, kwargs = pytree.tree_map_only(torch.device, lambda device: self._device, (args, kwargs))
-        assert callable(node.target), "an operator, not a method by its name"
-        # A tensor that came over a boundary is contiguous, and so may be what an operator makes of it: a view that was
-        # possible in the whole graph may not be here.
-        target = torch.ops.aten.reshape.default if node.target is torch.ops.aten.view.default else node.target
+        target = target_of(node)
         if is_mixed_norm(node) and self._device.type != "cpu":
             args = (self._made.call_function(torch.ops.aten.to.dtype, (args[0], torch.float32)), *args[1:])
             found = self._made.call_function(target, args, dict(kwargs))

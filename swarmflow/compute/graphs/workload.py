@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils.flop_counter import FlopCounterMode
 
+from swarmflow.compute.graphs.calls import run
 from swarmflow.compute.graphs.capture import OperatorGraph, where
 from swarmflow.compute.graphs.casting import casting
 from swarmflow.compute.graphs.dropping import numbered_dropouts, without_dropout
@@ -38,8 +39,8 @@ class OperatorWorkload:
 @torch.no_grad()
 def measure(graph: OperatorGraph, batch: Mapping[str, Tensor]) -> list[OperatorWorkload]:
     """Measure every operator on this machine, with the parameters of version 0."""
-    taken = [_run(graph, batch)[0] for _ in range(_TRIALS)]
-    flops = _run(graph, batch, count=True)[1]
+    taken = [_seconds(graph, batch) for _ in range(_TRIALS)]
+    flops = _flops(graph, batch)
     found = []
     for node in graph.operators:
         value = node.meta.get("val")
@@ -55,30 +56,30 @@ def measure(graph: OperatorGraph, batch: Mapping[str, Tensor]) -> list[OperatorW
     return found
 
 
-def _run(
-    graph: OperatorGraph, batch: Mapping[str, Tensor], *, count: bool = False
-) -> tuple[dict[fx.Node, float], dict[fx.Node, float]]:
-    """Run all nodes; return the seconds of each, or its operations."""
-    values: dict[fx.Node, Any] = {node: graph.values[name] for node, name in graph.parameters.items()}
-    values |= graph.constants
-    values |= {node: batch[spec.name] for node, spec in graph.inputs.items()}
+def _seconds(graph: OperatorGraph, batch: Mapping[str, Tensor]) -> dict[fx.Node, float]:
     seconds: dict[fx.Node, float] = {}
-    flops: dict[fx.Node, float] = {}
-    for node, parameter in graph.casts.items():
-        values[node] = values[parameter].to(torch.bfloat16)
-    for node in (*graph.others, *graph.operators):
-        args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
-        assert callable(node.target), "an operator, not a method by its name"
-        if count:
-            counter = FlopCounterMode(display=False)
-            with counter:
-                values[node] = node.target(*args, **kwargs)
-            flops[node] = float(counter.get_total_flops())
-            continue
+
+    def timed(node: fx.Node, made: Callable[[], Any]) -> object:
         began = time.perf_counter()
-        values[node] = node.target(*args, **kwargs)
+        value = made()
         seconds[node] = time.perf_counter() - began
-    return seconds, flops
+        return value
+
+    run(graph, graph.values, batch, timed)
+    return seconds
+
+
+def _flops(graph: OperatorGraph, batch: Mapping[str, Tensor]) -> dict[fx.Node, float]:
+    flops: dict[fx.Node, float] = {}
+
+    def counted(node: fx.Node, made: Callable[[], Any]) -> object:
+        with FlopCounterMode(display=False) as counter:
+            value = made()
+        flops[node] = float(counter.get_total_flops())
+        return value
+
+    run(graph, graph.values, batch, counted)
+    return flops
 
 
 def gradients_of(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from swarmflow.compute.graphs.examine import ExaminedGraph, examine_graph
+from swarmflow.compute.graphs.examine import ExaminedGraph, ModuleTrial, examine_graph
 from swarmflow.errors import ModelError
 from swarmflow.planning.operators import OperatorCosts, cut_operators
 from tests.compute.graphs.networks import ITEMS, WIDTH
@@ -22,7 +22,8 @@ def examined(kind: str, stages: int, cut: Sequence[int] | Sequence[str] | None =
     ) -> tuple[int, ...] | None:
         return cut_operators(OperatorCosts(seconds, crossing, places, filled), count)
 
-    return examine_graph(f"{HERE}:odd", {"kind": kind}, VECTORS, batch_of(VECTORS), ITEMS, SEED, stages, cut, plan)
+    trial = ModuleTrial(f"{HERE}:odd", {"kind": kind}, VECTORS, batch_of(VECTORS), ITEMS, SEED)
+    return examine_graph(trial, stages, cut, plan)
 
 
 def test_a_cut_follows_from_what_operators_take() -> None:
