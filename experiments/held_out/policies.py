@@ -19,7 +19,7 @@ ORACLE = "dtfm"
 OURS = tuple(f"swarmflow {router}" for router in ROUTERS)
 ALL = (*OURS, *BASELINES, ORACLE)
 # Without these a seed takes minutes: they negotiate in every virtual second, behind consumer links for very many.
-NEGOTIATING = ("swarmflow flow", "swarmflow gwtf", "swarmflow gwtf-sum", "gwtf")
+NEGOTIATING = ("swarmflow gwtf", "swarmflow gwtf-sum", "gwtf")
 CHEAP = tuple(policy for policy in ALL if policy not in NEGOTIATING)
 
 

@@ -45,10 +45,10 @@ def cut_as_json(found: FoundCut) -> dict[str, Any]:
 
 
 def _stages(found: FoundCut) -> Table:
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     machines = (each.text for each in found.machines)
     for heading in ("stage", f"{found.pieces.unit}s", "parameters", "memory", *machines, "time"):
-        table.add_column(heading, justify="right")
+        table.add_column(heading, justify="right", overflow="fold")
     slowest, edges = bottleneck(found.stages), found.pieces.edges
     rows = zip(found.stages, found.parameters, found.memory_bytes, strict=True)
     for number, (stage, parameters, memory_bytes) in enumerate(rows):
