@@ -18,6 +18,7 @@ OPTIONS_MAX = 400  # choices of machines for a stage; of more machines several s
 KINDS_MAX = 8  # of machines: with each the choices are twice as many at least
 STAGES_MAX = 16  # no more are tried where fewer are possible: a token crosses every boundary
 WORTH = 0.97  # of the time with fewer stages, at which more of them are chosen: they send more
+NARROW_WORTH = 1.1  # of the least time, within which the stages are taken between which the least is sent
 
 Counts = tuple[int, ...]  # of machines, by class
 Times = npt.NDArray[np.float64]
@@ -49,6 +50,7 @@ class CutProblem:
     work(first, stop): seconds of a machine of speed 1 for a microbatch at a stage of these blocks, with the embedding
     and the head where they belong to it. fits(first, stop): for each class, whether its machines can hold that stage.
     name(block): what an error calls it. at_least: machines a stage, so that it outlives some of them.
+    crossing: elements that a cut before each block has cross, where that differs.
     """
 
     blocks: int
@@ -57,6 +59,7 @@ class CutProblem:
     fits: Callable[[int, int], Sequence[bool]]
     name: Callable[[int], str]
     at_least: int = 1
+    crossing: Sequence[int] = ()
 
     @property
     def stages_max(self) -> int:
@@ -97,8 +100,9 @@ class CutProblem:
 def plan_cut_for(problem: CutProblem, stages: int | None = None) -> tuple[PlannedStage, ...]:
     """Return the stages between whose microbatches the least time passes, and who serves them.
 
-    stages: their number; None: the fewest with which no other number is faster by more than 3%. Raises ConfigError
-    where the machines cannot hold the model, however it is cut.
+    Where cuts differ in what crosses them: at most NARROW_WORTH times as much time, if less is sent then. stages: their
+    number; None: the fewest with which no other number is faster by more than 3%. Raises ConfigError where the machines
+    cannot hold the model, however it is cut.
     """
     if len(problem.classes) > KINDS_MAX:
         raise ConfigError(f"{len(problem.classes)} kinds of machines: name {KINDS_MAX} at most, similar ones together")
@@ -118,7 +122,7 @@ def plan_cut_for(problem: CutProblem, stages: int | None = None) -> tuple[Planne
             break
     if not best:
         raise ConfigError(_too_small(problem, stages))
-    return best
+    return _narrowed(problem, best) if problem.crossing else best
 
 
 def serve(problem: CutProblem, cut: Sequence[int]) -> tuple[PlannedStage, ...]:
@@ -130,6 +134,23 @@ def serve(problem: CutProblem, cut: Sequence[int]) -> tuple[PlannedStage, ...]:
 def bottleneck(plan: Sequence[PlannedStage]) -> float:
     """Return the seconds between two microbatches of a plan: those of its slowest stage."""
     return max(stage.seconds for stage in plan)
+
+
+def _narrowed(problem: CutProblem, plan: Sequence[PlannedStage]) -> tuple[PlannedStage, ...]:
+    """Return the same machines' stages with edges moved, one after the other, to where less crosses them."""
+    stages, limit, moved = list(plan), NARROW_WORTH * bottleneck(plan), True
+    while moved:
+        moved = False
+        for number in range(1, len(stages)):
+            before, after = stages[number - 1 : number + 1]
+            for edge in range(before.first + 1, after.stop):
+                shorter = problem.stage(before.first, edge, before.machines)
+                longer = problem.stage(edge, after.stop, after.machines)
+                narrower = problem.crossing[edge] < problem.crossing[stages[number].first]
+                if narrower and max(shorter.seconds, longer.seconds) <= limit:
+                    stages[number - 1 : number + 1] = shorter, longer
+                    moved = True
+    return tuple(stages)
 
 
 def _too_small(problem: CutProblem, stages: int | None) -> str:

@@ -106,7 +106,7 @@ def _problem(pieces: Pieces, machines: Sequence[MachineKind], at_least: int) -> 
         return tuple(each.memory_bytes >= needed_bytes for each in machines)
 
     classes = tuple(MachineClass(each.text, each.count, each.speed) for each in machines)
-    return CutProblem(len(pieces.edges) - 1, classes, pieces.work_s, fits, pieces.name, at_least)
+    return CutProblem(len(pieces.edges) - 1, classes, pieces.work_s, fits, pieces.name, at_least, pieces.crossing())
 
 
 def _best_even(problem: CutProblem, pieces: Pieces, stages: int) -> tuple[PlannedStage, ...]:

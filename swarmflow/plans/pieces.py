@@ -44,6 +44,9 @@ class Pieces(Protocol):
     def memory_bytes(self, first: int, stop: int) -> int:
         """Return the memory that such a stage takes with one microbatch. Raises ModelError."""
 
+    def crossing(self) -> Sequence[int]:
+        """Return the elements that a cut before each piece has cross; nothing: as many before all."""
+
     def even_cut(self, stages: int) -> tuple[int, ...] | None:
         """Return the first piece of the stages 1, 2, ... as RUN.toml's `stages` gives them; None: not so many."""
 
@@ -85,6 +88,10 @@ class DecoderBlocks:
     def memory_bytes(self, first: int, stop: int) -> int:
         """As of any pieces."""
         return blocks_bytes(self.run, self.model.examined.activations, first, stop, self.edges[-1])
+
+    def crossing(self) -> Sequence[int]:
+        """As of any pieces."""
+        return ()
 
     def even_cut(self, stages: int) -> tuple[int, ...]:
         """As of any pieces."""
@@ -143,6 +150,10 @@ class ModuleOperators:
         """As of any pieces."""
         low, high = self.edges[first], self.edges[stop]
         return operators_bytes(self.run, self.graph.model, self._kept(low)[high - low], low, high)
+
+    def crossing(self) -> Sequence[int]:
+        """As of any pieces."""
+        return [self.graph.model.crossing[edge] for edge in self.edges[:-1]]
 
     def even_cut(self, stages: int) -> tuple[int, ...] | None:
         """As of any pieces."""

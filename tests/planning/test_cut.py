@@ -5,13 +5,23 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from swarmflow.errors import ConfigError
-from swarmflow.planning.cut import WORTH, CutProblem, MachineClass, PlannedStage, bottleneck, plan_cut_for, serve
+from swarmflow.planning.cut import (
+    NARROW_WORTH,
+    WORTH,
+    CutProblem,
+    MachineClass,
+    PlannedStage,
+    bottleneck,
+    plan_cut_for,
+    serve,
+)
 
 
 def problem(
@@ -30,6 +40,17 @@ def problem(
         "block {}".format,
         at_least,
     )
+
+
+def test_edges_move_to_where_less_crosses_them() -> None:
+    of = replace(
+        problem([1.0] * 40, [(1, 3.0, 99.0), (1, 1.0, 99.0)], ends=0.0), crossing=[1 + (n + 1) % 3 for n in range(40)]
+    )
+    plan = plan_cut_for(of, 2)
+    check(of, plan)
+    assert of.crossing[plan[1].first] == 1
+    least = bottleneck(plan_cut_for(replace(of, crossing=()), 2))
+    assert least < bottleneck(plan) <= NARROW_WORTH * least
 
 
 def shares(counts: Sequence[int], stages: int) -> Iterator[tuple[tuple[int, ...], ...]]:
