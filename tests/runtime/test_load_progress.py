@@ -57,6 +57,23 @@ async def test_rate_and_time_left_follow_what_arrives() -> None:
     assert meter.progress is None
 
 
+async def test_updates_that_are_made_meanwhile_count_as_time_and_who_never_catches_up_is_told_why() -> None:
+    clock = Clock()
+    meter = LoadMeter(clock)
+    with meter.loading(1, 12) as progressed:
+        for second in range(61):
+            clock.now += 1.0
+            progressed(A, MB * second, 100 * MB + MB // 2 * second)
+        assert shown(meter).left_s == pytest.approx(140.0), "half of what arrives is new"
+        for second in range(61, 150):
+            clock.now += 1.0
+            progressed(A, MB * second, 70 * MB + MB * second)
+        assert shown(meter).left_s is None
+        assert str(shown(meter)).endswith(
+            "1.0 MB/s, and the run's updates are made as fast: this link may be too slow for its short steps"
+        )
+
+
 async def test_another_donor_begins_with_a_rate_of_its_own() -> None:
     clock = Clock()
     meter = LoadMeter(clock)

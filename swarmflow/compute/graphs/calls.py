@@ -9,9 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from swarmflow.compute.dropout import DrawKey
 from swarmflow.compute.graphs.capture import OperatorGraph
+from swarmflow.compute.graphs.dropping import MaskedDropout, is_drop
 
 Operator = Callable[..., Any]
+_ANY_MICROBATCH = DrawKey(0, 0, 0)
 
 
 def target_of(node: fx.Node) -> Operator:
@@ -30,7 +33,10 @@ def run(
     batch: Mapping[str, Tensor],
     call: Callable[[fx.Node, Callable[[], Any]], Any],
 ) -> None:
-    """Run all nodes, one by one. parameters: by name. call: makes the result of a node by what it is given."""
+    """Run all nodes, one by one, with the masks of dropouts as a stage draws them.
+
+    parameters: by name. call: makes the result of a node by what it is given.
+    """
     values: dict[fx.Node, Any] = {node: parameters[name] for node, name in graph.parameters.items()}
     values |= graph.constants
     values |= {node: batch[spec.name] for node, spec in graph.inputs.items()}
@@ -38,4 +44,7 @@ def run(
         values[node] = call(node, partial(values[parameter].to, torch.bfloat16))
     for node in (*graph.others, *graph.operators):
         args, kwargs = fx.map_arg((node.args, dict(node.kwargs)), values.__getitem__)
-        values[node] = call(node, partial(target_of(node), *args, **kwargs))
+        made: Operator = partial(target_of(node), *args, **kwargs)
+        if is_drop(node):
+            made = partial(MaskedDropout.of(node, lambda: _ANY_MICROBATCH), args[0])
+        values[node] = call(node, made)

@@ -16,6 +16,7 @@ from swarmflow.files import readable_size
 log = logging.getLogger("swarmflow")
 
 RATE_WINDOW_S = 10.0  # the rate is the mean of the last seconds: chunks arrive in bursts
+GROWTH_WINDOW_S = 60.0  # the updates that a run makes meanwhile come with its steps
 LOG_EVERY_S = 5.0  # a load that takes less writes no line on its way
 _SAMPLE_S = 0.5
 
@@ -30,11 +31,13 @@ class LoadProgress:
     received_bytes: int = 0
     total_bytes: int = 0  # 0: not known yet
     bytes_per_s: float = 0.0  # of the last RATE_WINDOW_S
+    growth_per_s: float = 0.0  # of total_bytes in the last GROWTH_WINDOW_S: updates are made meanwhile
 
     @property
     def left_s(self) -> float | None:
-        """Time left at the present rate; None: nothing arrives."""
-        return (self.total_bytes - self.received_bytes) / self.bytes_per_s if self.bytes_per_s > 0 else None
+        """Time left at the present rates; None: nothing arrives, or no more than becomes necessary meanwhile."""
+        closing_per_s = self.bytes_per_s - self.growth_per_s
+        return (self.total_bytes - self.received_bytes) / closing_per_s if closing_per_s > 0 else None
 
     def __str__(self) -> str:
         """Return a line for people: `loading stage 1: 120.0 MB of 400.0 MB from ab12cd, 8.1 MB/s, 35 s left`."""
@@ -46,7 +49,12 @@ class LoadProgress:
             return "waiting for the answer of a process that has it"
         sizes = f"{readable_size(self.received_bytes)} of {readable_size(self.total_bytes)}"
         rate = f"{readable_size(round(self.bytes_per_s))}/s"
-        left = "nothing arrives at the moment" if self.left_s is None else f"{rate}, {self.left_s:.0f} s left"
+        if self.left_s is not None:
+            left = f"{rate}, {self.left_s:.0f} s left"
+        elif self.bytes_per_s > 0:
+            left = f"{rate}, and the run's updates are made as fast: this link may be too slow for its short steps"
+        else:
+            left = "nothing arrives at the moment"
         return f"{sizes} from {self.donor}, {left}"
 
 
@@ -61,6 +69,7 @@ class _MeteredLoad:
     received_bytes: int = 0
     total_bytes: int = 0
     samples: deque[tuple[float, int]] = field(default_factory=deque)  # (time, bytes received by then)
+    totals: deque[tuple[float, int]] = field(default_factory=deque)  # (time, bytes in total, as far as known then)
 
 
 class LoadMeter:
@@ -77,7 +86,10 @@ class LoadMeter:
         if load is None:
             return None
         amounts = load.donor, load.received_bytes, load.total_bytes
-        return LoadProgress(load.stage, load.version, *amounts, self._rate(load))
+        now = self._clock()
+        rate = _rate(load.samples, load.received_bytes, RATE_WINDOW_S, now)
+        growth = _rate(load.totals, load.total_bytes, GROWTH_WINDOW_S, now)
+        return LoadProgress(load.stage, load.version, *amounts, rate, growth)
 
     @contextmanager
     def loading(self, stage: int, version: int) -> Iterator[Callable[[ProcessId | str, int, int], None]]:
@@ -93,9 +105,9 @@ class LoadMeter:
                 load.donor = str(donor)
                 load.samples.clear()  # the rate of another donor says nothing
             load.received_bytes, load.total_bytes = received_bytes, total_bytes
-            if not load.samples or now >= load.samples[-1][0] + _SAMPLE_S:
-                load.samples.append((now, received_bytes))
-            _forget(load.samples, now)
+            _sample(load.samples, received_bytes, RATE_WINDOW_S, now)
+            if total_bytes:
+                _sample(load.totals, total_bytes, GROWTH_WINDOW_S, now)
 
         telling = asyncio.get_running_loop().create_task(self._tell(load))
         try:
@@ -107,14 +119,6 @@ class LoadMeter:
             telling.cancel()
             if self._load is load:
                 self._load = None
-
-    def _rate(self, load: _MeteredLoad) -> float:
-        now = self._clock()
-        _forget(load.samples, now)
-        if not load.samples:
-            return 0.0
-        since_s, before_bytes = load.samples[0]
-        return (load.received_bytes - before_bytes) / (now - since_s) if now > since_s else 0.0
 
     async def _tell(self, load: _MeteredLoad) -> None:
         while True:
@@ -135,7 +139,22 @@ def under_donors_name(
     return report
 
 
-def _forget(samples: deque[tuple[float, int]], now: float) -> None:
-    """Drop the samples before the last one that is at least RATE_WINDOW_S old."""
-    while len(samples) > 1 and samples[1][0] <= now - RATE_WINDOW_S:
+def _rate(samples: deque[tuple[float, int]], amount: int, window_s: float, now: float) -> float:
+    """Return by how much an amount has grown a second, over the window or as long as it is known."""
+    _forget(samples, window_s, now)
+    if not samples:
+        return 0.0
+    since_s, before = samples[0]
+    return (amount - before) / (now - since_s) if now > since_s else 0.0
+
+
+def _sample(samples: deque[tuple[float, int]], amount: int, window_s: float, now: float) -> None:
+    if not samples or now >= samples[-1][0] + _SAMPLE_S:
+        samples.append((now, amount))
+    _forget(samples, window_s, now)
+
+
+def _forget(samples: deque[tuple[float, int]], window_s: float, now: float) -> None:
+    """Drop the samples before the last one that is at least as old as the window is long."""
+    while len(samples) > 1 and samples[1][0] <= now - window_s:
         samples.popleft()

@@ -25,7 +25,7 @@ def kept_by_stages(
     batch, found = batch_of(inputs), list[int]()
     entered = GraphInput(None, batch)
     for number in range(len(cut) + 1):
-        stage = GraphStage(graph, model, cut, number, torch.device("cpu"), None)
+        stage = GraphStage(graph, model, cut, number, torch.device("cpu"), None, drops=True)
         stage.set_values(graph.values)
         runner = StageRunner(stage, precision)
         found.append(runner.activation_bytes(entered, DrawKey(SEED, 0, 0)))
@@ -39,6 +39,7 @@ def kept_by_stages(
     ("function", "config", "inputs"),
     [
         *[("random_graph", {"seed": seed, "operators": 14}, VECTORS) for seed in range(4)],
+        ("odd", {"kind": "dropout"}, VECTORS),
         ("of_transformers", {"kind": "resnet"}, IMAGES),
         ("of_transformers", {"kind": "vit"}, IMAGES),
         ("of_transformers", {"kind": "t5"}, SENTENCES),
@@ -47,7 +48,7 @@ def kept_by_stages(
 def test_what_operators_keep_is_what_a_stage_of_them_keeps(
     function: str, config: dict[str, object], inputs: list[BatchTensor], precision: str
 ) -> None:
-    graph, model = captured(function, config, inputs, precision)
+    graph, model = captured(function, config, inputs, precision, dropout=True)
     kept = measure_kept(graph, model, batch_of(inputs))
     places = narrow_places(model, [1.0] * model.operators, 12)
     for cut in ((), places[:1], places[-1:], places[:: len(places) // 2]):
