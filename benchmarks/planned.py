@@ -21,7 +21,7 @@ from swarmflow.local.swarm import LocalSwarm, terminable
 
 STAGES, REGIONS = 2, {"a": 3, "b": 3}  # peers of each
 NEAR_MBPS, FAR_MBPS, TRAINER_MBPS = 40.0, 4.0, 1000.0
-MICROBATCHES, SEQ_LEN = 40, 128
+MICROBATCHES, SEQ_LEN = 80, 128
 RUN_S = 900.0
 RATIO_WANTED = 1.3
 
