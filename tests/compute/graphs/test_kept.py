@@ -22,15 +22,15 @@ def kept_by_stages(
     graph: OperatorGraph, model: GraphModel, cut: tuple[int, ...], inputs: list[BatchTensor], precision: str
 ) -> list[int]:
     """What each stage keeps, as a peer measures it."""
-    batch, found = batch_of(inputs), list[int]()
+    batch, draw, found = batch_of(inputs), DrawKey(SEED, 0, 0), list[int]()
     entered = GraphInput(None, batch)
     for number in range(len(cut) + 1):
         stage = GraphStage(graph, model, cut, number, torch.device("cpu"), None, drops=True)
         stage.set_values(graph.values)
         runner = StageRunner(stage, precision)
-        found.append(runner.activation_bytes(entered, DrawKey(SEED, 0, 0)))
+        found.append(runner.activation_bytes(entered, draw))
         if not stage.last:
-            entered = GraphInput(runner.forward(0, entered), batch)
+            entered = GraphInput(runner.forward(0, entered, draw), batch)
     return found
 
 
